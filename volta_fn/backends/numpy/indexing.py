@@ -1,0 +1,243 @@
+"""Gather, scatter and dynamic slices in NumPy.
+
+A *window* is the block of the operand that one index vector (a *start*) addresses; a start is *valid* if its window lies wholly inside
+the operand. The starts of a call are one integer array, (addressed dimensions, *batch), and both kernels look at the operand through
+`_windows`, a strided view that starts index: nothing is copied but what is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+
+Dims = tuple[int, ...]
+
+#: Windows of at least this many elements are combined one by one, smaller ones element by element, at most `_BLOCK` elements at once:
+#: NumPy's `ufunc.at` is fast in one dimension only, and beats sorting the indices by far there.
+_LARGE_WINDOW = 1 << 10
+_BLOCK = 1 << 17
+
+_COMBINE: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+_HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def gather(
+    operand: np.ndarray,
+    indices: np.ndarray,
+    *,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Dims,
+    mode: GatherScatterMode,
+    fill_value: Any = None,
+) -> np.ndarray:
+    """The operand's windows at ``indices``, in the result's layout.
+
+    Under FILL_OR_DROP an invalid window is full of ``fill_value``; None means NaN, or the least signed integer, the greatest unsigned
+    one, or True. Under the other modes an invalid window moves to the nearest valid place.
+    """
+    numbers = dimension_numbers
+    dims = numbers.operand_batching_dims + numbers.start_index_map
+    absent = numbers.operand_batching_dims + numbers.collapsed_slice_dims
+    starts = _starts(indices, numbers.start_indices_batching_dims)
+    limits = _limits(operand, dims, slice_sizes, starts.ndim)
+    inside = _clamp(starts, limits)
+    if _selects_elements(operand, dims, slice_sizes):
+        read, lead = _read_elements(operand, dims, absent, inside)
+    else:
+        read, lead = _read_windows(operand, dims, slice_sizes, absent, inside), 0
+    if mode is GatherScatterMode.FILL_OR_DROP:
+        invalid = _invalid(starts, limits)
+        if invalid.any():
+            read = read.copy()
+            read[(slice(None),) * lead + (invalid,)] = _default_fill(operand.dtype) if fill_value is None else fill_value
+    return _lay_out(read, lead, starts.ndim - 1, numbers.offset_dims)
+
+
+def scatter(
+    operand: np.ndarray,
+    indices: np.ndarray,
+    updates: np.ndarray,
+    *,
+    dimension_numbers: ScatterDimensionNumbers,
+    mode: GatherScatterMode,
+    combine: str,
+) -> np.ndarray:
+    """The operand with ``updates`` combined into its windows at ``indices``, in the order of the indices.
+
+    ``combine`` is "set" (of several updates of one element the last one stays), "add", "mul", "min" or "max"; float16 and bfloat16
+    combine in float32. Under CLIP an invalid window moves to the nearest valid place, otherwise its update is dropped.
+    """
+    numbers = dimension_numbers
+    dims = numbers.operand_batching_dims + numbers.scatter_dims_to_operand_dims
+    absent = numbers.operand_batching_dims + numbers.inserted_window_dims
+    starts = _starts(indices, numbers.scatter_indices_batching_dims)
+    starts = np.ascontiguousarray(starts).reshape(len(dims), math.prod(starts.shape[1:]))
+    windows = _by_window(updates, numbers.update_window_dims)
+    sizes = _window_sizes(operand.ndim, absent, windows.shape[1:])
+    limits = _limits(operand, dims, sizes, starts.ndim)
+    if mode is GatherScatterMode.CLIP:
+        starts = _clamp(starts, limits)
+    else:
+        valid = ~_invalid(starts, limits)
+        if not valid.all():
+            starts, windows = starts[:, valid], windows[valid]
+    if combine == "set":
+        out = operand.copy()
+        _set_windows(_windows(out, dims, sizes, absent), starts, windows)
+        return out
+    wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
+    out = np.array(operand, dtype=wide, order="C")
+    windows = windows.astype(wide, copy=False)
+    if math.prod(sizes) >= _LARGE_WINDOW:
+        _combine_windows(_COMBINE[combine], _windows(out, dims, sizes, absent), starts, windows)
+    elif windows.size:
+        _combine_elements(_COMBINE[combine], out, dims, sizes, starts, windows)
+    return out.astype(operand.dtype, copy=False)
+
+
+def dynamic_slice(operand: np.ndarray, *start_indices: np.ndarray, slice_sizes: Dims) -> np.ndarray:
+    """The block of ``slice_sizes`` at the start, which is first moved so that the block lies inside the operand: a view."""
+    return operand[..., *_block(operand.shape, start_indices, slice_sizes)]
+
+
+def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices: np.ndarray) -> np.ndarray:
+    """The operand with ``update`` in place of the block at the start, which is first moved so that the block lies inside."""
+    out = operand.copy()
+    out[_block(operand.shape, start_indices, update.shape)] = update
+    return out
+
+
+def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[slice, ...]:
+    clamped = [min(max(int(start), 0), dim - size) for start, dim, size in zip(starts, shape, sizes, strict=True)]
+    return tuple(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True))
+
+
+# Starts and windows, for both.
+
+
+def _starts(indices: np.ndarray, batching: Dims) -> np.ndarray:
+    """The starts, addressed dimensions first: the operand's batching dimensions, counted up in step, then the index vectors."""
+    if indices.dtype == np.uint64:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.intp).max))
+    starts = indices.astype(np.intp, copy=False).transpose(indices.ndim - 1, *range(indices.ndim - 1))
+    if not batching:
+        return starts
+    batch = starts.shape[1:]
+    counts = [np.arange(batch[dim]).reshape([-1 if d == dim else 1 for d in range(len(batch))]) for dim in batching]
+    return np.concatenate([np.broadcast_to(count, (1, *batch)) for count in counts] + [starts])
+
+
+def _limits(operand: np.ndarray, dims: Dims, sizes: Dims, rank: int) -> np.ndarray:
+    """The greatest valid starts, in a shape that broadcasts against starts of this rank."""
+    limits = np.array([operand.shape[dim] - sizes[dim] for dim in dims], np.intp)
+    return limits.reshape((len(dims),) + (1,) * (rank - 1))
+
+
+def _clamp(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(starts, 0), limits)
+
+
+def _invalid(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Which windows, of the batch, do not lie wholly inside the operand."""
+    return ((starts < 0) | (starts > limits)).any(axis=0)
+
+
+def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.ndarray:
+    """The array as (a place for every valid start, *window): overlapping, and sharing the array's memory."""
+    window = [dim for dim in range(array.ndim) if dim not in absent]
+    shape = [array.shape[dim] - sizes[dim] + 1 for dim in dims] + [sizes[dim] for dim in window]
+    return as_strided(array, shape, [array.strides[dim] for dim in (*dims, *window)])
+
+
+# Gather.
+
+
+def _selects_elements(operand: np.ndarray, dims: Dims, sizes: Dims) -> bool:
+    """Whether the windows are single places along a run of dimensions, whole along the others, of an operand that lies in order."""
+    if not (dims and operand.flags.c_contiguous and sorted(dims) == list(range(min(dims), min(dims) + len(dims)))):
+        return False
+    return all(size == (1 if dim in dims else full) for dim, (size, full) in enumerate(zip(sizes, operand.shape, strict=True)))
+
+
+def _read_elements(operand: np.ndarray, dims: Dims, absent: Dims, starts: np.ndarray) -> tuple[np.ndarray, int]:
+    """The windows, as (window dimensions before the addressed ones, *batch, the others), and how many stand before: one `take`."""
+    first, last = min(dims), max(dims) + 1
+    before, addressed, after = operand.shape[:first], operand.shape[first:last], operand.shape[last:]
+    place = starts[0] if len(dims) == 1 else np.ravel_multi_index([starts[dims.index(d)] for d in range(first, last)], addressed)
+    read = operand.reshape(*before, math.prod(addressed), *after).take(place.reshape(-1), axis=first, mode="clip")
+    lead = [operand.shape[dim] for dim in range(first) if dim not in absent]
+    rest = [1 if dim in dims else operand.shape[dim] for dim in range(first, operand.ndim) if dim not in absent]
+    return read.reshape((*lead, *starts.shape[1:], *rest)), len(lead)
+
+
+def _read_windows(operand: np.ndarray, dims: Dims, sizes: Dims, absent: Dims, starts: np.ndarray) -> np.ndarray:
+    """The windows, as (*batch, *window)."""
+    windows, batch = _windows(operand, dims, sizes, absent), starts.shape[1:]
+    if not dims:
+        return np.broadcast_to(windows, batch + windows.shape)
+    if math.prod(batch) == 1:
+        return windows[*starts.reshape(-1).tolist(), ...].reshape(batch + windows.shape[len(dims) :])
+    return windows[tuple(starts)]
+
+
+def _default_fill(dtype: np.dtype) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.nan
+
+
+def _lay_out(read: np.ndarray, lead: int, batch_rank: int, offset_dims: Dims) -> np.ndarray:
+    """Moves the dimensions of windows, of which ``lead`` stand before the batch, to ``offset_dims`` of the result."""
+    window_axes = iter([*range(lead), *range(lead + batch_rank, read.ndim)])
+    batch_axes = iter(range(lead, lead + batch_rank))
+    return read.transpose([next(window_axes if dim in offset_dims else batch_axes) for dim in range(read.ndim)])
+
+
+# Scatter.
+
+
+def _by_window(updates: np.ndarray, window_dims: Dims) -> np.ndarray:
+    """The updates as (number of windows, *window)."""
+    batch_dims = [dim for dim in range(updates.ndim) if dim not in window_dims]
+    count = math.prod(updates.shape[dim] for dim in batch_dims)
+    return updates.transpose([*batch_dims, *window_dims]).reshape(count, *(updates.shape[dim] for dim in window_dims))
+
+
+def _window_sizes(rank: int, absent: Dims, window: Dims) -> Dims:
+    """A window's size along every dimension of the operand."""
+    sizes = iter(window)
+    return tuple(1 if dim in absent else next(sizes) for dim in range(rank))
+
+
+def _set_windows(places: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
+    """Writes the windows in their order. NumPy keeps that order where the index arrays are one-dimensional and contiguous."""
+    if not len(starts):
+        windows = windows[-1:]
+    if windows.size:
+        places[*starts, ...] = windows
+
+
+def _combine_windows(ufunc: np.ufunc, places: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
+    for start, window in zip(starts.T.tolist(), windows, strict=True):
+        place = places[tuple(start)]
+        ufunc(place, window, out=place)
+
+
+def _combine_elements(ufunc: np.ufunc, out: np.ndarray, dims: Dims, sizes: Dims, starts: np.ndarray, windows: np.ndarray) -> None:
+    """Combines a block of windows at a time, each element by its number in memory; ``out`` is C-contiguous."""
+    steps = np.array(out.strides, np.intp) // out.itemsize
+    within = np.zeros((), np.intp)
+    for size, step in zip(sizes, steps, strict=True):
+        within = within[..., None] + np.arange(size) * step
+    first = steps[np.array(dims, np.intp)] @ starts
+    count = max(1, _BLOCK // within.size)
+    elements = out.reshape(-1)
+    for i in range(0, len(first), count):
+        places = first[i : i + count, None] + within.reshape(-1)
+        ufunc.at(elements, places.reshape(-1), windows[i : i + count].reshape(-1))
