@@ -1,0 +1,95 @@
+"""The NumPy backend: the CPU as a device, and the meaning of every primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.numpy.program import compile_plan
+from volta_fn.backends.numpy.quiet import quietly
+from volta_fn.compiler.plan import Plan, make_plan
+from volta_fn.core.device import Device, register_platform
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import VoltaError
+
+Program = Callable[..., tuple[Any, ...]]
+
+#: Kernels of primitives that hold sub-programs: name -> maker(compile sub-program, params) -> function of buffers.
+STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
+
+
+def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register how a primitive with sub-programs becomes a function of buffers."""
+
+    def register(maker: Callable[..., Any]) -> Callable[..., Any]:
+        STRUCTURED[name] = maker
+        return maker
+
+    return register
+
+
+def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+    """A primitive with its parameters as a function of buffers."""
+    if primitive.name in STRUCTURED:
+        return STRUCTURED[primitive.name](subprogram, **params)
+    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
+    if evaluate is None:
+        raise VoltaError(f"the primitive {primitive} has no evaluation rule on the CPU")
+    return partial(evaluate, **params) if params else evaluate
+
+
+def subprogram(closed: ClosedJaxpr) -> Program:
+    """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
+    program = closed.cache.get("numpy")
+    if program is None:
+        program = closed.cache["numpy"] = partial(compile_plan(make_plan(closed), make_kernel), False)
+    return program
+
+
+class NumpyBackend:
+    """Buffers are NumPy arrays."""
+
+    def put(self, values: np.ndarray) -> np.ndarray:
+        """The array itself, which the caller has made for this."""
+        return values
+
+    def get(self, buffer: Any) -> np.ndarray:
+        """The buffer itself."""
+        return buffer
+
+    def wait(self, buffer: Any) -> None:
+        """Nothing: NumPy has computed it when it returns."""
+
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+        """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
+        compute = make_kernel(primitive, avals, params)
+        if primitive.effectful or primitive.name in STRUCTURED:
+            return _loudly_safe(compute)
+        return partial(quietly, compute)
+
+    def compile(self, plan: Plan) -> Program:
+        """A plan as a function (donate, *buffers) -> buffers."""
+        program = compile_plan(plan, make_kernel)
+        return _loudly_safe(program) if plan.effectful else partial(quietly, program)
+
+
+def _loudly_safe(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Warnings off by NumPy's own context manager: for programs that call back into user code, which must see its own context."""
+
+    def run(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args)
+
+    return run
+
+
+register_platform("cpu", lambda: [Device("cpu", 0, "cpu", NumpyBackend())])
+
+
+@structured_kernel("jit")
+def _jit(compile_sub: Callable[[ClosedJaxpr], Program], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> Program:
+    return compile_sub(jaxpr)

@@ -1,0 +1,116 @@
+"""Plans as Python functions: one line of generated code per step, registers as local variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.plan import Operand, Plan, Step
+from volta_fn.core.jaxpr import Literal
+from volta_fn.core.primitive import Primitive
+
+#: How a primitive becomes a function of buffers: (primitive, operand avals, params) -> function.
+KernelMaker = Callable[[Primitive, tuple[Any, ...], dict[str, Any]], Callable[..., Any]]
+
+#: A Python function's compile time grows faster than its length, so long plans become several functions of this many steps.
+_STEPS_PER_FUNCTION = 2000
+
+
+def compile_plan(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
+    """The plan as a function from input buffers to a tuple of output buffers.
+
+    It takes one more, leading argument: whether it may overwrite the donated inputs.
+    """
+    if len(plan.steps) > _STEPS_PER_FUNCTION:
+        return _compile_in_parts(plan, make_kernel)
+    return _Writer(make_kernel).whole(plan)
+
+
+def _register(index: int) -> str:
+    return f"r{index}"
+
+
+class _Writer:
+    """Writes one function; kernels and constants are its globals."""
+
+    def __init__(self, make_kernel: KernelMaker) -> None:
+        self.make_kernel = make_kernel
+        self.globals: dict[str, Any] = {"ndarray": np.ndarray, "asarray": np.asarray}
+        self.kernels: dict[int, str] = {}
+
+    def name(self, prefix: str, value: Any) -> str:
+        """A global name for a value."""
+        found = self.kernels.get(id(value))
+        if found is None:
+            found = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
+            self.globals[found] = value
+        return found
+
+    def operand(self, operand: Operand) -> str:
+        """The expression that reads an operand."""
+        return self.name("c", operand.val.buffer()) if isinstance(operand, Literal) else _register(operand)
+
+    def step(self, step: Step, plan: Plan) -> list[str]:
+        """The lines that run a step and let go of what dies."""
+        eqn = step.eqn
+        kernel = self.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params)
+        args = [self.operand(o) for o in step.operands]
+        if step.into is not None and isinstance(kernel, np.ufunc):
+            target = args[step.into]
+            donated = step.operands[step.into] in plan.overwritten
+            args.append(f"{target} if donate else None" if donated else target)
+        results = ", ".join(map(_register, step.results))
+        if eqn.primitive.multiple_results:
+            results = results + "," if results else "_"
+        lines = [f"{results} = {self.name('k', kernel)}({', '.join(args)})"]
+        if step.frees:
+            lines.append(" = ".join([*map(_register, step.frees), "None"]))
+        return lines
+
+    def function(self, parameters: Sequence[str], body: Sequence[str]) -> Callable[..., Any]:
+        """Compile a function called ``program``."""
+        text = f"def program(donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {line}\n" for line in body)
+        exec(compile(text, "<volta_fn plan>", "exec"), self.globals)
+        return self.globals["program"]
+
+    def whole(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
+        """The plan as one function."""
+        body = [f"{_register(r)} = {self.name('c', value.buffer())}" for r, value in plan.constants]
+        for step in plan.steps:
+            body += self.step(step, plan)
+        body.append(f"return ({''.join(self.operand(o) + ', ' for o in plan.outputs)})")
+        return self.function([_register(r) for r in plan.inputs], body)
+
+
+def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
+    """Long plans: functions that each read and write a shared list of registers."""
+    parts = []
+    for start in range(0, len(plan.steps), _STEPS_PER_FUNCTION):
+        writer = _Writer(make_kernel)
+        steps = plan.steps[start : start + _STEPS_PER_FUNCTION]
+        read: set[int] = set()
+        written: set[int] = set()
+        body: list[str] = []
+        for step in steps:
+            read |= {o for o in step.operands if isinstance(o, int) and o not in written}
+            written |= {*step.results, *step.frees}
+            body += writer.step(step, plan)
+        loads = [f"{_register(r)} = registers[{r}]" for r in sorted(read)]
+        stores = [f"registers[{r}] = {_register(r)}" for r in sorted(written)]
+        parts.append(writer.function(["registers"], [*loads, *body, *stores]))
+    count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
+    constants = [(r, value.buffer()) for r, value in plan.constants]
+
+    def run(donate: bool, *inputs: Any) -> tuple[Any, ...]:
+        registers: list[Any] = [None] * count
+        for register, value in zip(plan.inputs, inputs, strict=True):
+            registers[register] = value
+        for register, value in constants:
+            registers[register] = value
+        for part in parts:
+            part(donate, registers)
+        return tuple([o.val.buffer() if isinstance(o, Literal) else registers[o] for o in plan.outputs])
+
+    return run

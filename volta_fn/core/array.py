@@ -1,0 +1,297 @@
+"""Arrays: the immutable values that programs work on.
+
+`Array` is what a user sees: both arrays with numbers in them (`ConcreteArray`) and the tracers that stand for arrays while a
+function is traced are instances of it. Its operators and methods are attached by the layers that define them
+(`attach`), so this file names no operation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, current_default_device
+from volta_fn.errors import ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+
+
+class Array:
+    """An immutable n-dimensional array on a device; tracers are Arrays too.
+
+    >>> import volta_fn.numpy as jnp
+    >>> x = jnp.array([1.0, 2.0])
+    >>> x.shape, x.dtype, (x + 1).at[0].set(5.0)
+    ((2,), dtype('float32'), Array([5., 3.], dtype=float32))
+    """
+
+    __slots__ = ()
+    #: NumPy's own arrays let this class handle mixed expressions.
+    __array_priority__ = 100
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        raise ArgumentTypeError(f"{type(self).__name__} has no abstract value")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the elements."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.aval.size
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the dtype yields to that of other arrays, as a Python scalar's does."""
+        return self.aval.weak_type
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.aval.nbytes
+
+    __hash__ = object.__hash__
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError("len() of a zero-dimensional array")
+        return self.shape[0]
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise ImmutableError(
+            "arrays are immutable, so x[i] = v cannot change one. Write x = x.at[i].set(v), which returns a new array "
+            "(inside jit nothing is copied when the old one is dead); .at[i].add, .multiply, .min, .max do the other updates."
+        )
+
+    def __delitem__(self, index: Any) -> NoReturn:
+        raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")
+
+
+def attach(name: str, function: Callable[..., Any] | property) -> None:
+    """Make `function` the operator, method or property `name` of every array and tracer."""
+    setattr(Array, name, function)
+
+
+class ArraySpec:
+    """A concrete array's aval and device, interned: the key by which compiled kernels are found."""
+
+    __slots__ = ("__weakref__", "aval", "device")
+    aval: ShapedArray
+    device: Device
+
+
+_specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
+    """The interned (aval, device) pair."""
+    key = (aval, device)
+    found = _specs.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        found = _specs.get(key)
+        if found is None:
+            found = ArraySpec()
+            found.aval, found.device = aval, device
+            _specs[key] = found
+    return found
+
+
+class ConcreteArray(Array):
+    """An array that holds numbers, in a buffer of its device."""
+
+    __slots__ = ("__weakref__", "_buffer", "_spec")
+    _buffer: Any
+    _spec: ArraySpec
+
+    def __init__(self, buffer: Any, spec: ArraySpec) -> None:
+        self._buffer = buffer
+        self._spec = spec
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        return self._spec.aval
+
+    @property
+    def device(self) -> Device:
+        """The device that holds the elements."""
+        return self._spec.device
+
+    def devices(self) -> set[Device]:
+        """The set of devices that hold the elements (always one here)."""
+        return {self._spec.device}
+
+    def buffer(self) -> Any:
+        """The device's buffer; an array donated to a jitted call raises `DonatedBufferError`."""
+        if self._buffer is None:
+            raise DonatedBufferError(
+                f"this array ({self.aval}) was donated to a jitted function (donate_argnums or donate_argnames), which reused its memory. "
+                "Use the function's result instead, or do not donate an array that is needed later."
+            )
+        return self._buffer
+
+    def delete(self) -> None:
+        """Give the memory back now; any later use raises `DonatedBufferError`."""
+        self._buffer = None
+
+    def is_deleted(self) -> bool:
+        """Whether the memory was given back, by donation or `delete`."""
+        return self._buffer is None
+
+    def block_until_ready(self) -> ConcreteArray:
+        """Wait until the device has computed the elements, and return self."""
+        self._spec.device.backend.wait(self.buffer())
+        return self
+
+    def host(self) -> np.ndarray:
+        """The elements as a read-only NumPy array (no copy on the CPU)."""
+        view = self._spec.device.backend.get(self.buffer()).view()
+        view.flags.writeable = False
+        return view
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values = self.host()
+        if dtype is not None and np.dtype(dtype) != values.dtype:
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._spec.device.backend.get(self.buffer()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._spec.device.backend.get(self.buffer()).__dlpack_device__()
+
+    def item(self, *index: int) -> Any:
+        """The element (the only one, or the one at `index`) as a Python scalar."""
+        return self.host().item(*index)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python scalars."""
+        return self.host().tolist()
+
+    def _scalar(self, kind: str) -> Any:
+        if self.size != 1:
+            raise ArgumentTypeError(f"only an array with one element converts to {kind}; this one has shape {self.shape}")
+        return self.host().reshape(()).item()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ArgumentTypeError(
+                f"the truth value of an array of shape {self.shape} is ambiguous: use x.any() or x.all() from volta_fn.numpy"
+            )
+        return bool(self._scalar("bool"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if self.ndim or self.dtype not in dtypes.INTEGERS:
+            raise ArgumentTypeError(f"only zero-dimensional integer arrays serve as an index, got {self.aval}")
+        return int(self._scalar("int"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.ndim == 0 else format(repr(self) if self.ndim else str(self.host()), spec)
+
+    def __repr__(self) -> str:
+        if self.is_deleted():
+            return f"Array(<deleted>, {self.aval})"
+        body = np.array2string(self.host(), separator=", ", prefix="Array(", suffix=f", dtype={self.dtype.name})")
+        if self.size == 0:
+            body = f"[], shape={self.shape}"
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"Array({body}, dtype={self.dtype.name}{weak})"
+
+    def __str__(self) -> str:
+        return repr(self) if self.is_deleted() else str(self.host())
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise ArgumentTypeError("iteration over a zero-dimensional array")
+        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]  # __getitem__ is attached by the indexing layer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return from_host, (np.array(self.host()), self.weak_type)
+
+    def __copy__(self) -> ConcreteArray:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ConcreteArray:
+        return self
+
+
+def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None = None) -> ConcreteArray:
+    """A new array with a copy of a NumPy array's elements, on `device` (default: the current default device)."""
+    if values.dtype not in dtypes.ALL:
+        values = _native(values)
+    device = device or current_default_device()
+    spec = array_spec(ShapedArray(values.shape, values.dtype, weak_type), device)
+    return ConcreteArray(device.backend.put(np.array(values)), spec)
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """`values` in native byte order, or a `DTypeError` if its dtype is none of ours."""
+    native = values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype
+    if native not in dtypes.ALL and native != dtypes.float0:
+        raise DTypeError(f"arrays of dtype {values.dtype} are not supported; convert to one of bool, int8…uint64, float16…complex128, bfloat16")
+    return values.astype(native)
+
+
+def as_value(value: Any) -> Array:
+    """`value` as an array or tracer: those pass through, NumPy arrays and scalars are copied in, Python scalars become weak."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, np.ndarray):
+        return from_host(value)
+    if isinstance(value, np.generic):
+        return from_host(np.asarray(value))
+    if isinstance(value, (bool, int, float, complex)):
+        dtype, weak = dtypes.scalar_dtype(value)
+        return from_host(np.asarray(value, dtype), weak)
+    if hasattr(value, "__jax_array__"):
+        return as_value(value.__jax_array__())
+    raise ArgumentTypeError(
+        f"expected an array, a NumPy array or a scalar, got {value!r:.80} of type {type(value).__name__}. "
+        "Convert lists and tuples with volta_fn.numpy.asarray first."
+    )
+
+
+def aval_of(value: Any) -> ShapedArray:
+    """The aval of an array, tracer, NumPy array, scalar or `ShapeDtypeStruct`."""
+    if isinstance(value, Array):
+        return value.aval
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(value, "weak_type", False)))
+    return as_value(value).aval

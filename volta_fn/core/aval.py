@@ -1,0 +1,137 @@
+"""Abstract values ("avals"): what tracing knows of an array before it has numbers.
+
+An aval is interned: two avals with equal shape, dtype and weak type are the same object, so caches compare and hash them by
+identity, at the speed of a pointer. *Weak* avals belong to Python scalars, whose dtype yields to that of any array they meet.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.errors import ShapeError
+
+Shape = tuple[int, ...]
+
+_interned: WeakValueDictionary[tuple[Shape, np.dtype, bool], ShapedArray] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+class ShapedArray:
+    """The shape, dtype and weak type of an array, without its values.
+
+    >>> ShapedArray((2, 3), np.dtype("float32"))
+    f32[2,3]
+    >>> ShapedArray((2,), np.dtype("int32")) is ShapedArray((2,), np.dtype("int32"))
+    True
+    """
+
+    __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "weak_type")
+    shape: Shape
+    dtype: np.dtype
+    weak_type: bool
+    ndim: int
+    size: int
+
+    def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False) -> ShapedArray:
+        key = (shape, dtype, weak_type)
+        found = _interned.get(key)
+        if found is not None:
+            return found
+        with _lock:
+            found = _interned.get(key)
+            if found is None:
+                found = object.__new__(cls)
+                found.shape, found.dtype, found.weak_type = shape, dtype, weak_type
+                found.ndim, found.size = len(shape), math.prod(shape)
+                _interned[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShapedArray, (self.shape, self.dtype, self.weak_type)
+
+    def update(self, shape: Shape | None = None, dtype: np.dtype | None = None, weak_type: bool | None = None) -> ShapedArray:
+        """The aval that differs from this one in the given fields."""
+        return ShapedArray(
+            self.shape if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            self.weak_type if weak_type is None else weak_type,
+        )
+
+    def strip_weak_type(self) -> ShapedArray:
+        """The same aval with a strong dtype."""
+        return ShapedArray(self.shape, self.dtype) if self.weak_type else self
+
+    def at_least_vspace(self) -> ShapedArray:
+        """The aval of this array's tangents: itself when inexact, else `float0` (integers and booleans have no tangents)."""
+        if self.dtype in dtypes.INEXACT:
+            return ShapedArray(self.shape, self.dtype)
+        return ShapedArray(self.shape, dtypes.float0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the values take."""
+        return self.size * self.dtype.itemsize
+
+
+class ShapeDtypeStruct:
+    """A stand-in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`: a shape and a dtype, no values.
+
+    >>> ShapeDtypeStruct((8, 4), "float32")
+    ShapeDtypeStruct(shape=(8, 4), dtype=float32)
+    """
+
+    __slots__ = ("dtype", "shape", "weak_type")
+
+    def __init__(self, shape: Sequence[int], dtype: Any, *, weak_type: bool = False) -> None:
+        self.shape = canonical_shape(shape)
+        self.dtype = dtypes.as_dtype(dtype)
+        self.weak_type = weak_type
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShapeDtypeStruct):
+            return NotImplemented
+        return (self.shape, self.dtype, self.weak_type) == (other.shape, other.dtype, other.weak_type)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.weak_type))
+
+
+def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
+    """`shape` as a tuple of plain ints; a negative or non-integer dimension raises `ShapeError`."""
+    dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if all(type(d) is int and d >= 0 for d in dims):
+        return dims
+    try:
+        result = tuple(d.__index__() for d in dims)
+    except (AttributeError, TypeError) as error:
+        raise ShapeError(
+            f"{context} must consist of integers known while tracing, got {dims!r}. "
+            "Mark a size that is an argument of a jitted function with static_argnums."
+        ) from error
+    if any(d < 0 for d in result):
+        raise ShapeError(f"{context} must have no negative dimension, got {result}")
+    return result

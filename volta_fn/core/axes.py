@@ -1,0 +1,39 @@
+"""Named axes: which names `vmap(..., axis_name=...)` has bound around the code that runs now, and their sizes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from volta_fn.errors import ArgumentError
+
+_axes: ContextVar[tuple[tuple[Any, int], ...]] = ContextVar("named_axes", default=())
+
+
+def axis_environment() -> tuple[tuple[Any, int], ...]:
+    """The bound (name, size) pairs, outermost first: part of the key under which traced programs are cached."""
+    return _axes.get()
+
+
+@contextlib.contextmanager
+def bound_axis(name: Any, size: int) -> Iterator[None]:
+    """Bind a name (None binds nothing) to an axis size."""
+    if name is None:
+        yield
+        return
+    token = _axes.set((*_axes.get(), (name, size)))
+    try:
+        yield
+    finally:
+        _axes.reset(token)
+
+
+def axis_size(name: Any) -> int:
+    """The size of a named axis; `ArgumentError` if the name is not bound."""
+    for bound, size in reversed(_axes.get()):
+        if bound == name:
+            return size
+    known = [n for n, _ in _axes.get()]
+    raise ArgumentError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")

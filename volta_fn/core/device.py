@@ -1,0 +1,131 @@
+"""Devices: where arrays live and run. Each belongs to a backend, which registers itself here under its platform's name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import numpy as np
+
+from volta_fn.errors import DeviceError
+
+
+class Backend(Protocol):
+    """What a device must be able to do. It knows nothing of derivatives or pytrees."""
+
+    def put(self, values: np.ndarray) -> Any:
+        """A device buffer with these elements; the backend may keep the NumPy array itself."""
+
+    def get(self, buffer: Any) -> np.ndarray:
+        """A buffer's elements as a NumPy array."""
+
+    def wait(self, buffer: Any) -> None:
+        """Return when the buffer's elements are computed."""
+
+    def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
+        """One primitive as a function from buffers to a tuple of buffers."""
+
+    def compile(self, plan: Any) -> Callable[..., tuple[Any, ...]]:
+        """A whole plan as a function from buffers to a tuple of buffers."""
+
+
+class Device:
+    """One processor that holds arrays and runs programs.
+
+    >>> import volta_fn as vf
+    >>> vf.devices()[0]
+    CpuDevice(id=0)
+    """
+
+    __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
+
+    def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:
+        self.platform = platform
+        self.id = id
+        self.device_kind = device_kind
+        self.backend = backend
+
+    def __repr__(self) -> str:
+        return f"{self.platform.capitalize()}Device(id={self.id})"
+
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.id}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_device, (str(self),)
+
+
+_discoverers: dict[str, Callable[[], list[Device]]] = {}
+_found: dict[str, list[Device]] = {}
+_lock = threading.RLock()
+_process_default: Device | None = None
+_scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
+
+
+def register_platform(platform: str, discover: Callable[[], list[Device]]) -> None:
+    """Announce a backend: `discover` is called once, when its devices are first asked for."""
+    _discoverers[platform] = discover
+
+
+def devices(platform: str | None = None) -> list[Device]:
+    """The devices of a platform ("cpu", …), or of the default device's platform.
+
+    Raises `DeviceError` for an unknown platform.
+    """
+    name = platform or current_default_device().platform
+    with _lock:
+        if name not in _found:
+            if name not in _discoverers:
+                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
+            _found[name] = _discoverers[name]()
+        return list(_found[name])
+
+
+def find_device(spec: str | Device) -> Device:
+    """The device that "cpu", "cpu:0", … names; devices pass through."""
+    if isinstance(spec, Device):
+        return spec
+    platform, _, number = str(spec).partition(":")
+    found = devices(platform)
+    index = int(number) if number.isdigit() else 0
+    if (number and not number.isdigit()) or index >= len(found):
+        raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in found]}")
+    return found[index]
+
+
+def current_default_device() -> Device:
+    """Where new arrays go: `default_device`'s scope, else its setting, else VOLTA_DEVICE, else the CPU."""
+    global _process_default
+    scoped = _scoped_default.get()
+    if scoped is not None:
+        return scoped
+    if _process_default is None:
+        _process_default = find_device(os.environ.get("VOLTA_DEVICE") or "cpu")
+    return _process_default
+
+
+def set_default_device(device: str | Device) -> None:
+    """Make `device` the default of the whole process."""
+    global _process_default
+    _process_default = find_device(device)
+
+
+@contextlib.contextmanager
+def default_device(device: str | Device) -> Iterator[Device]:
+    """Make `device` the default of this thread or asyncio task within a ``with`` block.
+
+    >>> import volta_fn as vf
+    >>> with vf.default_device("cpu"):
+    ...     x = vf.numpy.zeros(3)
+    >>> x.device
+    CpuDevice(id=0)
+    """
+    token = _scoped_default.set(find_device(device))
+    try:
+        yield _scoped_default.get() or current_default_device()
+    finally:
+        _scoped_default.reset(token)

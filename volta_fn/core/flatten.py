@@ -1,0 +1,77 @@
+"""From functions of pytrees to functions of flat lists of arrays, which is what traces and programs deal in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+
+
+class FlatFunction:
+    """A function of pytrees as a function of their leaves; the structure of its result is known after a call."""
+
+    __slots__ = ("function", "in_tree", "out_tree")
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any) -> None:
+        self.function = function
+        #: Structure of ``(args, kwargs)``.
+        self.in_tree = in_tree
+        self.out_tree: Any = None
+
+    def __call__(self, *leaves: Any) -> list[Array]:
+        args, kwargs = tree.unflatten(self.in_tree, leaves)
+        result = self.function(*args, **kwargs)
+        outs, self.out_tree = tree.flatten(result)
+        return output_arrays(outs, self.function)
+
+
+def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Array]:
+    """A function's flat results as arrays; an `ArgumentTypeError` names the result that cannot be one."""
+    try:
+        return [as_value(o) for o in outs]
+    except ArgumentTypeError:
+        bad = next(o for o in outs if not isinstance(o, (Array, int, float, complex, bool)) and not hasattr(o, "dtype"))
+        raise ArgumentTypeError(
+            f"{function_name(function)} must return arrays (or pytrees of them), but one of its results is {bad!r:.80} "
+            f"of type {type(bad).__name__}"
+        ) from None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """A name for messages."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> list[str]:
+    """For each leaf of ``(args, kwargs)``, its argument's name and path, such as ``params['w']``."""
+    dummies = tree.unflatten(in_tree, list(range(count)))
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    labels = []
+    for path, _ in tree.leaves_with_path(dummies):
+        position = getattr(path[1], "idx", None)
+        if position is None:
+            labels.append(f"{getattr(path[1], 'key', path[1])}{tree.keystr(path[2:])}")
+        else:
+            name = names[position] if position < len(names) else f"#{position}"
+            labels.append(f"{name}{tree.keystr(path[2:])}")
+    return labels
+
+
+def check_callable(function: Any, transform: str) -> None:
+    """Raise `ArgumentTypeError` unless `function` can be called."""
+    if not callable(function):
+        raise ArgumentTypeError(f"{transform} transforms a function, got {function!r:.80} of type {type(function).__name__}")
+
+
+def positional_index(argnum: int, count: int, transform: str) -> int:
+    """`argnum` counted from the front; `ArgumentError` if the call has no such positional argument."""
+    if not -count <= argnum < count:
+        raise ArgumentError(f"{transform}: argnums names positional argument {argnum}, but the call has {count} positional arguments")
+    return argnum % count

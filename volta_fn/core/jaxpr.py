@@ -1,0 +1,215 @@
+"""Jaxprs: typed programs in A-normal form, as data. Transforms build and rewrite them; backends run them.
+
+A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Primitive
+from volta_fn.source import SourceLocation
+
+
+class Var:
+    """A variable: bound once, by an equation or as an input. Names exist only when printed."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var(id={id(self)}):{self.aval}"
+
+
+class Literal:
+    """A zero-dimensional constant written in an equation."""
+
+    __slots__ = ("aval", "val")
+
+    def __init__(self, val: ConcreteArray) -> None:
+        self.val = val
+        self.aval = val.aval
+
+    def __repr__(self) -> str:
+        return f"{self.val.item()}"
+
+
+Atom = Var | Literal
+
+
+class Equation:
+    """``outvars = primitive[params](invars)``, and the user's line that made it."""
+
+    __slots__ = ("invars", "outvars", "params", "position", "primitive")
+
+    def __init__(
+        self,
+        primitive: Primitive,
+        invars: list[Atom],
+        outvars: list[Var],
+        params: dict[str, Any],
+        position: tuple[CodeType, int] | None = None,
+    ) -> None:
+        self.primitive = primitive
+        self.invars = invars
+        self.outvars = outvars
+        self.params = params
+        self.position = position
+
+    @property
+    def source(self) -> SourceLocation | None:
+        """The user's line that this equation comes from."""
+        return None if self.position is None else SourceLocation.of(self.position)
+
+    def replace(self, invars: list[Atom] | None = None, outvars: list[Var] | None = None, params: dict[str, Any] | None = None) -> Equation:
+        """This equation with some fields changed."""
+        return Equation(
+            self.primitive,
+            self.invars if invars is None else invars,
+            self.outvars if outvars is None else outvars,
+            self.params if params is None else params,
+            self.position,
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.outvars} = {self.primitive}{self.params} {self.invars}"
+
+
+class Jaxpr:
+    """An open program: ``constvars`` and ``invars`` in, ``outvars`` out, equations in between."""
+
+    __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars")
+
+    def __init__(self, constvars: list[Var], invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> None:
+        self.constvars = constvars
+        self.invars = invars
+        self.outvars = outvars
+        self.eqns = eqns
+
+    def __repr__(self) -> str:
+        return format_jaxpr(self)
+
+
+class ClosedJaxpr:
+    """A jaxpr with the values of its constants. Compared by identity; what is derived from it is cached on it (`cache`)."""
+
+    __slots__ = ("__weakref__", "cache", "consts", "jaxpr")
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
+        self.jaxpr = jaxpr
+        self.consts = list(consts)
+        #: Derived programs and compiled plans by what they were derived with.
+        self.cache: dict[Any, Any] = {}
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs."""
+        return [v.aval for v in self.jaxpr.invars]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        """The types of the outputs."""
+        return [v.aval for v in self.jaxpr.outvars]
+
+    @property
+    def eqns(self) -> list[Equation]:
+        """The equations, in order."""
+        return self.jaxpr.eqns
+
+    def __repr__(self) -> str:
+        return format_jaxpr(self.jaxpr)
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
+    """The programs among an equation's parameters."""
+    found: list[ClosedJaxpr] = []
+    for value in params.values():
+        if isinstance(value, ClosedJaxpr):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [v for v in value if isinstance(v, ClosedJaxpr)]
+    return found
+
+
+def has_effects(eqn: Equation) -> bool:
+    """Whether the equation must happen even when its results are unused (walks nested programs level by level)."""
+    pending = [eqn]
+    while pending:
+        current = pending.pop()
+        if current.primitive.effectful:
+            return True
+        for sub in sub_jaxprs(current.params):
+            pending.extend(e for e in sub.eqns if e.primitive.effectful or sub_jaxprs(e.params))
+    return False
+
+
+class _Names:
+    """Names variables a, b, …, z, aa, ab, … in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self.names: dict[Var, str] = {}
+
+    def __call__(self, atom: Atom) -> str:
+        if isinstance(atom, Literal):
+            return f"{_literal(atom)}:{atom.aval}"
+        if atom not in self.names:
+            self.names[atom] = _letters(len(self.names))
+        return self.names[atom]
+
+
+def _literal(literal: Literal) -> str:
+    value = literal.val.item()
+    return f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else str(value)
+
+
+def _letters(n: int) -> str:
+    name = ""
+    n += 1
+    while n:
+        n, digit = divmod(n - 1, 26)
+        name = chr(ord("a") + digit) + name
+    return name
+
+
+def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
+    """The program in JAX's notation: ``{ lambda consts ; inputs. let equations in (outputs) }``."""
+    name = _Names()
+    pad = " " * (indent + 4)
+
+    def binders(variables: Sequence[Var]) -> str:
+        return " ".join(f"{name(v)}:{v.aval}" for v in variables)
+
+    head = f"{{ lambda {binders(jaxpr.constvars)} ; {binders(jaxpr.invars)}. let"
+    lines = []
+    for eqn in jaxpr.eqns:
+        args = " ".join(map(name, eqn.invars))
+        outs = binders(eqn.outvars)
+        lines.append(f"{pad}{outs} = {eqn.primitive}{_format_params(eqn.params, indent + 4)} {args}".rstrip())
+    outs = ", ".join(map(name, jaxpr.outvars)) + ("," if len(jaxpr.outvars) == 1 else "")
+    if not lines:
+        return f"{head}  in ({outs}) }}"
+    return "\n".join([head, *lines, f"{pad[:-2]}in ({outs}) }}"])
+
+
+def _format_params(params: dict[str, Any], indent: int) -> str:
+    if not params:
+        return ""
+    pad = " " * (indent + 2)
+    parts = [f"{key}={_format_param(value, indent + 2)}" for key, value in sorted(params.items())]
+    if len(parts) == 1 and "\n" not in parts[0]:
+        return f"[{parts[0]}]"
+    return "[\n" + "\n".join(pad + part for part in parts) + "\n" + pad[:-2] + "]"
+
+
+def _format_param(value: Any, indent: int) -> str:
+    if isinstance(value, ClosedJaxpr):
+        return format_jaxpr(value.jaxpr, indent)
+    if isinstance(value, tuple) and any(isinstance(v, ClosedJaxpr) for v in value):
+        return "(" + ", ".join(_format_param(v, indent) for v in value) + ")"
+    return getattr(value, "__name__", None) or str(value)

@@ -1,0 +1,132 @@
+"""Primitives: the instructions that programs are made of, each carrying all its rules, and the registry that lists them.
+
+A rule is a plain function. Arrays are positional, parameters are keywords (and hashable), in every rule:
+
+- ``abstract(*avals, **params)``: the result's aval (a tuple of avals if the primitive has several results).
+- ``evaluate(*buffers, **params)``: what the primitive means, as a NumPy function of NumPy arrays.
+- ``jvp(primals, tangents, **params) -> (out, out_tangent)``: forward derivative; tangents may be `Zero`.
+- ``transpose(cotangents, *args, **params) -> cotangent or None per argument``: for primitives that are linear in the
+  arguments given as `Linear` placeholders; the other arguments hold values.
+- ``batch(axis, args, dims, **params) -> (out, out_dim)``: one call on stacked arguments; ``dims`` holds each argument's
+  stacked dimension, or None where an argument is the same for every example; ``axis`` is an `AxisData`.
+- ``partial_eval(trace, args, params)``: only for primitives that hold sub-programs, which may split in two.
+- ``axis(trace_axis, args, dims, **params)``: only for collectives, which speak of a named axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.errors import VoltaError
+
+Rule = Callable[..., Any]
+
+
+class Primitive:
+    """An instruction and its rules. Creating one registers it under its name."""
+
+    __slots__ = (
+        "abstract", "arity", "batch", "domain", "dtypes", "effectful", "eager", "evaluate", "inplace", "jvp", "linear", "multiple_results",
+        "name", "partial_eval", "transpose", "ufunc_for", "views",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        abstract: Rule,
+        *,
+        evaluate: Rule | None = None,
+        jvp: Rule | None = None,
+        transpose: Rule | None = None,
+        batch: Rule | None = None,
+        multiple_results: bool = False,
+        effectful: bool = False,
+        inplace: bool = False,
+        views: bool = False,
+    ) -> None:
+        if name in PRIMITIVES:
+            raise VoltaError(f"a primitive named {name!r} exists already")
+        self.name = name
+        self.abstract = abstract
+        self.evaluate = evaluate
+        self.jvp = jvp
+        self.transpose = transpose
+        self.batch = batch
+        self.partial_eval: Rule | None = None
+        self.multiple_results = multiple_results
+        #: An effect must happen even if nobody uses the result (callbacks).
+        self.effectful = effectful
+        #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
+        self.inplace = inplace
+        #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
+        self.ufunc_for: Callable[[Any], Any] = lambda dtype: evaluate
+        #: The result may share memory with an operand.
+        self.views = views
+        #: Where an elementwise primitive may be sampled: see `volta_fn.primitives.declare`.
+        self.domain: Any = None
+        self.dtypes: frozenset[Any] | None = None
+        #: Number of operands of an elementwise primitive (0: it is none).
+        self.arity = 0
+        #: Argument positions in which an elementwise primitive is linear.
+        self.linear: tuple[int, ...] = ()
+        #: Evaluated kernels by (params, operand types), kept by the driver; bounded.
+        self.eager: dict[Any, Any] = {}
+        PRIMITIVES[name] = self
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PRIMITIVES.__getitem__, (self.name,)
+
+
+#: Every primitive by its name, in the order of declaration.
+PRIMITIVES: dict[str, Primitive] = {}
+
+
+class AxisData(NamedTuple):
+    """The axis that a `vmap` maps over."""
+
+    name: Any
+    size: int
+
+
+class Zero:
+    """A tangent or cotangent that is zero by construction, so that no work is spent on it."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Zero({self.aval!r})"
+
+
+class Linear:
+    """Stands for an argument that a transpose rule is asked to give a cotangent for; it has an aval and no value."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The argument's shape."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The argument's dtype."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The argument's number of dimensions."""
+        return self.aval.ndim
+
+    def __repr__(self) -> str:
+        return f"Linear({self.aval!r})"

@@ -1,0 +1,174 @@
+"""Staging: running a Python function on tracers to write its program down as a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from types import CodeType
+from typing import Any
+
+from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
+from volta_fn.source import user_code_position
+
+
+Position = tuple[CodeType, int]
+
+#: While a program is re-interpreted, the user's line of the equation at hand: what its rules record belongs to that line.
+current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
+
+
+class JaxprTracer(Tracer):
+    """A variable of a program being written."""
+
+    __slots__ = ("_aval", "_label", "_var")
+
+    def __init__(self, trace: Trace, var: Var, label: str = "") -> None:
+        self._trace = trace
+        self._aval = var.aval
+        self._var = var
+        self._label = label
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        return self._aval
+
+    def origin(self) -> str:
+        """Which argument it is, or the line that computed it."""
+        if self._label:
+            return f"argument {self._label}"
+        trace = self._trace
+        made = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
+        return f"the result of `{made.primitive}` at {made.source}" if made else "an intermediate value"
+
+
+class JaxprBuilder:
+    """Collects equations and constants; what `JaxprTrace` and linearization write into."""
+
+    __slots__ = ("consts", "constvars", "eqns")
+
+    def __init__(self) -> None:
+        self.eqns: list[Equation] = []
+        self.constvars: dict[int, Var] = {}
+        self.consts: list[Array] = []
+
+    def atom(self, value: Array) -> Atom:
+        """The atom of a value from outside the program: a literal if it is a known scalar, else a constant."""
+        if type(value) is ConcreteArray and not value.shape and value.device.platform == "cpu":
+            return Literal(value)
+        var = self.constvars.get(id(value))
+        if var is None:
+            check_alive(value)
+            var = self.constvars[id(value)] = Var(value.aval)
+            self.consts.append(value)
+        return var
+
+    def find(self, var: Var) -> Equation | None:
+        """The equation that binds `var`."""
+        return next((eqn for eqn in self.eqns if any(v is var for v in eqn.outvars)), None)
+
+    def build(self, invars: list[Var], outvars: list[Atom]) -> ClosedJaxpr:
+        """The finished program."""
+        return ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
+
+
+class JaxprTrace(Trace):
+    """Records every primitive, whatever its arguments, so the program holds all that the function does."""
+
+    __slots__ = ("builder",)
+
+    def __init__(self, parent: Trace, name: str = "") -> None:
+        super().__init__(parent, name)
+        self.builder = JaxprBuilder()
+
+    def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
+        """A tracer for a new input variable."""
+        return JaxprTracer(self, Var(aval), label)
+
+    def atom(self, value: Array) -> Atom:
+        """The atom that stands for a value in this program."""
+        if type(value) is JaxprTracer and value._trace is self:
+            return value._var
+        return self.builder.atom(value)
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Append an equation and return tracers for its results."""
+        avals = primitive.abstract(*[a.aval for a in args], **params)
+        invars = [self.atom(a) for a in args]
+        position = current_position.get() or user_code_position()
+        if primitive.multiple_results:
+            outvars = [Var(a) for a in avals]
+            self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))
+            return tuple([JaxprTracer(self, v) for v in outvars])
+        var = Var(avals)
+        self.builder.eqns.append(Equation(primitive, invars, [var], params, position))
+        return JaxprTracer(self, var)
+
+
+def trace_to_jaxpr(
+    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
+) -> ClosedJaxpr:
+    """Write down `function`, which takes and returns flat lists of arrays, as a program.
+
+    Values that it closes over become constants; some may be tracers of outer traces (`hoist_tracers` turns those into inputs).
+    """
+    trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""))
+    token = push_trace(trace)
+    try:
+        tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
+        outs = function(*tracers)
+        outvars = [trace.atom(o) for o in outs]
+    finally:
+        pop_trace(token)
+        trace.finish()
+    return trace.builder.build([t._var for t in tracers], outvars)
+
+
+def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
+    """Make the constants that are tracers leading inputs: the new program, and the values to pass first."""
+    hoisted = [isinstance(c, Tracer) for c in closed.consts]
+    if not any(hoisted):
+        return closed, []
+    return _hoist(closed, hoisted)
+
+
+def hoist_all(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
+    """Make every constant a leading input."""
+    if not closed.consts:
+        return closed, []
+    return _hoist(closed, [True] * len(closed.consts))
+
+
+def _hoist(closed: ClosedJaxpr, hoisted: list[bool]) -> tuple[ClosedJaxpr, list[Array]]:
+    jaxpr = closed.jaxpr
+    moved = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
+    kept = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
+    values = [c for c, h in zip(closed.consts, hoisted, strict=True) if h]
+    consts = [c for c, h in zip(closed.consts, hoisted, strict=True) if not h]
+    return ClosedJaxpr(Jaxpr(kept, [*moved, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
+
+
+def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
+    """Run a program under the current trace, one `bind` per equation."""
+    jaxpr = closed.jaxpr
+    env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    process = current_trace().process
+    token = current_position.set(None)
+    try:
+        for eqn in jaxpr.eqns:
+            current_position.set(eqn.position)
+            values = [v.val if type(v) is Literal else env[v] for v in eqn.invars]  # type: ignore[index]  # mypy keeps the union
+            result = process(eqn.primitive, values, eqn.params)
+            if eqn.primitive.multiple_results:
+                env.update(zip(eqn.outvars, result, strict=True))
+            else:
+                env[eqn.outvars[0]] = result
+    finally:
+        current_position.reset(token)
+    return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
+

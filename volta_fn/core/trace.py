@@ -1,0 +1,212 @@
+"""Traces: interpreters that give primitives their meaning, one of which is current in each thread and asyncio task.
+
+`bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
+values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import (
+    ArgumentTypeError,
+    ConcretizationError,
+    LeakedTracerError,
+    TracerBoolError,
+    TracerIndexError,
+)
+from volta_fn.source import SourceLocation, user_location
+
+
+class Trace:
+    """An interpreter of primitives. `parent` is the one that its rules run under."""
+
+    __slots__ = ("__weakref__", "alive", "name", "parent")
+
+    def __init__(self, parent: Trace | None, name: str = "") -> None:
+        self.parent = parent
+        self.alive = True
+        #: The traced function's name, for messages.
+        self.name = name
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Apply a primitive: its result, or a tuple of results if it has several."""
+        raise ConcretizationError(f"{type(self).__name__} cannot process {primitive}")
+
+    def finish(self) -> None:
+        """Mark the trace as over: from now on its tracers are leaks."""
+        self.alive = False
+
+
+class EvalTrace(Trace):
+    """The bottom trace: primitives are evaluated by a backend, through the slot that the driver fills."""
+
+    __slots__ = ()
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Run the primitive now."""
+        for arg in args:
+            if isinstance(arg, Tracer):
+                raise_leaked(arg)
+        return evaluator(primitive, args, params)
+
+
+def _no_evaluator(primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+    raise ConcretizationError("no driver is loaded: import volta_fn, not its parts")
+
+
+#: The one inversion of the layers: `volta_fn.jit` sets this to what evaluates a primitive on concrete arrays.
+evaluator: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any] = _no_evaluator
+
+
+def set_evaluator(function: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any]) -> None:
+    """Fill the evaluation slot."""
+    global evaluator
+    evaluator = function
+
+
+EVAL = EvalTrace(None)
+_current: ContextVar[Trace] = ContextVar("current_trace", default=EVAL)
+
+current_trace: Callable[[], Trace] = _current.get
+push_trace = _current.set
+pop_trace = _current.reset
+
+
+def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
+    """Apply a primitive under the current trace. Arguments must be arrays or tracers already."""
+    return _current.get().process(primitive, args, params)
+
+
+def run_under(trace: Trace, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`function(*args, **kwargs)` with `trace` as the current one."""
+    token = _current.set(trace)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _current.reset(token)
+
+
+class Tracer(Array):
+    """Stands for an array while a function is traced."""
+
+    __slots__ = ("__weakref__", "_trace")
+    _trace: Trace
+
+    def origin(self) -> str:
+        """Words for where this tracer comes from."""
+        return f"a value traced by {type(self._trace).__name__}"
+
+    def block_until_ready(self) -> Tracer:
+        """Nothing to wait for while tracing."""
+        return self
+
+    def _concrete(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+        where = f" in {self._trace.name!r}" if self._trace.name else ""
+        raise error(
+            f"{wanted} needs a concrete value, but this array of type {self.aval} is being traced{where}: {self.origin()}. "
+            f"Its value is unknown until the program runs. {remedy}"
+        )
+
+    def __bool__(self) -> bool:
+        self._concrete(
+            "a Python `if`, `while`, `and`, `or`, `not` or bool()",
+            "Use lax.cond, lax.while_loop or volta_fn.numpy.where for decisions on traced values, "
+            "or make the argument static with jit(..., static_argnums=...).",
+            TracerBoolError,
+        )
+
+    def __index__(self) -> int:
+        self._concrete(
+            "an integer index, range() or shape",
+            "Use lax.dynamic_slice, x[i] on arrays or lax.fori_loop, or make the argument static with jit(..., static_argnums=...).",
+            TracerIndexError,
+        )
+
+    def __int__(self) -> int:
+        self._concrete("int()", "Use x.astype(int) to stay inside the program.")
+
+    def __float__(self) -> float:
+        self._concrete("float()", "Use x.astype(float) to stay inside the program.")
+
+    def __complex__(self) -> complex:
+        self._concrete("complex()", "Use x.astype(complex) to stay inside the program.")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self._concrete(
+            "conversion to a NumPy array",
+            "Use the function of the same name in volta_fn.numpy, or pure_callback to call NumPy code from a traced function.",
+        )
+
+    def item(self, *index: int) -> Any:
+        """Raises `ConcretizationError`: a traced array has no value yet."""
+        self._concrete("item()", "Return the array from the traced function and read it there.")
+
+    def tolist(self) -> Any:
+        """Raises `ConcretizationError`: a traced array has no value yet."""
+        self._concrete("tolist()", "Return the array from the traced function and read it there.")
+
+    def __iter__(self) -> Any:
+        if not self.shape:
+            raise ArgumentTypeError("iteration over a zero-dimensional array")
+        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]  # __getitem__ is attached by the indexing layer
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __reduce__(self) -> Any:
+        self._concrete("pickling", "Return the array from the traced function and pickle it there.")
+
+    def __repr__(self) -> str:
+        return f"Traced<{self.aval}>"
+
+
+def raise_leaked(tracer: Tracer) -> NoReturn:
+    """Report a tracer that outlived its trace."""
+    function = f" of {tracer._trace.name!r}" if tracer._trace.name else ""
+    raise LeakedTracerError(
+        f"an array of type {tracer.aval} was used outside the traced call{function} that made it: it is {tracer.origin()}. "
+        "It was probably stored in a global, an attribute, a list or a closure while the function was traced. "
+        "Return such values from the function instead."
+    )
+
+
+def check_alive(value: Array) -> None:
+    """Raise `LeakedTracerError` if `value` is a tracer whose trace is over."""
+    if isinstance(value, Tracer) and not value._trace.alive:
+        raise_leaked(value)
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether `value` has numbers in it now."""
+    return type(value) is ConcreteArray or not isinstance(value, Tracer)
+
+
+def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
+    """`value` if it is concrete; a `ConcretizationError` that says what `wanted` it otherwise."""
+    if isinstance(value, Tracer):
+        value._concrete(wanted, remedy)
+    return value
+
+
+def here() -> SourceLocation | None:
+    """The user's line that runs now."""
+    return user_location()
+
+
+def lift(values: Sequence[Any]) -> list[Array]:
+    """Every value as an array or tracer."""
+    return [as_value(v) for v in values]
+
+
+def shaped(value: Any) -> ShapedArray:
+    """The aval of an array or tracer."""
+    return value.aval

@@ -1,0 +1,161 @@
+"""Elementwise arithmetic: + - * / rem pow, absolute value, sign, extrema, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError
+from volta_fn.primitives import scalar_functions as scalar
+from volta_fn.primitives.comparison import eq
+from volta_fn.primitives.complex_parts import conj, real
+from volta_fn.primitives.declare import Domain, elementwise
+from volta_fn.primitives.exponential import log
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.selection import select
+
+_AWAY_FROM_ZERO = Domain(avoid=(0.0,))
+_REAL_ORDER = dtypes.ALL - dtypes.COMPLEX
+
+neg = elementwise("neg", np.negative, operands=dtypes.NUMBERS, derivatives=[lambda g, out, x: neg(g)], linear=(0,), doc="-x")
+
+add = elementwise(
+    "add", np.add, operands=dtypes.ALL, derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: g], linear=(0, 1), doc="x + y"
+)
+
+sub = elementwise(
+    "sub", np.subtract, operands=dtypes.NUMBERS,
+    derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(g)], linear=(0, 1), doc="x - y",
+)  # fmt: skip
+
+mul = elementwise(
+    "mul", np.multiply, operands=dtypes.ALL,
+    derivatives=[lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)], linear=(0, 1), doc="x * y",
+)  # fmt: skip
+
+div = elementwise(
+    "div", scalar.div, operands=dtypes.NUMBERS,
+    derivatives=[lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))],
+    linear=(0,), domain=_AWAY_FROM_ZERO, float_ufunc=np.divide,
+    doc="x / y; for integers the quotient rounded toward zero (by zero: -1)",
+)  # fmt: skip
+
+rem = elementwise(
+    "rem", scalar.rem, operands=dtypes.REALS,
+    derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _toward_zero(div(x, y))))],
+    # The remainder jumps at multiples of y, and finite differences with it.
+    domain=Domain(0.3, 0.7, operands={1: (1.0, 2.0)}),
+    doc="The remainder of x / y, with the sign of x (integers by zero: x).",
+)  # fmt: skip
+
+
+def _toward_zero(x: Array) -> Array:
+    return mul(sign(x), floor(abs(x)))
+
+
+sign = elementwise(
+    "sign", scalar.sign, operands=dtypes.NUMBERS, derivatives=[None], domain=_AWAY_FROM_ZERO,
+    doc="-1, 0 or 1 by the sign of x; NaN for NaN; x / |x| for complex x.",
+)  # fmt: skip
+
+
+def _abs_derivative(g: Array, out: Any, x: Array) -> Array:
+    if x.dtype not in dtypes.COMPLEX:
+        return mul(g, sign(x))
+    return real(mul(g, conj(sign(x))))
+
+
+abs = elementwise(  # noqa: A001  # JAX's name
+    "abs", np.abs, operands=dtypes.NUMBERS, derivatives=[_abs_derivative], domain=_AWAY_FROM_ZERO,
+    result=lambda d: dtypes.real_dtype(d) if d in dtypes.COMPLEX else d, doc="|x|; real for complex x.",
+)  # fmt: skip
+
+
+def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
+    """The share of a tie goes to both sides equally."""
+    zero, half, one = (as_value(np.asarray(v, g.dtype)) for v in (0.0, 0.5, 1.0))
+    return mul(g, select(eq(x, out), select(eq(y, out), half, one), zero))
+
+
+_extremum_derivatives: list[Callable[..., Any]] = [
+    lambda g, out, x, y: _winner(g, out, x, y),
+    lambda g, out, x, y: _winner(g, out, y, x),
+]
+max = elementwise(  # noqa: A001  # JAX's name
+    "max", np.maximum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The larger of x and y; NaN if either is."
+)
+min = elementwise(  # noqa: A001  # JAX's name
+    "min", np.minimum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The smaller of x and y; NaN if either is."
+)
+
+floor = elementwise("floor", np.floor, operands=dtypes.FLOATS, derivatives=[None], doc="The largest whole number not above x.")
+ceil = elementwise("ceil", np.ceil, operands=dtypes.FLOATS, derivatives=[None], doc="The smallest whole number not below x.")
+round_half_away_p = elementwise("round", scalar.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
+round_half_even_p = elementwise("round_half_even", np.rint, operands=dtypes.FLOATS, derivatives=[None])
+
+AWAY_FROM_ZERO, TO_NEAREST_EVEN = 0, 1
+
+
+def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:  # noqa: A001  # JAX's name
+    """The nearest whole number; halves go away from zero, or to the even neighbour with ``TO_NEAREST_EVEN`` (1).
+
+    >>> import volta_fn as vf
+    >>> vf.lax.round(vf.numpy.array([0.5, 1.5, -2.5]))
+    Array([ 1.,  2., -3.], dtype=float32)
+    """
+    if rounding_method not in (AWAY_FROM_ZERO, TO_NEAREST_EVEN):
+        raise ArgumentError(f"rounding_method is 0 (halves away from zero) or 1 (halves to even), got {rounding_method!r}")
+    return (round_half_even_p if rounding_method else round_half_away_p)(x)
+
+
+nextafter = elementwise(
+    "nextafter", scalar.nextafter, operands=dtypes.FLOATS, derivatives=[None, None], doc="The float after x in the direction of y."
+)
+
+# powers
+
+
+def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
+    """d/dx x^y = y x^(y-1), and exactly zero for y = 0, whatever x is."""
+    zero, one = (as_value(np.asarray(v, y.dtype)) for v in (0, 1))
+    exponent = select(eq(y, zero), one, sub(y, one))
+    return mul(g, mul(y, pow(x, exponent)))
+
+
+def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
+    """d/dy x^y = x^y log x, taken as zero at x = 0 where the power is zero for every y > 0."""
+    zero, one = (as_value(np.asarray(v, x.dtype)) for v in (0, 1))
+    return mul(g, mul(out, log(select(eq(x, zero), one, x))))
+
+
+pow = elementwise(  # noqa: A001  # JAX's name
+    "pow", scalar.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0), doc="x to the power y."
+)
+
+_integer_pow = elementwise(
+    "integer_pow", scalar.integer_pow, operands=dtypes.NUMBERS, domain=_AWAY_FROM_ZERO,
+    derivatives=[lambda g, out, x, *, y: mul(g, mul(as_value(np.asarray(y, x.dtype)), integer_pow(x, y - 1)))],
+)  # fmt: skip
+
+
+def integer_pow(x: Any, y: int) -> Array:
+    """`x` to a whole power known while tracing, by repeated squaring.
+
+    Raises `ArgumentError` for a negative power of an integer array.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.integer_pow(vf.numpy.array([1.0, 2.0, -3.0]), 3)
+    Array([  1.,   8., -27.], dtype=float32)
+    """
+    value = as_value(x)
+    if y == 0:
+        return broadcast_to(as_value(np.ones((), value.dtype)), value.shape)
+    if y == 1:
+        return value
+    if y < 0 and value.dtype in dtypes.INTEGERS:
+        raise ArgumentError(f"integers to the negative power {y} are no integers; convert the base to a floating dtype first")
+    return _integer_pow(value, y=y)

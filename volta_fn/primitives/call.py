@@ -1,0 +1,22 @@
+"""`jit`'s own primitive: a call of a sub-program. Transforms see through it; the driver decides how it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
+
+
+def _jit_abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> tuple[ShapedArray, ...]:
+    return tuple(jaxpr.out_avals)
+
+
+#: ``jaxpr`` has concrete constants only; ``donated`` marks the operands whose memory the call may reuse (empty: none).
+jit_p = Primitive("jit", _jit_abstract, multiple_results=True, views=True)
+
+
+def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
+    """The parameters of a call that donates nothing."""
+    return {"jaxpr": jaxpr, "name": name, "donated": ()}

@@ -1,0 +1,58 @@
+"""Elementwise comparison, logic and bits. None has a derivative: each is constant almost everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.primitives import scalar_functions as scalar
+from volta_fn.primitives.declare import elementwise
+
+_BITS = dtypes.INTEGERS | dtypes.BOOL
+
+
+def _to_bool(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.bool_)
+
+
+def _comparison(name: str, evaluate: Any, doc: str, operands: frozenset[np.dtype] = dtypes.ALL) -> Callable[..., Array]:
+    return elementwise(name, evaluate, operands=operands, derivatives=[None, None], result=_to_bool, doc=doc)
+
+
+_ORDERED = dtypes.ALL - dtypes.COMPLEX
+
+eq = _comparison("eq", np.equal, "x == y, as bool")
+ne = _comparison("ne", np.not_equal, "x != y, as bool")
+lt = _comparison("lt", np.less, "x < y, as bool", _ORDERED)
+le = _comparison("le", np.less_equal, "x <= y, as bool", _ORDERED)
+gt = _comparison("gt", np.greater, "x > y, as bool", _ORDERED)
+ge = _comparison("ge", np.greater_equal, "x >= y, as bool", _ORDERED)
+
+bitwise_and = elementwise("and", np.bitwise_and, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x & y.")
+bitwise_or = elementwise("or", np.bitwise_or, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x | y.")
+bitwise_xor = elementwise("xor", np.bitwise_xor, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x ^ y.")
+bitwise_not = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
+
+shift_left = elementwise(
+    "shift_left", scalar.shift_left, operands=dtypes.INTEGERS, derivatives=[None, None],
+    doc="x << y; 0 when y is not below the number of bits",
+)  # fmt: skip
+shift_right_arithmetic = elementwise(
+    "shift_right_arithmetic", scalar.shift_right_arithmetic, operands=dtypes.INTEGERS, derivatives=[None, None],
+    doc="x >> y filling with the sign bit",
+)  # fmt: skip
+shift_right_logical = elementwise(
+    "shift_right_logical", scalar.shift_right_logical, operands=dtypes.INTEGERS, derivatives=[None, None],
+    doc="x >> y filling with zeros",
+)  # fmt: skip
+population_count = elementwise(
+    "population_count", scalar.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."
+)
+clz = elementwise("clz", scalar.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
+is_finite = elementwise(
+    "is_finite", np.isfinite, operands=dtypes.FLOATS, derivatives=[None], result=_to_bool, doc="Whether x is neither infinite nor NaN."
+)

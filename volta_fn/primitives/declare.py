@@ -1,0 +1,300 @@
+"""How a primitive is declared: once, with everything that cannot be derived, from which the rest is derived here.
+
+An *elementwise* primitive computes each element of its result from the elements at the same place of its operands, which
+broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
+operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. Since that Jacobian is diagonal it
+is its own transpose, so one rule serves forward and reverse mode. Shape, dtype, broadcasting, JVP, transpose and batching
+follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.errors import ArgumentTypeError, BroadcastError, DTypeError, GradientError
+from volta_fn.primitives import movement, reduction
+from volta_fn.primitives.cast import convert_element_type
+
+Derivative = Callable[..., Any] | None
+
+
+class Domain(NamedTuple):
+    """Where a test may sample the operands: intervals per operand (the last one repeats), and points to keep away from."""
+
+    low: float = -3.0
+    high: float = 3.0
+    avoid: tuple[float, ...] = ()
+    margin: float = 0.05
+    #: Intervals of single operands that differ from (low, high): {position: (low, high)}.
+    operands: dict[int, tuple[float, float]] = {}
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that all `shapes` broadcast to, by NumPy's rule; `BroadcastError` if there is none."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    rank = max(map(len, shapes))
+    result = []
+    for axis in range(-rank, 0):
+        sizes = {s[axis] for s in shapes if len(s) >= -axis} - {1}
+        if len(sizes) > 1:
+            listed = ", ".join(map(str, shapes))
+            raise BroadcastError(
+                f"shapes {listed} do not broadcast: dimension {axis} has sizes {sorted(sizes)}, and only equal sizes or 1 go together. "
+                "Reshape, transpose, or insert an axis with x[:, None]."
+            )
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
+
+
+def elementwise(
+    name: str,
+    evaluate: Callable[..., Any],
+    *,
+    operands: frozenset[np.dtype],
+    derivatives: Sequence[Derivative],
+    result: Callable[[np.dtype], np.dtype] | None = None,
+    linear: tuple[int, ...] = (),
+    domain: Domain = Domain(),
+    float_ufunc: np.ufunc | None = None,
+    doc: str = "",
+) -> Callable[..., Array]:
+    """Declare an elementwise primitive and return the function that applies it.
+
+    Args:
+        name: the primitive's name, as `jax.lax` has it.
+        evaluate: a NumPy function of as many arrays as there are operands, true to their dtype.
+        operands: the dtypes allowed; all operands share one.
+        derivatives: per operand, ``(g, out, *operands) -> product``, or None where the derivative is zero.
+        result: the result's dtype from the operands' (default: the same).
+        linear: positions of the operands in each of which the primitive is linear, the others held fixed.
+        domain: where tests may sample it.
+        float_ufunc: the NumPy ufunc that does the same for inexact dtypes, where `evaluate` is none.
+        doc: the function's docstring.
+    """
+
+    def abstract(*avals: ShapedArray, **params: Any) -> ShapedArray:
+        shape = _broadcast_avals(name, avals)
+        dtype = _common_dtype(name, avals, operands)
+        weak = all(a.weak_type for a in avals)
+        return ShapedArray(shape, dtype if result is None else result(dtype), weak)
+
+    is_ufunc = isinstance(evaluate, np.ufunc)
+    primitive = Primitive(
+        name, abstract, evaluate=evaluate, inplace=(is_ufunc and result is None) or float_ufunc is not None, views=not is_ufunc
+    )
+    if float_ufunc is not None:
+        primitive.ufunc_for = lambda dtype: float_ufunc if dtype in dtypes.INEXACT else evaluate
+    primitive.jvp = _jvp_from(primitive, derivatives)
+    primitive.batch = _batch_for(primitive)
+    if linear:
+        primitive.transpose = _transpose_from(primitive, derivatives, linear)
+    primitive.linear = linear
+    primitive.arity = len(derivatives)
+    primitive.domain = domain
+    primitive.dtypes = operands
+    function = _strict_function(primitive, len(derivatives))
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc or f"Elementwise {name}; operands broadcast and share one dtype."
+    function.primitive = primitive  # type: ignore[attr-defined]  # how tests and `promoted` find it
+    return function
+
+
+def _broadcast_avals(name: str, avals: Sequence[ShapedArray]) -> Shape:
+    try:
+        return broadcast_shapes(*[a.shape for a in avals])
+    except BroadcastError as error:
+        raise BroadcastError(f"{name}: {error.args[0]}") from None
+
+
+def _common_dtype(name: str, avals: Sequence[ShapedArray], allowed: frozenset[np.dtype]) -> np.dtype:
+    dtype = avals[0].dtype
+    if any(a.dtype != dtype for a in avals):
+        listed = ", ".join(a.dtype.name for a in avals)
+        raise DTypeError(
+            f"{name} needs operands of one dtype, got {listed}. "
+            "Convert with lax.convert_element_type, or use the function of that name in volta_fn.numpy, which promotes."
+        )
+    if dtype not in allowed:
+        raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+    return dtype
+
+
+def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        total: Any = None
+        for derivative, tangent in zip(derivatives, tangents, strict=True):
+            if derivative is None or type(tangent) is Zero:
+                continue
+            term = derivative(tangent, out, *primals, **params)
+            total = term if total is None else bind(PRIMITIVES["add"], total, term)
+        if total is None:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, movement.broadcast_to(total, out.shape)
+
+    return jvp
+
+
+def unbroadcast(cotangent: Any, shape: Shape) -> Any:
+    """Sum a cotangent over the axes along which an operand of `shape` was broadcast."""
+    if cotangent.shape == shape:
+        return cotangent
+    extra = cotangent.ndim - len(shape)
+    stretched = [i + extra for i, n in enumerate(shape) if n == 1 and cotangent.shape[i + extra] != 1]
+    axes = tuple([*range(extra), *stretched])
+    return movement.reshape(reduction.reduce_sum(cotangent, axes), shape)
+
+
+def _transpose_from(primitive: Primitive, derivatives: Sequence[Derivative], linear: tuple[int, ...]) -> Callable[..., Any]:
+    def transpose(cotangent: Any, *args: Any, **params: Any) -> list[Any]:
+        results: list[Any] = []
+        for position, (derivative, arg) in enumerate(zip(derivatives, args, strict=True)):
+            if type(arg) is not Linear:
+                results.append(None)
+            elif position not in linear or derivative is None:
+                raise GradientError(f"{primitive} is not linear in operand {position}, so it cannot be transposed")
+            else:
+                results.append(unbroadcast(derivative(cotangent, None, *args, **params), arg.shape))
+        return results
+
+    return transpose
+
+
+def _batch_for(primitive: Primitive) -> Callable[..., Any]:
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
+        aligned, dim = align_batched(args, dims)
+        return bind(primitive, *aligned, **params), dim
+
+    return batch
+
+
+def align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
+    """Operands whose stacked dimensions coincide, so that they broadcast against each other, and that dimension."""
+    stacked = {d for d in dims if d is not None}
+    ranks = {a.ndim for a, d in zip(args, dims, strict=True) if d is not None}
+    if len(stacked) == 1 and len(ranks) == 1 and all(d is not None or not a.shape for a, d in zip(args, dims, strict=True)):
+        return list(args), stacked.pop()
+    rank = max(a.ndim - (d is not None) for a, d in zip(args, dims, strict=True))
+    aligned = []
+    for arg, dim in zip(args, dims, strict=True):
+        if dim is None:
+            aligned.append(arg)
+            continue
+        front = movement.moveaxis(arg, dim, 0)
+        missing = rank - (front.ndim - 1)
+        aligned.append(movement.reshape(front, (front.shape[0], *(1,) * missing, *front.shape[1:])) if missing else front)
+    return aligned, 0
+
+
+# Functions that users call.
+
+
+def _strict_function(primitive: Primitive, arity: int) -> Any:
+    eager = primitive.eager
+    if arity == 1:
+
+        def unary(x: Any, **params: Any) -> Array:
+            if type(x) is ConcreteArray and not params and current_trace() is EVAL:
+                run = eager.get((x._spec,))
+                if run is not None:
+                    return run(x)
+            return bind(primitive, as_value(x), **params)
+
+        return unary
+
+    def nary(*args: Any) -> Array:
+        if len(args) != arity:
+            raise ArgumentTypeError(f"{primitive} takes {arity} operands, got {len(args)}")
+        return bind(primitive, *weakly_promoted(primitive.name, args))
+
+    return nary
+
+
+def weakly_promoted(name: str, args: Sequence[Any]) -> list[Array]:
+    """The operands with Python scalars and weak arrays brought to the dtype of the strong ones (which must agree)."""
+    if all(isinstance(a, Array) for a in args) and len({a.dtype for a in args}) == 1:
+        return list(args)
+    pairs = [_typed(a) for a in args]
+    dtype, _ = dtypes.promote(*pairs)
+    strong = {d for d, weak in pairs if not weak}
+    if len(strong) > 1 or (strong and dtype not in strong):
+        listed = ", ".join(d.name + (" (weak)" if weak else "") for d, weak in pairs)
+        raise DTypeError(
+            f"{name} needs operands of one dtype, got {listed}. "
+            "Convert with lax.convert_element_type, or use the function of that name in volta_fn.numpy, which promotes."
+        )
+    return [to_dtype(a, dtype) for a in args]
+
+
+def _typed(value: Any) -> tuple[np.dtype, bool]:
+    if isinstance(value, Array):
+        return value.dtype, value.weak_type
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype, False
+    if isinstance(value, (bool, int, float, complex)):
+        return dtypes.scalar_dtype(value)
+    array = as_value(value)
+    return array.dtype, array.weak_type
+
+
+def to_dtype(value: Any, dtype: np.dtype) -> Array:
+    """`value` as an array of `dtype`; scalars and weak arrays stay weak."""
+    if isinstance(value, Array):
+        return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
+    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
+        _, weak = dtypes.scalar_dtype(value)
+        return from_host(np.asarray(value, dtype), weak)
+    return convert_element_type(as_value(value), dtype)
+
+
+def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
+    """Operands promoted to one dtype of `allowed`, integers becoming floats where only those are defined."""
+    dtype, _ = dtypes.promote(*[_typed(a) for a in args])
+    if dtype not in allowed and allowed <= dtypes.INEXACT:
+        dtype = dtypes.to_inexact(dtype)
+    return [to_dtype(a, dtype) for a in args]
+
+
+def promoted(function: Callable[..., Array], name: str = "", doc: str = "") -> Callable[..., Array]:
+    """The NumPy form of an elementwise function: operands of different dtypes are promoted first.
+
+    >>> import volta_fn as vf
+    >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
+    Array([0.5, 1.5], dtype=float32)
+    """
+    primitive: Primitive = function.primitive  # type: ignore[attr-defined]  # set by `elementwise`
+    allowed = primitive.dtypes or dtypes.ALL
+    eager = primitive.eager
+
+    def slow(*args: Any) -> Array:
+        return bind(primitive, *promote_args(name or primitive.name, args, allowed))
+
+    def unary(x: Any, /) -> Array:
+        if type(x) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec,))
+            if run is not None:
+                return run(x)
+        return slow(x)
+
+    def binary(x: Any, y: Any, /) -> Array:
+        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec, y._spec))
+            if run is not None:
+                return run(x, y)
+        return slow(x, y)
+
+    result = {1: unary, 2: binary}.get(primitive.arity, slow)
+    result.__name__ = result.__qualname__ = name or primitive.name
+    result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."
+    return result
+

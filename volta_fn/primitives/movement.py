@@ -1,0 +1,329 @@
+"""Movement: operations that only say where elements come from (reshape, transpose, broadcast, slice, pad, …). All are linear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, ShapeError
+
+
+def linear_primitive(
+    name: str,
+    abstract: Callable[..., ShapedArray],
+    evaluate: Callable[..., np.ndarray] | None,
+    batch: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+    views: bool = True,
+) -> Primitive:
+    """Declare a primitive of one operand that is linear in it: its JVP applies it to the tangent."""
+    primitive = Primitive(name, abstract, evaluate=evaluate, transpose=transpose, batch=batch, views=views)
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        (tangent,) = tangents
+        if type(tangent) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, bind(primitive, tangent, **params)
+
+    primitive.jvp = jvp
+    return primitive
+
+
+def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
+    """`axis` counted from the front; `ShapeError` if the array has no such dimension."""
+    index = axis.__index__()
+    if not -ndim <= index < ndim:
+        raise ShapeError(f"{name}={index} is out of range for an array with {ndim} dimensions")
+    return index % ndim
+
+
+def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axes") -> tuple[int, ...]:
+    """`axes` as a tuple counted from the front, without repetition; None means all."""
+    if axes is None:
+        return tuple(range(ndim))
+    items = axes if isinstance(axes, (tuple, list)) else (axes,)
+    result = tuple(canonical_axis(a, ndim, name) for a in items)
+    if len(set(result)) != len(result):
+        raise ShapeError(f"{name}={tuple(items)} names a dimension twice")
+    return result
+
+
+# reshape
+
+
+def _reshape_abstract(operand: ShapedArray, *, new_sizes: Shape) -> ShapedArray:
+    if math.prod(new_sizes) != operand.size:
+        raise ShapeError(
+            f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} elements)"
+        )
+    return operand.update(shape=new_sizes)
+
+
+def _reshape_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, new_sizes: Shape) -> tuple[Array, int]:
+    front = moveaxis(args[0], dims[0] or 0, 0)
+    return bind(reshape_p, front, new_sizes=(front.shape[0], *new_sizes)), 0
+
+
+reshape_p = linear_primitive(
+    "reshape",
+    _reshape_abstract,
+    lambda operand, *, new_sizes: operand.reshape(new_sizes),
+    _reshape_batch,
+    lambda ct, operand, *, new_sizes: [reshape(ct, operand.shape)],
+)
+
+
+def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Array:
+    """`operand`'s elements, in row-major order, in an array of shape `new_sizes`; one size may be -1.
+
+    `dimensions` transposes first. Raises `ShapeError` if the sizes do not fit.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reshape(vf.numpy.arange(6), (2, 3)).shape
+    (2, 3)
+    """
+    value = as_value(operand)
+    if dimensions is not None:
+        value = transpose(value, dimensions)
+    sizes = (new_sizes,) if isinstance(new_sizes, int) else tuple(new_sizes)
+    shape = infer_size(sizes, value.aval) if any(type(s) is int and s < 0 for s in sizes) else canonical_shape(sizes)
+    return value if shape == value.shape else bind(reshape_p, value, new_sizes=shape)
+
+
+def infer_size(sizes: Sequence[int], operand: ShapedArray) -> Shape:
+    """`sizes` with its one -1 replaced by what fits `operand`."""
+    if list(sizes).count(-1) != 1 or min(sizes) < -1:
+        raise ShapeError(f"a new shape may have one -1 and no other negative size, got {tuple(sizes)}")
+    rest = math.prod(s for s in sizes if s != -1)
+    if rest == 0 or operand.size % rest:
+        raise ShapeError(f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) into shape {tuple(sizes)}")
+    return canonical_shape([operand.size // rest if s == -1 else s for s in sizes])
+
+
+# transpose
+
+
+def _transpose_abstract(operand: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
+    if sorted(permutation) != list(range(operand.ndim)):
+        raise ShapeError(f"permutation {permutation} does not order the {operand.ndim} dimensions of an array of shape {operand.shape}")
+    return operand.update(shape=tuple([operand.shape[i] for i in permutation]))
+
+
+def _transpose_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, permutation: tuple[int, ...]) -> tuple[Array, int]:
+    dim = dims[0] or 0
+    shifted = tuple(p + (p >= dim) for p in permutation)
+    return bind(transpose_p, args[0], permutation=(dim, *shifted)), 0
+
+
+transpose_p = linear_primitive(
+    "transpose",
+    _transpose_abstract,
+    lambda operand, *, permutation: operand.transpose(permutation),
+    _transpose_batch,
+    lambda ct, operand, *, permutation: [transpose(ct, tuple(int(i) for i in np.argsort(permutation)))],
+)
+
+
+def transpose(operand: Any, permutation: Sequence[int]) -> Array:
+    """`operand` with its dimensions in the order of `permutation`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.transpose(vf.numpy.zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
+    value = as_value(operand)
+    order = canonical_axes(tuple(permutation), value.ndim, "permutation")
+    return value if order == tuple(range(value.ndim)) else bind(transpose_p, value, permutation=order)
+
+
+def moveaxis(operand: Array, source: int, destination: int) -> Array:
+    """`operand` with one dimension moved."""
+    if source == destination:
+        return operand
+    order = [i for i in range(operand.ndim) if i != source]
+    order.insert(destination, source)
+    return bind(transpose_p, operand, permutation=tuple(order))
+
+
+# broadcast_in_dim
+
+
+def _broadcast_abstract(operand: ShapedArray, *, shape: Shape, broadcast_dimensions: tuple[int, ...]) -> ShapedArray:
+    if len(broadcast_dimensions) != operand.ndim:
+        raise ShapeError(f"broadcast_in_dim needs one entry of broadcast_dimensions per dimension of {operand}, got {broadcast_dimensions}")
+    for size, dim in zip(operand.shape, broadcast_dimensions, strict=True):
+        if not 0 <= dim < len(shape) or size not in (1, shape[dim]):
+            raise ShapeError(f"broadcast_in_dim cannot place {operand} at dimensions {broadcast_dimensions} of shape {shape}")
+    if list(broadcast_dimensions) != sorted(set(broadcast_dimensions)):
+        raise ShapeError(f"broadcast_dimensions must increase, got {broadcast_dimensions}")
+    return operand.update(shape=shape)
+
+
+def _broadcast_evaluate(operand: np.ndarray, *, shape: Shape, broadcast_dimensions: tuple[int, ...]) -> np.ndarray:
+    padded = [1] * len(shape)
+    for size, dim in zip(operand.shape, broadcast_dimensions, strict=True):
+        padded[dim] = size
+    return np.broadcast_to(operand.reshape(padded), shape)
+
+
+def _broadcast_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, shape: Shape, broadcast_dimensions: tuple[int, ...]
+) -> tuple[Array, int]:
+    front = moveaxis(args[0], dims[0] or 0, 0)
+    places = (0, *(d + 1 for d in broadcast_dimensions))
+    return bind(broadcast_in_dim_p, front, shape=(front.shape[0], *shape), broadcast_dimensions=places), 0
+
+
+#: Its transpose is declared beside `reduce_sum`, which it is.
+broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch)
+
+
+def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Array:
+    """`operand` repeated to fill `shape`; its dimension i becomes dimension ``broadcast_dimensions[i]``.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_in_dim(vf.numpy.arange(2), (2, 3), (0,))
+    Array([[0, 0, 0],
+           [1, 1, 1]], dtype=int32)
+    """
+    value = as_value(operand)
+    places = tuple(d.__index__() for d in broadcast_dimensions)
+    target = canonical_shape(shape)
+    if value.shape == target and places == tuple(range(value.ndim)):
+        return value
+    return bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=places)
+
+
+def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
+    """`operand` repeated along new leading dimensions of the given `sizes`."""
+    value = as_value(operand)
+    lead = canonical_shape(sizes)
+    return broadcast_in_dim(value, (*lead, *value.shape), range(len(lead), len(lead) + value.ndim))
+
+
+def broadcast_to(operand: Array, shape: Shape) -> Array:
+    """`operand` broadcast to `shape` by NumPy's rule (dimensions aligned from the right)."""
+    if operand.shape == shape:
+        return operand
+    if operand.ndim > len(shape):
+        raise ShapeError(f"cannot broadcast an array of shape {operand.shape} to the lower rank of {shape}")
+    return bind(broadcast_in_dim_p, operand, shape=shape, broadcast_dimensions=tuple(range(len(shape) - operand.ndim, len(shape))))
+
+
+# squeeze and expand_dims
+
+
+def _squeeze_abstract(operand: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
+    if any(operand.shape[d] != 1 for d in dimensions):
+        raise ShapeError(f"squeeze removes dimensions of size 1; dimensions {dimensions} of shape {operand.shape} are not all of size 1")
+    return operand.update(shape=tuple([n for i, n in enumerate(operand.shape) if i not in dimensions]))
+
+
+def _squeeze_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimensions: tuple[int, ...]) -> tuple[Array, int]:
+    front = moveaxis(args[0], dims[0] or 0, 0)
+    return bind(squeeze_p, front, dimensions=tuple(d + 1 for d in dimensions)), 0
+
+
+squeeze_p = linear_primitive(
+    "squeeze",
+    _squeeze_abstract,
+    lambda operand, *, dimensions: operand.squeeze(dimensions),
+    _squeeze_batch,
+    lambda ct, operand, *, dimensions: [reshape(ct, operand.shape)],
+)
+
+
+def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
+    """`array` without the given dimensions, which must have size 1."""
+    value = as_value(array)
+    axes = canonical_axes(tuple(dimensions), value.ndim, "dimensions")
+    return bind(squeeze_p, value, dimensions=tuple(sorted(axes))) if axes else value
+
+
+def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
+    """`array` with new dimensions of size 1, at the given places of the result."""
+    value = as_value(array)
+    axes = canonical_axes(tuple(dimensions), value.ndim + len(tuple(dimensions)), "dimensions")
+    sizes = list(value.shape)
+    for axis in sorted(axes):
+        sizes.insert(axis, 1)
+    kept = [i for i in range(len(sizes)) if i not in axes]
+    return broadcast_in_dim(value, sizes, kept) if axes else value
+
+
+# rev
+
+
+rev_p = linear_primitive(
+    "rev",
+    lambda operand, *, dimensions: operand,
+    lambda operand, *, dimensions: np.flip(operand, dimensions),
+    lambda axis, args, dims, *, dimensions: (bind(rev_p, *args, dimensions=tuple(d + (d >= dims[0]) for d in dimensions)), dims[0]),
+    lambda ct, operand, *, dimensions: [bind(rev_p, ct, dimensions=dimensions)],
+)
+
+
+def rev(operand: Any, dimensions: Sequence[int]) -> Array:
+    """`operand` with the order of elements reversed along the given dimensions."""
+    value = as_value(operand)
+    axes = canonical_axes(tuple(dimensions), value.ndim, "dimensions")
+    return bind(rev_p, value, dimensions=axes) if axes else value
+
+
+# iota
+
+
+def _iota_abstract(*, dtype: np.dtype, shape: Shape, dimension: int) -> ShapedArray:
+    if not 0 <= dimension < len(shape):
+        raise ShapeError(f"iota dimension {dimension} is out of range for shape {shape}")
+    return ShapedArray(shape, dtype)
+
+
+def _iota_evaluate(*, dtype: np.dtype, shape: Shape, dimension: int) -> np.ndarray:
+    ramp = np.arange(shape[dimension]).astype(dtype)
+    return _broadcast_evaluate(ramp, shape=shape, broadcast_dimensions=(dimension,))
+
+
+def _iota_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+    out = bind(iota_p, **params)
+    return out, Zero(out.aval.at_least_vspace())
+
+
+def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, None]:
+    return bind(iota_p, **params), None
+
+
+iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jvp, batch=_iota_batch)
+
+
+def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
+    """An array of `shape` whose elements are their own index along `dimension`."""
+    wanted = dtypes.as_dtype(dtype)
+    if wanted in dtypes.BOOL:
+        raise ArgumentError("iota counts, so its dtype cannot be bool")
+    sizes = canonical_shape(shape)
+    return bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension"))
+
+
+def iota(dtype: Any, size: int) -> Array:
+    """The array [0, 1, …, size - 1].
+
+    >>> import volta_fn as vf
+    >>> vf.lax.iota("int32", 3)
+    Array([0, 1, 2], dtype=int32)
+    """
+    return broadcasted_iota(dtype, (size,), 0)
+
+
+def is_linear(value: Any) -> bool:
+    """Whether a transpose rule's argument is a placeholder to give a cotangent for."""
+    return type(value) is Linear

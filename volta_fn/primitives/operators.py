@@ -1,0 +1,127 @@
+"""Python's operators on arrays and tracers, and the composites behind `//`, `%`, `divmod` and `**`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, as_value, attach
+from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.primitives import arithmetic, comparison
+from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.primitives.selection import select
+
+_OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def true_divide(x: Any, y: Any) -> Array:
+    """x / y as floating-point numbers, integers included."""
+    return arithmetic.div(*promote_args("true_divide", (x, y), dtypes.INEXACT))
+
+
+def floor_divide(x: Any, y: Any) -> Array:
+    """The largest whole number not above x / y, in the operands' dtype."""
+    a, b = promote_args("floor_divide", (x, y), dtypes.REALS)
+    if a.dtype in dtypes.FLOATS:
+        return _floor_quotient(a, b)
+    quotient = arithmetic.div(a, b)
+    if a.dtype in dtypes.UNSIGNED:
+        return quotient
+    inexact = comparison.ne(arithmetic.rem(a, b), 0)
+    opposite = comparison.ne(arithmetic.sign(a), arithmetic.sign(b))
+    return select(comparison.bitwise_and(inexact, opposite), arithmetic.sub(quotient, 1), quotient)
+
+
+def _floor_quotient(a: Array, b: Array) -> Array:
+    """Floats: round(x - x mod y) / y, which the remainder makes a whole number up to rounding."""
+    whole = arithmetic.div(arithmetic.sub(a, remainder(a, b)), b)
+    return arithmetic.round(whole, arithmetic.TO_NEAREST_EVEN)
+
+
+def remainder(x: Any, y: Any) -> Array:
+    """x - floor(x / y) * y: the remainder with the sign of y."""
+    a, b = promote_args("remainder", (x, y), dtypes.REALS)
+    rest = arithmetic.rem(a, b)
+    if a.dtype in dtypes.UNSIGNED:
+        return rest
+    zero = as_value(np.zeros((), a.dtype))
+    wrong_side = comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero))
+    return select(comparison.bitwise_and(wrong_side, comparison.ne(rest, zero)), arithmetic.add(rest, b), rest)
+
+
+def divmod(x: Any, y: Any) -> tuple[Array, Array]:  # noqa: A001  # Python's name
+    """(x // y, x % y)."""
+    return floor_divide(x, y), remainder(x, y)
+
+
+def power(x: Any, y: Any) -> Array:
+    """x to the power y; a Python int as exponent gives repeated multiplication."""
+    if type(y) is int and isinstance(x, (Array, np.ndarray, np.generic)):
+        base = as_value(x)
+        if base.dtype not in dtypes.BOOL and (y >= 0 or base.dtype in dtypes.INEXACT):
+            return arithmetic.integer_pow(base, y)
+    return arithmetic.pow(*promote_args("power", (x, y), dtypes.NUMBERS))
+
+
+def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The method x.__op__(y) and the reflected y.__rop__(x) of a function of two operands."""
+
+    def method(self: Any, other: Any) -> Any:
+        return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    def reflected(self: Any, other: Any) -> Any:
+        return function(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method, reflected
+
+
+def _fast_binary(operation: Callable[..., Array]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Like `_binary`, with a short way for two concrete arrays whose kernel is known already."""
+    promoting = promoted(operation)
+    _, reflected = _binary(promoting)
+    eager = operation.primitive.eager  # type: ignore[attr-defined]  # set by `elementwise`
+
+    def method(self: Any, other: Any) -> Any:
+        if type(self) is ConcreteArray and type(other) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((self._spec, other._spec))
+            if run is not None:
+                return run(self, other)
+        return promoting(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method, reflected
+
+
+for _name, _operation in (
+    ("add", arithmetic.add), ("sub", arithmetic.sub), ("mul", arithmetic.mul),
+    ("and", comparison.bitwise_and), ("or", comparison.bitwise_or), ("xor", comparison.bitwise_xor),
+    ("lshift", comparison.shift_left), ("eq", comparison.eq), ("ne", comparison.ne), ("lt", comparison.lt), ("le", comparison.le),
+    ("gt", comparison.gt), ("ge", comparison.ge),
+):  # fmt: skip
+    _method, _reflected = _fast_binary(_operation)
+    attach(f"__{_name}__", _method)
+    if _name not in ("eq", "ne", "lt", "le", "gt", "ge"):
+        attach(f"__r{_name}__", _reflected)
+
+
+def right_shift(x: Any, y: Any) -> Array:
+    """x >> y: the sign bit fills signed integers, zeros unsigned ones."""
+    a, b = promote_args("right_shift", (x, y), dtypes.INTEGERS)
+    shift = comparison.shift_right_logical if a.dtype in dtypes.UNSIGNED else comparison.shift_right_arithmetic
+    return shift(a, b)
+
+
+for _name, _function in (
+    ("truediv", true_divide), ("floordiv", floor_divide), ("mod", remainder), ("divmod", divmod), ("pow", power),
+    ("rshift", right_shift),
+):  # fmt: skip
+    _method, _reflected = _binary(_function)
+    attach(f"__{_name}__", _method)
+    attach(f"__r{_name}__", _reflected)
+
+attach("__neg__", promoted(arithmetic.neg))
+attach("__pos__", lambda self: self)
+attach("__abs__", promoted(arithmetic.abs))
+attach("__invert__", promoted(comparison.bitwise_not))

@@ -1,0 +1,132 @@
+"""Choosing between operands element by element: select_n, clamp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.declare import Domain, align_batched, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
+from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.movement import broadcast_to
+
+
+def _select_abstract(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
+    if not cases:
+        raise ShapeError("select_n needs at least one case")
+    if which.dtype != np.bool_ and which.dtype != np.int32:
+        raise DTypeError(f"select_n chooses by a bool or int32 array, got {which}")
+    if which.dtype == np.bool_ and len(cases) > 2:
+        raise ShapeError(f"select_n by a bool array chooses between two cases, got {len(cases)}")
+    if len({c.dtype for c in cases}) > 1:
+        raise DTypeError(f"select_n needs cases of one dtype, got {', '.join(c.dtype.name for c in cases)}")
+    shape = broadcast_shapes(which.shape, *[c.shape for c in cases])
+    return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
+
+
+def _select_evaluate(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    if len(cases) == 1:
+        return np.broadcast_to(cases[0], np.broadcast_shapes(which.shape, cases[0].shape))
+    if which.dtype == np.bool_:
+        return np.where(which, cases[1], cases[0])
+    out = np.array(np.broadcast_to(cases[0], np.broadcast_shapes(which.shape, *[c.shape for c in cases])))
+    for i, case in enumerate(cases[1:], 1):
+        np.copyto(out, case, where=which >= i)
+    return out
+
+
+def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
+    out = bind(select_n_p, *primals)
+    rates = tangents[1:]
+    if all(type(t) is Zero for t in rates):
+        return out, Zero(out.aval.at_least_vspace())
+    zero = as_value(np.zeros((), out.dtype))
+    chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in rates])
+    return out, broadcast_to(chosen, out.shape)
+
+
+def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
+    zero = as_value(np.zeros((), ct.dtype))
+    results: list[Any] = [None]
+    for i, case in enumerate(cases):
+        if type(case) is not Linear:
+            results.append(None)
+            continue
+        parts = [ct if j == i else zero for j in range(len(cases))]
+        results.append(unbroadcast(broadcast_to(bind(select_n_p, which, *parts), ct.shape), case.shape))
+    return results
+
+
+def _select_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
+    aligned, dim = align_batched(args, dims)
+    return bind(select_n_p, *aligned), dim
+
+
+select_n_p = Primitive(
+    "select_n",
+    _select_abstract,
+    evaluate=_select_evaluate,
+    jvp=_select_jvp,
+    transpose=_select_transpose,
+    batch=_select_batch,
+    views=True,
+)
+
+
+def select_n(which: Any, *cases: Any) -> Array:
+    """``cases[which]`` element by element; `which` is bool (two cases) or int32. Operands broadcast.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.select_n(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([10, 20]))
+    Array([10,  2], dtype=int32)
+    """
+    return bind(select_n_p, as_value(which), *weakly_promoted("select_n", cases))
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Array:
+    """`on_true` where `pred`, else `on_false`, element by element."""
+    return select_n(pred, on_false, on_true)
+
+
+def _clamp_evaluate(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _inside(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
+    lt, gt, both = PRIMITIVES["lt"], PRIMITIVES["gt"], PRIMITIVES["and"]
+    return select(bind(both, bind(gt, x, low), bind(lt, x, high)), g, as_value(np.zeros((), g.dtype)))
+
+
+def _at_bound(comparison: str, position: int) -> Any:
+    def derivative(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
+        bound = (low, high)[position]
+        held = bind(PRIMITIVES[comparison], x, bound)
+        if position == 0:  # the upper bound has the last word
+            held = bind(PRIMITIVES["and"], held, bind(PRIMITIVES["lt"], low, high))
+        return select(held, g, as_value(np.zeros((), g.dtype)))
+
+    return derivative
+
+
+_clamp = elementwise(
+    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX,
+    derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
+    domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
+)  # fmt: skip
+
+
+def clamp(min: Any, x: Any, max: Any) -> Array:  # noqa: A002  # JAX's argument names
+    """`x` where it lies between `min` and `max`, else the bound it exceeds.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.clamp(0.0, vf.numpy.array([-1.0, 0.5, 2.0]), 1.0)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return _clamp(min, x, max)

@@ -1,0 +1,343 @@
+"""Reverse mode: `vjp`, `grad`, `value_and_grad`, and the forward pair `jvp` and `linearize`, on functions of pytrees."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Zero
+from volta_fn.core.staging import eval_jaxpr
+from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.joining import instantiate
+from volta_fn.transforms.jvp import jvp_flat
+from volta_fn.transforms.linearize import linearize_flat
+from volta_fn.transforms.transpose import backward_pass
+
+
+def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """The only tangent of an integer array: no information, dtype `float0`."""
+    return np.zeros(shape, dtypes.float0)
+
+
+class _AuxFunction:
+    """A function of flat arrays made from one of pytrees; with `has_aux`, auxiliary results travel behind the outputs."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
+        self.has_aux = has_aux
+        self.transform = transform
+        self.flat = FlatFunction(self._without_aux(function) if has_aux else function, in_tree)
+        self.aux_leaves: list[Any] = []
+        self.aux_tree: Any = None
+
+    def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def result_only(*args: Any, **kwargs: Any) -> Any:
+            pair = function(*args, **kwargs)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise ArgumentError(f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {type(pair).__name__}")
+            result, aux = pair
+            self.aux_leaves, self.aux_tree = tree.flatten(aux)
+            return result
+
+        return result_only
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        outs = self.flat(*xs)
+        return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
+
+    def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Flat results as the outputs and the auxiliary pytree (whose leaves that are no arrays pass through)."""
+        count = self.flat.out_tree.num_leaves
+        rest = iter(results[count:])
+        aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
+        return list(results[:count]), aux
+
+
+class _Linearized:
+    """What differentiation of a function at a point leaves: outputs, and the linear program of its derivative."""
+
+    __slots__ = ("aux", "depends", "in_avals", "in_tree", "nonzero", "out_tree", "outs", "program")
+
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], has_aux: bool, transform: str) -> None:
+        leaves, self.in_tree = tree.flatten((tuple(args), {}))
+        values = [as_value(x) for x in leaves]
+        run = _AuxFunction(function, self.in_tree, has_aux, transform)
+        self.in_avals = [v.aval for v in values]
+        self.nonzero = [a.dtype in dtypes.INEXACT for a in self.in_avals]
+        outs, program, depends = linearize_flat(run, values, self.nonzero, function_name(function))
+        self.out_tree = run.flat.out_tree
+        self.outs, self.aux = run.split(outs)
+        self.depends = depends[: len(self.outs)]
+        self.program = _drop_outputs(program, sum(self.depends))
+
+    def result(self) -> Any:
+        """The function's value, as a pytree."""
+        return tree.unflatten(self.out_tree, self.outs)
+
+    def pull_back(self, cotangents: Sequence[Any]) -> list[Any]:
+        """Cotangents of the inputs (as arrays; float0 zeros for integers) from those of the outputs."""
+        given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
+        count = len(self.program.jaxpr.invars)
+        found = iter(backward_pass(self.program, [True] * count, [None] * count, given))
+        return [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
+
+
+def _drop_outputs(program: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    """The program with only its first `count` outputs (aux results need no derivative)."""
+    del program.jaxpr.outvars[count:]
+    return program
+
+
+class VJP:
+    """The function from cotangents of a result to cotangents of the arguments, as `vjp` returns it."""
+
+    def __init__(self, linearized: _Linearized) -> None:
+        self._linearized = linearized
+
+    def __call__(self, cotangent: Any) -> Any:
+        """Cotangents of the arguments, as a tuple. Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit."""
+        lin = self._linearized
+        leaves, structure = tree.flatten(cotangent)
+        if structure != lin.out_tree:
+            raise TreeError(f"the cotangent has structure {structure}, but the function returned {lin.out_tree}")
+        cts = [_checked_cotangent(ct, out.aval) for ct, out in zip(leaves, lin.outs, strict=True)]
+        args, _ = tree.unflatten(lin.in_tree, lin.pull_back(cts))
+        return args
+
+
+def _checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
+    expected = aval.at_least_vspace()
+    if expected.dtype == dtypes.float0:
+        return Zero(expected)
+    value = as_value(ct)
+    if value.shape != aval.shape:
+        raise ShapeError(f"a cotangent has shape {value.shape}, but the result it belongs to has shape {aval.shape}")
+    if value.dtype != aval.dtype:
+        if not value.weak_type:
+            raise DTypeError(f"a cotangent has dtype {value.dtype.name}, but the result it belongs to has dtype {aval.dtype.name}")
+        value = value.astype(aval.dtype)  # type: ignore[attr-defined]  # attached by the NumPy layer
+    return value
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of ``fun(*primals)`` and its vector-Jacobian product, the function that reverse mode is made of.
+
+    Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
+
+    >>> import volta_fn as vf
+    >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
+    >>> pull_back(1.0)
+    (Array(6., dtype=float32, weak_type=True),)
+    """
+    check_callable(fun, "vjp")
+    linearized = _Linearized(fun, primals, has_aux, "vjp")
+    value = linearized.result()
+    return (value, VJP(linearized), linearized.aux) if has_aux else (value, VJP(linearized))
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """A function that gives both ``fun``'s value, a scalar, and its gradient by the arguments at `argnums`.
+
+    Args:
+        fun: a function whose result is a scalar, or with `has_aux` a pair (scalar, anything).
+        argnums: which positional arguments to differentiate by; an int gives one gradient, a sequence a tuple of them.
+        holomorphic: differentiate a complex function of complex arguments.
+        allow_int: accept integer arguments, whose gradients are zeros of dtype `float0`.
+
+    Raises:
+        GradientError: the result is not a real scalar, or an argument is not of floating dtype.
+
+    >>> import volta_fn as vf
+    >>> vf.value_and_grad(lambda x: x ** 2)(3.0)
+    (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+    """
+    check_callable(fun, "value_and_grad")
+    name = function_name(fun)
+
+    @functools.wraps(fun)
+    def with_gradient(*args: Any, **kwargs: Any) -> Any:
+        numbers = [positional_index(i, len(args), "grad") for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+        chosen = [args[i] for i in numbers]
+        _check_inputs(chosen, name, holomorphic, allow_int)
+        linearized = _Linearized(_partial(fun, args, numbers, kwargs), chosen, has_aux, "grad")
+        _check_output(linearized, name, holomorphic)
+        out = linearized.outs[0]
+        grads = linearized.pull_back([from_host(np.ones((), out.dtype))])
+        (gradient, _) = tree.unflatten(linearized.in_tree, grads)
+        gradient = gradient[0] if isinstance(argnums, int) else gradient
+        value = linearized.result()
+        return ((value, linearized.aux), gradient) if has_aux else (value, gradient)
+
+    return with_gradient
+
+
+def _partial(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """`fun` as a function of the arguments at `numbers` alone."""
+    if list(numbers) == list(range(len(args))) and not kwargs:
+        return fun
+
+    @functools.wraps(fun)
+    def partial(*chosen: Any) -> Any:
+        merged = list(args)
+        for i, value in zip(numbers, chosen, strict=True):
+            merged[i] = value
+        return fun(*merged, **kwargs)
+
+    return partial
+
+
+def _check_inputs(chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
+    for path, leaf in tree.leaves_with_path(list(chosen)):
+        dtype = as_value(leaf).dtype
+        where = f"argument {path[0].idx}{tree.keystr(path[1:])} of {name}" if path else name
+        if holomorphic and dtype not in dtypes.COMPLEX:
+            raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
+        if dtype in dtypes.COMPLEX and not holomorphic:
+            raise GradientError(
+                f"grad needs real inputs, but {where} has dtype {dtype.name}. For a holomorphic function pass holomorphic=True; "
+                "otherwise differentiate by the real and imaginary parts."
+            )
+        if dtype not in dtypes.INEXACT and not allow_int:
+            raise GradientError(
+                f"grad needs inputs of floating dtype, but {where} has dtype {dtype.name}. Convert it with .astype(float), "
+                "choose other arguments with argnums, or pass allow_int=True to get an empty gradient."
+            )
+
+
+def _check_output(linearized: _Linearized, name: str, holomorphic: bool) -> None:
+    if len(linearized.outs) != 1 or linearized.out_tree != _LEAF:
+        raise GradientError(
+            f"grad needs a function with one scalar result, but {name} returned a structure {linearized.out_tree}. "
+            "Return (loss, aux) and pass has_aux=True to get other values out."
+        )
+    aval = linearized.outs[0].aval
+    if aval.shape:
+        raise GradientError(
+            f"grad needs a function with a scalar result, but {name} returned an array of shape {aval.shape}. "
+            "Reduce it with .sum() or .mean(), or use jacrev or vjp for the derivative of an array."
+        )
+    if aval.dtype not in dtypes.INEXACT:
+        raise GradientError(f"grad needs a real scalar result, but {name} returned dtype {aval.dtype.name}")
+    if (aval.dtype in dtypes.COMPLEX) != holomorphic:
+        raise GradientError(
+            f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
+            "Take the real part or absolute value, or use vjp."
+        )
+
+
+_LEAF = tree.structure(0)
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """The gradient of a scalar function; arguments and errors as for `value_and_grad`.
+
+    >>> import volta_fn as vf
+    >>> vf.grad(vf.numpy.tanh)(2.0)
+    Array(0.07065082, dtype=float32, weak_type=True)
+    """
+    check_callable(fun, "grad")
+    value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, grads = value_and_gradient(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return gradient
+
+
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
+    """The value of ``fun(*primals)`` and its directional derivative along `tangents` (Jacobian-vector product).
+
+    Returns ``(value, tangent)``, or ``(value, tangent, aux)`` with `has_aux`. Raises `TreeError`, `ShapeError` or `DTypeError` if a
+    tangent does not fit its primal.
+
+    >>> import volta_fn as vf
+    >>> vf.jvp(lambda x: x * x, (3.0,), (1.0,))
+    (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+    """
+    check_callable(fun, "jvp")
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    rates, rate_tree = tree.flatten((tuple(tangents), {}))
+    if in_tree != rate_tree:
+        raise TreeError(f"primals have structure {in_tree} but tangents {rate_tree}")
+    values = [as_value(x) for x in leaves]
+    given = [_checked_tangent(t, v.aval) for t, v in zip(rates, values, strict=True)]
+    run = _AuxFunction(fun, in_tree, has_aux, "jvp")
+    outs, out_rates = jvp_flat(run, values, given, function_name(fun))
+    results, aux = run.split(outs)
+    value = tree.unflatten(run.flat.out_tree, results)
+    rate = tree.unflatten(run.flat.out_tree, [_public_tangent(t) for t in out_rates[: len(results)]])
+    return (value, rate, aux) if has_aux else (value, rate)
+
+
+def _public_tangent(tangent: Any) -> Any:
+    if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
+        return float0_zeros(tangent.aval.shape)
+    return instantiate(tangent)
+
+
+def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
+    expected = aval.at_least_vspace()
+    if expected.dtype == dtypes.float0:
+        if getattr(tangent, "dtype", None) != dtypes.float0:
+            raise DTypeError(
+                f"the tangent of an array of dtype {aval.dtype.name} has dtype float0 (numpy.zeros(shape, volta_fn.dtypes.float0)), "
+                f"got {tangent!r:.60}"
+            )
+        return Zero(expected)
+    value = as_value(tangent)
+    if value.shape != aval.shape:
+        raise ShapeError(f"a tangent has shape {value.shape}, but its primal has shape {aval.shape}")
+    if value.dtype != aval.dtype:
+        if not value.weak_type and not aval.weak_type:
+            raise DTypeError(f"a tangent has dtype {value.dtype.name}, but its primal has dtype {aval.dtype.name}")
+        value = value.astype(aval.dtype)  # type: ignore[attr-defined]  # attached by the NumPy layer
+    return value
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of ``fun(*primals)`` and the linear function of tangents that approximates it there.
+
+    Costs one evaluation of `fun`; each call of the linear function then costs no more than the derivative's own work.
+
+    >>> import volta_fn as vf
+    >>> y, push = vf.linearize(lambda x: x ** 3, 2.0)
+    >>> push(1.0)
+    Array(12., dtype=float32, weak_type=True)
+    """
+    check_callable(fun, "linearize")
+    lin = _Linearized(fun, primals, has_aux, "linearize")
+
+    def push_forward(*tangents: Any) -> Any:
+        """The directional derivative along `tangents`."""
+        leaves, structure = tree.flatten((tangents, {}))
+        if structure != lin.in_tree:
+            raise TreeError(f"the linearized function takes tangents of structure {lin.in_tree}, got {structure}")
+        checked = [_checked_tangent(t, a) for t, a in zip(leaves, lin.in_avals, strict=True)]
+        found = iter(eval_jaxpr(lin.program, *[t for t, nz in zip(checked, lin.nonzero, strict=True) if nz]))
+        rates = [next(found) if d else _public_tangent(Zero(o.aval.at_least_vspace())) for d, o in zip(lin.depends, lin.outs, strict=True)]
+        return tree.unflatten(lin.out_tree, rates)
+
+    value = lin.result()
+    return (value, push_forward, lin.aux) if has_aux else (value, push_forward)

@@ -1,0 +1,137 @@
+"""Forward-mode differentiation: values travel with their tangents, the directional derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
+from volta_fn.errors import GradientError
+from volta_fn.primitives.joining import instantiate
+
+
+class JVPTracer(Tracer):
+    """A value (`primal`) and its tangent."""
+
+    __slots__ = ("primal", "tangent")
+
+    def __init__(self, trace: Trace, primal: Array, tangent: Any) -> None:
+        self._trace = trace
+        self.primal = primal
+        self.tangent = tangent
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        return self.primal.aval
+
+    def origin(self) -> str:
+        """Words for where this tracer comes from."""
+        return "a value that is being differentiated"
+
+    # Under eager differentiation the value is known, so Python may branch on it.
+    def __bool__(self) -> bool:
+        return bool(self.primal)
+
+    def __index__(self) -> int:
+        return self.primal.__index__()  # type: ignore[attr-defined]  # arrays and tracers both have it
+
+    def __int__(self) -> int:
+        return int(self.primal)  # type: ignore[call-overload]  # arrays and tracers both have it
+
+    def __repr__(self) -> str:
+        return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"
+
+
+class JVPTrace(Trace):
+    """Applies each primitive's `jvp` rule, under the parent trace."""
+
+    __slots__ = ()
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """The primitive's value with its tangent; without the parent's notice when no argument has one."""
+        active = False
+        primals: list[Array] = []
+        tangents: list[Any] = []
+        for arg in args:
+            if type(arg) is JVPTracer and arg._trace is self:
+                primals.append(arg.primal)
+                tangents.append(arg.tangent)
+                active = True
+            else:
+                check_alive(arg)
+                primals.append(arg)
+                tangents.append(None)
+        parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
+        token = push_trace(parent)
+        try:
+            if not active:
+                return parent.process(primitive, primals, params)
+            for i, tangent in enumerate(tangents):
+                if tangent is None:
+                    tangents[i] = Zero(primals[i].aval.at_least_vspace())
+            if primitive.jvp is None:
+                raise GradientError(f"the primitive {primitive} has no derivative rule")
+            out, rate = primitive.jvp(primals, tangents, **params)
+        finally:
+            pop_trace(token)
+        if primitive.multiple_results:
+            return tuple([self.attach(o, t) for o, t in zip(out, rate, strict=True)])
+        return out if type(rate) is Zero else JVPTracer(self, out, rate)
+
+    def attach(self, primal: Array, tangent: Any) -> Array:
+        """A tracer for a value with a tangent; the bare value if that is zero."""
+        return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
+
+    def detach(self, value: Array) -> tuple[Array, Any]:
+        """A value and its tangent."""
+        if type(value) is JVPTracer and value._trace is self:
+            return value.primal, value.tangent
+        check_alive(value)
+        return value, Zero(value.aval.at_least_vspace())
+
+
+def jvp_flat(
+    function: Callable[..., Sequence[Array]], primals: Sequence[Array], tangents: Sequence[Any], name: str = ""
+) -> tuple[list[Array], list[Any]]:
+    """`function` of flat arrays with its outputs' tangents (some of them `Zero`)."""
+    trace = JVPTrace(current_trace(), name)
+    token = push_trace(trace)
+    try:
+        outs = function(*[trace.attach(p, t) for p, t in zip(primals, tangents, strict=True)])
+        pairs = [trace.detach(o) for o in outs]
+    finally:
+        pop_trace(token)
+        trace.finish()
+    return [p for p, _ in pairs], [t for _, t in pairs]
+
+
+def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bool | Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The program ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)`` and which outputs' tangents are nonzero.
+
+    `instantiate_outs` asks for tangents that are arrays of zeros where they would be symbolic zeros.
+    """
+    wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
+    key = ("jvp", tuple(nonzero), tuple(wanted))
+    if key in closed.cache:
+        return closed.cache[key]
+    in_avals = closed.in_avals
+    out_nonzero: list[bool] = []
+
+    def run(*flat: Array) -> list[Array]:
+        primals, given = flat[: len(in_avals)], iter(flat[len(in_avals) :])
+        tangents = [next(given) if nz else Zero(a.at_least_vspace()) for nz, a in zip(nonzero, in_avals, strict=True)]
+        outs, rates = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
+        keep = [want and a.at_least_vspace().dtype == a.dtype or type(t) is not Zero for want, t, a in zip(wanted, rates, closed.out_avals, strict=True)]
+        out_nonzero[:] = keep
+        return [*outs, *[instantiate(t) for k, t in zip(keep, rates, strict=True) if k]]
+
+    tangent_avals = [a.at_least_vspace() for nz, a in zip(nonzero, in_avals, strict=True) if nz]
+    result = trace_to_jaxpr(run, [*in_avals, *tangent_avals], "jvp")
+    closed.cache[key] = (result, list(out_nonzero))
+    return closed.cache[key]

@@ -1,0 +1,158 @@
+"""Linearization: run a function once, writing down the linear program that maps tangents to tangents.
+
+A `LinearTrace` is a partial evaluation: what is known is computed now, under the parent trace, and what depends on an
+unknown input is recorded. Forward differentiation on top of it leaves just the tangents unknown, so the recorded program is
+linear; its transpose gives reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.staging import JaxprBuilder, current_position, eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import Trace, Tracer, current_trace, pop_trace, push_trace
+from volta_fn.source import user_code_position
+from volta_fn.transforms.jvp import jvp_flat
+
+
+class LinearTracer(Tracer):
+    """A value that is unknown until the recorded program runs."""
+
+    __slots__ = ("var",)
+
+    def __init__(self, trace: Trace, var: Var) -> None:
+        self._trace = trace
+        self.var = var
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        return self.var.aval
+
+    def origin(self) -> str:
+        """Words for where this tracer comes from."""
+        return "a tangent that is being linearized"
+
+
+class LinearTrace(Trace):
+    """Evaluates what is known under the parent trace and records the rest."""
+
+    __slots__ = ("builder",)
+
+    def __init__(self, parent: Trace, name: str = "") -> None:
+        super().__init__(parent, name)
+        self.builder = JaxprBuilder()
+
+    def unknown(self, aval: ShapedArray) -> LinearTracer:
+        """A new unknown input."""
+        return LinearTracer(self, Var(aval))
+
+    def is_unknown(self, value: Array) -> bool:
+        """Whether a value depends on an unknown input."""
+        return type(value) is LinearTracer and value._trace is self
+
+    def atom(self, value: Array) -> Atom:
+        """The atom that stands for a value in the recorded program."""
+        if type(value) is LinearTracer and value._trace is self:
+            return value.var
+        return self.builder.atom(value)
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Evaluate, record, or (for primitives with sub-programs) split."""
+        parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
+        if not any(type(a) is LinearTracer and a._trace is self for a in args):
+            token = push_trace(parent)
+            try:
+                return parent.process(primitive, args, params)
+            finally:
+                pop_trace(token)
+        if primitive.partial_eval is not None:
+            token = push_trace(parent)
+            try:
+                return primitive.partial_eval(self, args, params)
+            finally:
+                pop_trace(token)
+        return self.record(primitive, args, params)
+
+    def record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Append an equation to the recorded program."""
+        avals = primitive.abstract(*[a.aval for a in args], **params)
+        several = primitive.multiple_results
+        outvars = [Var(a) for a in avals] if several else [Var(avals)]
+        position = current_position.get() or user_code_position()
+        self.builder.eqns.append(Equation(primitive, [self.atom(a) for a in args], outvars, params, position))
+        outs = tuple([LinearTracer(self, v) for v in outvars])
+        return outs if several else outs[0]
+
+
+def linearize_flat(
+    function: Callable[..., Sequence[Array]], primals: Sequence[Array], nonzero: Sequence[bool] | None = None, name: str = ""
+) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+    """Run `function` on flat arrays: its outputs, the linear program from tangents of the inputs that are `nonzero` (default:
+    those with inexact dtype) to the tangents of the outputs that depend on them, and which outputs those are.
+    """
+    trace = LinearTrace(current_trace(), name)
+    avals = [p.aval.at_least_vspace() for p in primals]
+    if nonzero is None:
+        nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
+    tangents = [trace.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+    token = push_trace(trace)
+    try:
+        outs, rates = jvp_flat(function, primals, tangents, name)
+        depends = [type(t) is not Zero for t in rates]
+        outvars = [trace.atom(t) for t in rates if type(t) is not Zero]
+    finally:
+        pop_trace(token)
+        trace.finish()
+    invars = [t.var for t in tangents if type(t) is LinearTracer]
+    return outs, trace.builder.build(invars, outvars), depends
+
+
+def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program into what can run now and what must wait for the unknown inputs.
+
+    Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
+    ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
+    """
+    key = ("partial_eval", tuple(unknown))
+    if key in closed.cache:
+        return closed.cache[key]
+    avals = closed.in_avals
+    rest: list[Any] = []
+
+    def run(*known: Array) -> list[Array]:
+        trace = LinearTrace(current_trace())
+        given = iter(known)
+        inputs: list[Array] = [trace.unknown(a) if u else next(given) for u, a in zip(unknown, avals, strict=True)]
+        token = push_trace(trace)
+        try:
+            outs = eval_jaxpr(closed, *inputs)
+        finally:
+            pop_trace(token)
+            trace.finish()
+        out_unknown = [trace.is_unknown(o) for o in outs]
+        outvars = [trace.atom(o) for o, u in zip(outs, out_unknown, strict=True) if u]
+        waiting = trace.builder.build([i.var for i in inputs if type(i) is LinearTracer and i._trace is trace], outvars)
+        rest[:] = [waiting, out_unknown]
+        return [*[o for o, u in zip(outs, out_unknown, strict=True) if not u], *waiting.consts]
+
+    known_jaxpr = trace_to_jaxpr(run, [a for u, a in zip(unknown, avals, strict=True) if not u], "known")
+    waiting, out_unknown = rest
+    jaxpr = waiting.jaxpr
+    waiting_jaxpr = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
+    closed.cache[key] = (known_jaxpr, waiting_jaxpr, out_unknown)
+    return closed.cache[key]
+
+
+def dependence(jaxpr: Jaxpr, inputs: Sequence[bool]) -> set[Var]:
+    """The variables that depend on the marked inputs."""
+    marked = {v for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
+    for eqn in jaxpr.eqns:
+        if any(type(v) is not Literal and v in marked for v in eqn.invars):
+            marked.update(eqn.outvars)
+    return marked
