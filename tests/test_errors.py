@@ -1,0 +1,71 @@
+"""Each error is what NumPy users catch, carries the user's line, and survives pickling."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from volta_fn import errors
+
+CAUGHT_AS = {
+    "ShapeError": ValueError,
+    "BroadcastError": (errors.ShapeError, ValueError),
+    "DTypeError": TypeError,
+    "ArgumentError": ValueError,
+    "ArgumentTypeError": TypeError,
+    "OutOfBoundsError": IndexError,
+    "ImmutableError": TypeError,
+    "DeviceError": RuntimeError,
+    "OutOfMemoryError": MemoryError,
+    "TreeError": ValueError,
+    "TracerError": TypeError,
+    "LeakedTracerError": (errors.TracerError, TypeError),
+    "ConcretizationError": (errors.TracerError, TypeError),
+    "TracerIndexError": (errors.ConcretizationError, TypeError, IndexError),
+    "TracerBoolError": (errors.ConcretizationError, TypeError),
+    "GradientError": TypeError,
+    "DonatedBufferError": RuntimeError,
+    "JaxprError": ValueError,
+    "CallbackError": RuntimeError,
+    "UnhashableStaticError": TypeError,
+}
+
+
+def all_errors() -> dict[str, type]:
+    return {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, errors.VoltaError)}
+
+
+def test_every_error_is_listed_here():
+    assert set(all_errors()) == {*CAUGHT_AS, "VoltaError"}
+
+
+@pytest.mark.parametrize(("name", "bases"), CAUGHT_AS.items())
+def test_is_also_the_built_in_error(name, bases):
+    for base in bases if isinstance(bases, tuple) else (bases,):
+        with pytest.raises(base):
+            raise getattr(errors, name)("x")
+    assert issubclass(getattr(errors, name), errors.VoltaError)
+
+
+@pytest.mark.parametrize("name", [*CAUGHT_AS, "VoltaError"])
+def test_message_location_and_pickle(name):
+    line = inspect.currentframe().f_lineno + 1
+    error = getattr(errors, name)("dot: shapes (2,) and (3,)")
+    assert error.message == "dot: shapes (2,) and (3,)"
+    assert str(error) == f"dot: shapes (2,) and (3,)\n  at {__file__}:{line} in test_message_location_and_pickle"
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.location, copy.args) == (str(error), error.location, error.args)
+
+
+def test_without_a_location_only_the_message_shows():
+    error = errors.ShapeError("m")
+    error.location = None
+    assert str(error) == "m"
+
+
+@pytest.mark.parametrize("name", [*CAUGHT_AS, "VoltaError"])
+def test_documented(name):
+    assert len(inspect.getdoc(getattr(errors, name)).split()) > 5

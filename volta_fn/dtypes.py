@@ -1,0 +1,329 @@
+"""Dtypes: which there are, what Python scalars become, and how two of them combine.
+
+Every dtype is an `np.dtype`. A *weak* type belongs to Python scalars, whose dtype yields to that of any array they meet:
+`x_f16 * 2.0` stays float16. Promotion is the join (least upper bound) in JAX's lattice (JEP 9407), in which the weak types are
+nodes between the kinds. A 64-bit dtype is kept wherever one is asked for; Python scalars on their own are 32 bits wide.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError
+
+bool_ = np.bool_
+int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
+uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
+float16, float32, float64 = np.float16, np.float32, np.float64
+bfloat16 = ml_dtypes.bfloat16
+complex64, complex128 = np.complex64, np.complex128
+
+#: The dtype of tangents of integers and booleans, which carry no information.
+float0: np.dtype = np.dtype([("float0", np.void, 0)])
+
+
+def _dtypes(*types: type) -> frozenset[np.dtype]:
+    return frozenset(np.dtype(t) for t in types)
+
+
+BOOL = _dtypes(bool_)
+SIGNED = _dtypes(int8, int16, int32, int64)
+UNSIGNED = _dtypes(uint8, uint16, uint32, uint64)
+FLOATS = _dtypes(float16, bfloat16, float32, float64)
+COMPLEX = _dtypes(complex64, complex128)
+INTEGERS = SIGNED | UNSIGNED
+INEXACT = FLOATS | COMPLEX
+REALS = INTEGERS | FLOATS
+NUMBERS = REALS | COMPLEX
+ALL = BOOL | NUMBERS
+
+_BOOL, _INT, _FLOAT, _COMPLEX = np.dtype(bool_), np.dtype(int32), np.dtype(float32), np.dtype(complex64)
+_INT64, _UINT64, _FLOAT64, _BF16 = np.dtype(int64), np.dtype(uint64), np.dtype(float64), np.dtype(bfloat16)
+
+_PYTHON_TYPES: dict[Any, np.dtype] = {bool: _BOOL, int: _INT, float: _FLOAT, complex: _COMPLEX}
+_SPECS: dict[Any, np.dtype] = {
+    **{d: d for d in ALL},
+    **{d.type: d for d in ALL},
+    **{d.name: d for d in ALL},
+    **_PYTHON_TYPES,
+    **{t.__name__: d for t, d in _PYTHON_TYPES.items()},
+}
+
+_SHORT_KINDS = {"i": "i", "u": "u", "f": "f", "c": "c"}
+_SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - {_BF16}} | {
+    _BOOL: "bool",
+    _BF16: "bf16",
+    float0: "float0",
+}
+
+
+def as_dtype(spec: Any) -> np.dtype:
+    """The supported dtype that `spec` names: an np.dtype, a scalar type, a string, or Python's bool, int, float, complex.
+
+    >>> as_dtype(float), as_dtype("bfloat16"), as_dtype(np.int64)
+    (dtype('float32'), dtype(bfloat16), dtype('int64'))
+
+    Raises `DTypeError` for anything else, such as objects, strings, dates, records and long doubles.
+    """
+    try:
+        return _SPECS[spec]
+    except (KeyError, TypeError):
+        return _as_uncommon_dtype(spec)
+
+
+def _as_uncommon_dtype(spec: Any) -> np.dtype:
+    if spec is None:
+        raise DTypeError("dtype: None is not a dtype; leave the argument out for the default")
+    try:
+        dtype = np.dtype(spec)
+    except (TypeError, ValueError):
+        raise DTypeError(f"dtype: {spec!r} does not name a dtype; give one such as 'float32', numpy.int64 or float") from None
+    if dtype in _SPECS:
+        return _SPECS[dtype]
+    if dtype.newbyteorder("=") in _SPECS:
+        raise DTypeError(f"dtype: {dtype!r} has foreign byte order; convert the data with x.astype(x.dtype.newbyteorder('='))")
+    raise DTypeError(f"dtype: {dtype!r} is not supported; the supported ones are {', '.join(sorted(d.name for d in ALL))}")
+
+
+def short_name(dtype: np.dtype) -> str:
+    """The name in a printed jaxpr.
+
+    >>> [short_name(np.dtype(t)) for t in (np.float32, np.uint8, bfloat16, np.bool_)]
+    ['f32', 'u8', 'bf16', 'bool']
+    """
+    return _SHORT_NAMES.get(dtype) or dtype.name
+
+
+def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
+    """The dtype of a Python or NumPy scalar and whether it is weak.
+
+    Python's int, float and complex are weak: int32 (int64 or uint64 if it takes that to hold the value), float32, complex64.
+    Python's bool and NumPy's scalars are strong. Raises `ArgumentError` for an int of more than 64 bits and
+    `ArgumentTypeError` for what is not a scalar.
+
+    >>> scalar_dtype(3), scalar_dtype(2**40), scalar_dtype(np.float64(1))
+    ((dtype('int32'), True), (dtype('int64'), True), (dtype('float64'), False))
+    """
+    if isinstance(value, np.generic):
+        return as_dtype(value.dtype), False
+    if isinstance(value, bool):
+        return _BOOL, False
+    if isinstance(value, int):
+        return _int_dtype(value), True
+    if isinstance(value, float):
+        return _FLOAT, True
+    if isinstance(value, complex):
+        return _COMPLEX, True
+    raise ArgumentTypeError(f"expected a number, got {value!r} of type {type(value).__name__}")
+
+
+def _int_dtype(value: int) -> np.dtype:
+    if -(2**31) <= value < 2**31:
+        return _INT
+    if -(2**63) <= value < 2**63:
+        return _INT64
+    if 0 <= value < 2**64:
+        return _UINT64
+    raise ArgumentError(f"the integer {value} does not fit 64 bits; pass a float if its magnitude is what matters")
+
+
+# Promotion. A node of the lattice is a strong dtype or the name of a weak kind.
+_Node = Any
+_WEAK_NODES = {"i": "i*", "u": "i*", "f": "f*", "V": "f*", "c": "c*", "b": _BOOL}  # bfloat16's kind is "V"
+_WEAK_DEFAULTS: dict[_Node, np.dtype] = {"i*": _INT, "f*": _FLOAT, "c*": _COMPLEX}
+
+
+def _lattice() -> dict[_Node, frozenset[_Node]]:
+    """For every node, all nodes at or above it."""
+    arrows = """bool>i* i*>uint8 i*>int8 uint8>uint16 uint8>int16 uint16>uint32 uint16>int32 uint32>uint64 uint32>int64
+        uint64>f* int8>int16 int16>int32 int32>int64 int64>f* f*>c* f*>bfloat16 f*>float16 bfloat16>float32 float16>float32
+        float32>float64 float32>complex64 float64>complex128 c*>complex64 complex64>complex128"""
+    above: dict[_Node, set[_Node]] = {node: {node} for node in (*ALL, *_WEAK_DEFAULTS)}
+    pairs = [tuple(_SPECS.get(name, name) for name in arrow.split(">")) for arrow in arrows.split()]
+    for _ in above:  # as many rounds as nodes: no path is longer
+        for low, high in pairs:
+            above[low] |= above[high]
+    return {node: frozenset(nodes) for node, nodes in above.items()}
+
+
+_ABOVE = _lattice()
+
+
+def _join(nodes: set[_Node]) -> _Node:
+    common = frozenset.intersection(*(_ABOVE[node] for node in nodes))
+    return next(node for node in common if common <= _ABOVE[node])
+
+
+@lru_cache(maxsize=4096)
+def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
+    """The dtype and weak type in which (dtype, weak) operands combine.
+
+    >>> promote((np.dtype("float16"), False), (np.dtype("float32"), True))
+    (dtype('float16'), False)
+    >>> promote((np.dtype("int32"), False), (np.dtype("float32"), True))
+    (dtype('float32'), True)
+
+    A strong 64-bit integer that meets a weak float gives a weak float64, for float32 could not hold it.
+    Raises `DTypeError` for dtypes outside the lattice and `ArgumentError` for no operands.
+    """
+    if not pairs:
+        raise ArgumentError("promotion needs at least one operand, got none")
+    for dtype, _ in pairs:
+        if dtype not in ALL:
+            raise DTypeError(f"{dtype!r} does not promote with other dtypes")
+    operands = {dtype for dtype, _ in pairs}
+    if len(operands) == 1:
+        dtype = pairs[0][0]
+        return dtype, dtype != _BOOL and all(weak for _, weak in pairs)
+    node = _join({_WEAK_NODES[dtype.kind] if weak else dtype for dtype, weak in pairs})
+    return (_weak_dtype(node, operands), True) if isinstance(node, str) else (node, False)
+
+
+def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:
+    """The dtype that a weak result takes: its kind's default, or 64 bits wide if an operand is a 64-bit one."""
+    wide = {_INT64, _UINT64, _FLOAT64, np.dtype(complex128)} & operands
+    if not wide:
+        return _WEAK_DEFAULTS[node]
+    if node == "i*":
+        return promote(*((dtype, False) for dtype in wide))[0]
+    return _FLOAT64 if node == "f*" else np.dtype(complex128)
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """The dtype in which two dtypes combine. Python's int, float and complex count as weak, as in JAX.
+
+    >>> promote_types("int64", "float16")
+    dtype('float16')
+    """
+    return promote(dtype_and_weak_type(a), dtype_and_weak_type(b))[0]
+
+
+def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
+    """(dtype, weak) of an array, a scalar or a dtype's specification."""
+    if value is int or value is float or value is complex:
+        return _PYTHON_TYPES[value], True
+    if isinstance(value, (str, type, np.dtype)):
+        return as_dtype(value), False
+    if hasattr(value, "dtype"):
+        return as_dtype(value.dtype), getattr(value, "weak_type", False)
+    return scalar_dtype(value)
+
+
+def result_type(*args: Any) -> np.dtype:
+    """The dtype in which arrays, scalars and dtypes combine.
+
+    >>> result_type(np.float16(1), 2.0, 3)
+    dtype('float16')
+    """
+    return promote(*map(dtype_and_weak_type, args))[0]
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether one dtype is equal to or below another in NumPy's type hierarchy, with bfloat16 among the floats.
+
+    >>> issubdtype(bfloat16, np.floating), issubdtype("int8", np.integer)
+    (True, True)
+    """
+    if as_dtype(arg1) == _BF16 and isinstance(arg2, type) and arg2.__module__ == "numpy":
+        return issubclass(np.floating, arg2)
+    if isinstance(arg2, type) and issubclass(arg2, np.generic) and arg2 not in _SPECS:
+        return issubclass(as_dtype(arg1).type, arg2)
+    return as_dtype(arg1) == as_dtype(arg2)
+
+
+_KINDS = {
+    "bool": BOOL,
+    "signed integer": SIGNED,
+    "unsigned integer": UNSIGNED,
+    "integral": INTEGERS,
+    "real floating": FLOATS,
+    "complex floating": COMPLEX,
+    "numeric": NUMBERS,
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind of the Array API standard, is another dtype, or is any of a tuple of these.
+
+    >>> isdtype("uint8", "integral"), isdtype("uint8", ("real floating", np.uint8))
+    (True, True)
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    if isinstance(kind, str) and kind in _KINDS:
+        return as_dtype(dtype) in _KINDS[kind]
+    return as_dtype(dtype) == as_dtype(kind)
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float or complex dtype: `eps`, `max`, `tiny`, `bits`, …
+
+    >>> float(finfo("float32").eps)
+    1.1920928955078125e-07
+    """
+    dtype = as_dtype(dtype)
+    if dtype not in INEXACT:
+        raise DTypeError(f"finfo: {dtype.name} is not a floating-point dtype; use iinfo")
+    return ml_dtypes.finfo(dtype) if dtype == _BF16 else np.finfo(dtype)
+
+
+def iinfo(dtype: Any) -> np.iinfo:
+    """Limits of an integer dtype: `min`, `max`, `bits`.
+
+    >>> iinfo("uint8").max
+    255
+    """
+    dtype = as_dtype(dtype)
+    if dtype not in INTEGERS:
+        raise DTypeError(f"iinfo: {dtype.name} is not an integer dtype; use finfo")
+    return np.iinfo(dtype)
+
+
+def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_kind", "unsafe"] = "safe") -> bool:
+    """Whether NumPy's casting rule allows a conversion, with bfloat16 as a float of 8 significant bits.
+
+    >>> can_cast("int8", bfloat16), can_cast("int16", bfloat16), can_cast(bfloat16, "float32")
+    (True, False, True)
+    """
+    source, target = dtype_and_weak_type(from_)[0], as_dtype(to)
+    if _BF16 not in (source, target) or source == target or casting == "unsafe":
+        return np.can_cast(source, target, casting)
+    if casting in ("no", "equiv"):
+        return False
+    stand_in = np.dtype(float16)  # it has bfloat16's place among the kinds
+    if casting == "same_kind":
+        return np.can_cast(stand_in if source == _BF16 else source, stand_in if target == _BF16 else target, casting)
+    if source == _BF16:
+        return target in INEXACT - {stand_in}
+    return source in _dtypes(bool_, int8, uint8)
+
+
+def to_inexact(dtype: np.dtype) -> np.dtype:
+    """The dtype of functions with real results (sqrt, mean, …) of a dtype: 64-bit integers give float64, other integers
+    and booleans float32, inexact dtypes themselves."""
+    if dtype in INEXACT:
+        return dtype
+    return _FLOAT64 if dtype in (_INT64, _UINT64) else _FLOAT
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype of the real part: half of a complex dtype, any other dtype itself."""
+    if dtype not in COMPLEX:
+        return dtype
+    return _FLOAT if dtype == _COMPLEX else _FLOAT64
+
+
+def complex_dtype(dtype: np.dtype) -> np.dtype:
+    """The complex dtype that holds a dtype's values: complex128 for float64 and 64-bit integers, else complex64."""
+    if dtype in COMPLEX:
+        return dtype
+    return np.dtype(complex128) if to_inexact(dtype) == _FLOAT64 else _COMPLEX
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The dtype in which sums are kept: float32 for float16 and bfloat16, any other dtype itself."""
+    return _FLOAT if dtype in (_BF16, np.dtype(float16)) else dtype

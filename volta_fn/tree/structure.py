@@ -1,0 +1,218 @@
+"""Taking pytrees apart and putting them together.
+
+A *pytree* is a nest of containers: dicts (in order of their sorted keys), lists, tuples, namedtuples, None (a container of
+nothing) and registered classes. What is not a container is a *leaf*. A *treedef* is a tree's structure with the leaves
+taken out. A *prefix* of a tree is the same tree cut off at some nodes, with leaves in their place.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TypeAlias
+
+import optree
+
+from volta_fn.errors import TreeError
+from volta_fn.tree.keys import KeyPath, key_of, keystr
+from volta_fn.tree.registry import NAMESPACE
+
+TreeDef: TypeAlias = optree.PyTreeSpec
+IsLeaf: TypeAlias = Callable[[Any], bool] | None
+
+_flatten, _leaves, _structure = optree.tree_flatten, optree.tree_leaves, optree.tree_structure
+_MISSING: Any = object()
+
+
+def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
+    """The leaves of a tree, depth first, and its structure. `is_leaf(node)` true stops at a node and makes it a leaf.
+
+    >>> leaves, treedef = flatten({"b": [1, 2], "a": (3, None)})
+    >>> leaves
+    [3, 1, 2]
+    >>> unflatten(treedef, leaves)
+    {'b': [1, 2], 'a': (3, None)}
+    """
+    return _flatten(tree, is_leaf, namespace=NAMESPACE)
+
+
+def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
+    """The tree of that structure with those leaves. Raises `TreeError` if there are too few or too many."""
+    leaves = leaves if type(leaves) is list else list(leaves)
+    if len(leaves) != treedef.num_leaves:
+        raise TreeError(f"unflatten: the structure {describe(treedef)} has {treedef.num_leaves} leaves, got {len(leaves)}")
+    return treedef.unflatten(leaves)
+
+
+def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of a tree, depth first.
+
+    >>> leaves([1, (2, {"x": 3})])
+    [1, 2, 3]
+    """
+    return _leaves(tree, is_leaf, namespace=NAMESPACE)
+
+
+def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
+    """The structure of a tree: hashable, and equal for trees of equal structure.
+
+    >>> structure([1, 2]) == structure(["a", "b"])
+    True
+    """
+    return _structure(tree, is_leaf, namespace=NAMESPACE)
+
+
+def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """The tree of `f(leaf, *corresponding parts of rest)`. `tree` must be a prefix of each of the others.
+
+    >>> map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
+    {'a': 11, 'b': [22]}
+
+    Raises `TreeError` with the path of the first difference.
+    """
+    first, treedef = _flatten(tree, is_leaf, namespace=NAMESPACE)
+    columns = [flatten_up_to(treedef, other, f"tree.map: argument {i}") for i, other in enumerate(rest, 2)]
+    return treedef.unflatten([f(*row) for row in zip(first, *columns, strict=True)])
+
+
+def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
+    """`f` folded over the leaves from the left, starting with `initializer` or, without one, with the first leaf.
+
+    >>> reduce(lambda total, x: total + x, [1, (2, 3)], 0)
+    6
+    """
+    items = leaves(tree, is_leaf)
+    if initializer is not _MISSING:
+        return functools.reduce(f, items, initializer)
+    if not items:
+        raise TreeError("tree.reduce: a tree without leaves needs an initializer")
+    return functools.reduce(f, items)
+
+
+def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
+    """Whether every leaf is true."""
+    return builtins.all(leaves(tree, is_leaf))
+
+
+def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_transpose: Any) -> Any:
+    """A tree of trees turned inside out: outer structure of inner ones becomes an inner structure of outer ones.
+
+    >>> transpose(structure([0, 0]), structure({"a": 0}), [{"a": 1}, {"a": 2}])
+    {'a': [1, 2]}
+
+    With None for `inner_treedef` the first inner tree gives it. Raises `TreeError` if the structures do not fit.
+    """
+    rows = flatten_up_to(outer_treedef, pytree_to_transpose, "tree.transpose: the tree")
+    if inner_treedef is None:
+        if not rows:
+            raise TreeError("tree.transpose: an outer structure without leaves needs an inner_treedef")
+        inner_treedef = structure(rows[0])
+    parts = [flatten_up_to(inner_treedef, row, "tree.transpose: an inner tree") for row in rows]
+    return inner_treedef.unflatten([outer_treedef.unflatten([part[i] for part in parts]) for i in range(inner_treedef.num_leaves)])
+
+
+def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
+    """Like `flatten`, with each leaf's path beside it.
+
+    >>> [(keystr(path), leaf) for path, leaf in flatten_with_path({"a": [1, 2]})[0]]
+    [("['a'][0]", 1), ("['a'][1]", 2)]
+    """
+    accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
+    paths = (tuple(key_of(entry) for entry in accessor) for accessor in accessors)
+    return list(zip(paths, items, strict=True)), treedef
+
+
+def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
+    """The (path, leaf) pairs of a tree."""
+    return flatten_with_path(tree, is_leaf)[0]
+
+
+def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """Like `map`, with the path as `f`'s first argument.
+
+    >>> map_with_path(lambda path, x: f"{keystr(path)}={x}", {"a": 1})
+    {'a': "['a']=1"}
+    """
+    pairs, treedef = flatten_with_path(tree, is_leaf)
+    columns = [flatten_up_to(treedef, other, f"tree.map_with_path: argument {i}") for i, other in enumerate(rest, 2)]
+    return treedef.unflatten([f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *columns, strict=True)])
+
+
+def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of `prefix_tree`, each repeated for all the leaves of `full_tree` below its place.
+
+    `is_leaf` applies to the prefix: with `lambda x: x is None`, None is a leaf that stands for a whole subtree.
+
+    >>> broadcast_prefix((0, None), ({"a": 1, "b": 2}, [3, 4]), is_leaf=lambda x: x is None)
+    [0, 0, None, None]
+
+    Raises `TreeError` with the path of the first difference if it is not a prefix.
+    """
+    items, treedef = _flatten(prefix_tree, is_leaf, namespace=NAMESPACE)
+    subtrees = flatten_up_to(treedef, full_tree, "a tree and its prefix")
+    counts = [structure(subtree).num_leaves for subtree in subtrees]
+    return [item for item, count in zip(items, counts, strict=True) for _ in range(count)]
+
+
+def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """A tree of `full_tree`'s structure with the leaves of `broadcast_prefix`."""
+    return structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
+
+
+def flatten_up_to(treedef: TreeDef, tree: Any, what: str = "the tree") -> list[Any]:
+    """The parts of `tree` at the places of `treedef`'s leaves; `TreeError`, naming it as `what`, if they do not fit."""
+    try:
+        return treedef.flatten_up_to(tree)
+    except ValueError:
+        _raise_mismatch(treedef, tree, what)
+
+
+def describe(treedef: TreeDef) -> str:
+    """A structure in short: `{'a': *, 'b': [*, *]}`."""
+    text = str(treedef).removeprefix("PyTreeSpec(").removesuffix(")")
+    return text.removesuffix(f", namespace={NAMESPACE!r}")
+
+
+def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | None:
+    """Where `tree` first departs from `treedef`: the path, what the structure has there and what the tree has."""
+    wanted = treedef.one_level()
+    if wanted is None:  # a leaf, which any tree fits
+        return None
+    parts, level = _flatten(tree, lambda node: node is not tree, namespace=NAMESPACE)
+    if wanted != level:
+        return (), *_contrast(wanted, level, tree)
+    keys = [key_of(accessor[0]) for accessor in level.accessors()]
+    for key, child, part in zip(keys, treedef.children(), parts, strict=True):
+        found = first_difference(child, part)
+        if found is not None:
+            path, expected, got = found
+            return (key, *path), expected, got
+    return None
+
+
+def _contrast(wanted: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
+    """Two different one-level structures, the second of them `node`'s, in the fewest words that tell them apart."""
+    if optree.treespec_is_leaf(level, strict=True):
+        return _node_in_words(wanted), f"a leaf of type {type(node).__name__}"
+    expected, got = _node_in_words(wanted), _node_in_words(level)
+    return (expected, got) if expected != got else (describe(wanted), describe(level))
+
+
+def _node_in_words(treedef: TreeDef) -> str:
+    kind = treedef.type
+    if kind is None or kind is type(None):
+        return "a leaf" if kind is None else "None"
+    if issubclass(kind, dict):
+        return f"a {kind.__name__} with keys {treedef.entries()}"
+    return f"a {kind.__name__} of {treedef.num_children}"
+
+
+def _raise_mismatch(treedef: TreeDef, tree: Any, what: str) -> NoReturn:
+    found = first_difference(treedef, tree)
+    path, expected, got = found if found is not None else ((), describe(treedef), describe(structure(tree)))
+    place = f"at {keystr(path)}" if path else "at the root"
+    raise TreeError(
+        f"{what}: structures differ {place}: expected {expected}, got {got}. "
+        f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}"
+    ) from None
