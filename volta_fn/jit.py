@@ -17,6 +17,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.backends.numpy import backend as _cpu  # noqa: F401  # registers the CPU
+from volta_fn.backends.numpy import kernels as _kernels  # noqa: F401  # attaches the evaluation rules
 from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct

@@ -16,6 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.linearize import linearize_flat
@@ -123,7 +124,7 @@ def _checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
     if value.dtype != aval.dtype:
         if not value.weak_type:
             raise DTypeError(f"a cotangent has dtype {value.dtype.name}, but the result it belongs to has dtype {aval.dtype.name}")
-        value = value.astype(aval.dtype)  # type: ignore[attr-defined]  # attached by the NumPy layer
+        value = convert_element_type(value, aval.dtype)
     return value
 
 
@@ -312,7 +313,7 @@ def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
     if value.dtype != aval.dtype:
         if not value.weak_type and not aval.weak_type:
             raise DTypeError(f"a tangent has dtype {value.dtype.name}, but its primal has dtype {aval.dtype.name}")
-        value = value.astype(aval.dtype)  # type: ignore[attr-defined]  # attached by the NumPy layer
+        value = convert_element_type(value, aval.dtype)
     return value
 
 

@@ -1,0 +1,32 @@
+"""volta_fn: immutable arrays, pure functions, and transforms of functions: `grad`, `jit`, `vmap` and their kin.
+
+>>> import volta_fn as vf
+>>> loss = lambda w, x: vf.numpy.sum((x * w) ** 2)
+>>> vf.jit(vf.grad(loss))(2.0, vf.numpy.arange(3.0))
+Array(20., dtype=float32)
+"""
+
+from volta_fn import dtypes as dtypes
+from volta_fn import errors as errors
+from volta_fn import lax as lax
+from volta_fn import tree as tree
+from volta_fn.core.array import Array as Array
+from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
+from volta_fn.core.device import Device as Device
+from volta_fn.core.device import default_device as default_device
+from volta_fn.core.device import devices as devices
+from volta_fn.core.device import set_default_device as set_default_device
+from volta_fn.core.transfer import block_until_ready as block_until_ready
+from volta_fn.core.transfer import device_get as device_get
+from volta_fn.core.transfer import device_put as device_put
+from volta_fn.jit import jit as jit
+from volta_fn.primitives import operators as _operators  # noqa: F401  # attaches the operators
+from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit
+from volta_fn.transforms.grad import grad as grad
+from volta_fn.transforms.grad import jvp as jvp
+from volta_fn.transforms.grad import linearize as linearize
+from volta_fn.transforms.grad import value_and_grad as value_and_grad
+from volta_fn.transforms.grad import vjp as vjp
+from volta_fn.transforms.vectorize import vmap as vmap
+
+__version__ = "0.1.0"

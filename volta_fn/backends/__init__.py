@@ -1,0 +1,1 @@
+"""Plan → machine: one folder per backend, knowing no transform."""

@@ -1,0 +1,1 @@
+"""Jaxpr → plan: simplification and scheduling, knowing no backend."""

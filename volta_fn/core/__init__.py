@@ -1,0 +1,1 @@
+"""What everything else speaks: avals, arrays, devices, primitives, traces, jaxprs."""

@@ -1,0 +1,54 @@
+"""Moving pytrees of arrays between host and devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.core.device import Device, find_device
+from volta_fn.core.trace import Tracer
+
+
+def device_put(x: Any, device: str | Device | None = None) -> Any:
+    """`x`, a pytree of arrays and scalars, with every leaf on `device` (default: where it is, or the default device).
+
+    Values that are being traced pass through: the program runs where its arguments are.
+    Raises `DeviceError` for an unknown device.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
+    {'w': Array([1., 1.], dtype=float32)}
+    """
+    target = None if device is None else find_device(device)
+    return tree.map(lambda leaf: _put(leaf, target), x)
+
+
+def _put(leaf: Any, target: Device | None) -> Array:
+    if isinstance(leaf, Tracer) or (isinstance(leaf, ConcreteArray) and target in (None, leaf.device)):
+        return leaf
+    if isinstance(leaf, ConcreteArray):
+        return from_host(leaf.host(), leaf.weak_type, target)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return from_host(np.asarray(leaf), device=target)
+    return _put(as_value(leaf), target)
+
+
+def device_get(x: Any) -> Any:
+    """`x` with every array replaced by a NumPy array of its elements.
+
+    >>> import volta_fn as vf
+    >>> vf.device_get([vf.numpy.arange(2), 1.5])
+    [array([0, 1], dtype=int32), 1.5]
+    """
+    return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) else leaf, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """`x`, once all its arrays are computed."""
+    for leaf in tree.leaves(x):
+        if isinstance(leaf, ConcreteArray):
+            leaf.block_until_ready()
+    return x

@@ -1,0 +1,1 @@
+"""The instruction set: every primitive, declared whole, one file a family."""

@@ -1,0 +1,1 @@
+"""Function → function: differentiation, vectorization, and what steers them."""
