@@ -1,0 +1,1 @@
+"""Samples of every primitive, by family."""
