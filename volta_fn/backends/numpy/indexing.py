@@ -103,7 +103,7 @@ def scatter(
 
 def dynamic_slice(operand: np.ndarray, *start_indices: np.ndarray, slice_sizes: Dims) -> np.ndarray:
     """The block of ``slice_sizes`` at the start, which is first moved so that the block lies inside the operand: a view."""
-    return operand[..., *_block(operand.shape, start_indices, slice_sizes)]
+    return operand[_block(operand.shape, start_indices, slice_sizes)]
 
 
 def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices: np.ndarray) -> np.ndarray:
@@ -113,9 +113,9 @@ def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices
     return out
 
 
-def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[slice, ...]:
+def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[Any, ...]:
     clamped = [min(max(int(start), 0), dim - size) for start, dim, size in zip(starts, shape, sizes, strict=True)]
-    return tuple(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True))
+    return (*(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True)), ...)  # `...` makes it an array always.
 
 
 # Starts and windows, for both.
@@ -145,7 +145,7 @@ def _clamp(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 def _invalid(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Which windows, of the batch, do not lie wholly inside the operand."""
-    return ((starts < 0) | (starts > limits)).any(axis=0)
+    return np.logical_or.reduce((starts < 0) | (starts > limits), axis=0)
 
 
 def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.ndarray:

@@ -1,0 +1,188 @@
+"""Linear algebra in NumPy: factorisations and triangular solves of stacks of matrices (float32, float64, complex64, complex128).
+
+Leading dimensions are a batch. Where a factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the
+others' are unharmed. NumPy brings LAPACK's Cholesky, QR, eigenvalue and singular value routines; LU and the triangular solve are
+written here as recursions whose work is matrix products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+#: Blocks up to this size are solved and factored row by row (column by column); larger ones are split in two.
+_BLOCK = 16
+
+Result = tuple[np.ndarray, ...]
+
+
+def cholesky(x: np.ndarray) -> np.ndarray:
+    """The lower triangular L with L Lᴴ = x, from the lower triangle of ``x``; it is of NaN where ``x`` is not positive definite."""
+    (factor,) = _each(lambda m: (np.linalg.cholesky(m),), x, [(x.shape, x.dtype)])
+    return np.tril(factor)
+
+
+def qr(x: np.ndarray, *, full_matrices: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Q with orthonormal columns and upper triangular R with Q R = x, by Householder reflections."""
+    q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
+    return q, r
+
+
+def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvectors, as columns, and ascending real eigenvalues of the Hermitian matrices whose one triangle is given.
+
+    The eigenvalues ascend whether or not ``sort_eigenvalues`` asks for it.
+    """
+    real = x.real.dtype
+
+    def vectors_first(m: np.ndarray) -> Result:
+        w, v = np.linalg.eigh(m, UPLO="L" if lower else "U")
+        return v, w
+
+    v, w = _each(vectors_first, x, [(x.shape, x.dtype), (x.shape[:-1], real)])
+    return v, w
+
+
+def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
+    """Descending singular values s and, if ``compute_uv``, unitary U and Vᴴ with U diag(s) Vᴴ = x: ``(s, U, Vᴴ)`` or ``(s,)``."""
+    *batch, m, n = x.shape
+    k = min(m, n)
+    shapes = [((*batch, k), x.real.dtype)]
+    if not compute_uv:
+        return _each(lambda m: (np.linalg.svd(m, compute_uv=False),), x, shapes)
+    shapes += [((*batch, m, m if full_matrices else k), x.dtype), ((*batch, n if full_matrices else k, n), x.dtype)]
+
+    def values_first(m: np.ndarray) -> Result:
+        u, s, vt = np.linalg.svd(m, full_matrices=full_matrices)
+        return s, u, vt
+
+    return _each(values_first, x, shapes)
+
+
+def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Complex eigenvalues and, as columns, right eigenvectors of unit length of any square matrices."""
+    dtype = np.result_type(x.dtype, np.complex64)
+
+    def decompose(m: np.ndarray) -> Result:
+        w, v = np.linalg.eig(m)
+        return w.astype(dtype, copy=False), v.astype(dtype, copy=False)
+
+    w, v = _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
+    return w, v
+
+
+def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:
+    """``function`` of the whole stack; if it fails on some matrix, of each matrix, with NaN where it fails."""
+    try:
+        return function(x)
+    except np.linalg.LinAlgError:
+        pass
+    out = tuple(np.full(shape, np.nan, dtype) for shape, dtype in results)
+    for place in np.ndindex(x.shape[:-2]):
+        try:
+            found = function(x[place])
+        except np.linalg.LinAlgError:
+            continue
+        for stack, one in zip(out, found, strict=True):
+            stack[place] = one
+    return out
+
+
+# The triangular solve.
+
+
+def triangular_solve(
+    a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
+) -> np.ndarray:
+    """X with op(a) X = b, or X op(a) = b unless ``left_side``; op transposes or conjugates ``a``, of which one triangle is read.
+
+    Where the diagonal has a zero the result has infinities or NaN.
+    """
+    a = a.conj() if conjugate_a else a
+    if transpose_a != (not left_side):
+        a, lower = a.swapaxes(-1, -2), not lower
+    x = np.array(b if left_side else b.swapaxes(-1, -2), order="C")
+    if not lower:  # Turned by half a circle, an upper triangle is a lower one.
+        _solve_lower(a[..., ::-1, ::-1], x[..., ::-1, :], unit_diagonal)
+    else:
+        _solve_lower(a, x, unit_diagonal)
+    return x if left_side else x.swapaxes(-1, -2)
+
+
+def _solve_lower(a: np.ndarray, x: np.ndarray, unit_diagonal: bool) -> None:
+    """Replaces ``x`` by the solution of L X = x, L being the lower triangle of ``a``."""
+    n = a.shape[-1]
+    if n <= _BLOCK:
+        for i in range(n):
+            if i:
+                x[..., i, :] -= (a[..., i : i + 1, :i] @ x[..., :i, :])[..., 0, :]
+            if not unit_diagonal:
+                x[..., i, :] /= a[..., i, i, None]
+        return
+    half = n // 2
+    top, bottom = x[..., :half, :], x[..., half:, :]
+    _solve_lower(a[..., :half, :half], top, unit_diagonal)
+    bottom -= a[..., half:, :half] @ top
+    _solve_lower(a[..., half:, half:], bottom, unit_diagonal)
+
+
+# LU.
+
+
+def lu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row permutation, unit lower triangular L and upper triangular U with ``x[permutation] = L U``, by partial pivoting.
+
+    Returns L and U in one matrix, the int32 ``pivots`` (step i exchanged rows i and pivots[i]) and the int32 ``permutation``.
+    A singular matrix has zeros on the diagonal of U. The recursion is Toledo's (SIAM J. Matrix Anal. Appl. 18, 1997).
+    """
+    *batch, m, n = x.shape
+    out = np.array(x, order="C").reshape(math.prod(batch), m, n)
+    pivots, permutation = _factor(out)
+    return out.reshape(x.shape), pivots.astype(np.int32).reshape(*batch, min(m, n)), permutation.astype(np.int32).reshape(*batch, m)
+
+
+def _factor(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Replaces each matrix of the stack by its L and U; returns pivots and permutation."""
+    rank = min(a.shape[1:])
+    if rank <= _BLOCK:
+        return _factor_columns(a)
+    half = rank // 2
+    left, right = a[:, :, :half], a[:, :, half:]
+    pivots, permutation = _factor(left)
+    right[:] = _permuted(right, permutation)
+    _solve_lower(left[:, :half], right[:, :half], unit_diagonal=True)
+    right[:, half:] -= left[:, half:] @ right[:, :half]
+    more_pivots, more = _factor(right[:, half:])
+    left[:, half:] = _permuted(left[:, half:], more)
+    permutation[:, half:] = np.take_along_axis(permutation[:, half:], more, 1)
+    return np.concatenate([pivots, more_pivots + half], axis=1), permutation
+
+
+def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`_factor`, one column after the other."""
+    stack, m, n = a.shape
+    each = np.arange(stack)
+    pivots = np.zeros((stack, min(m, n)), np.intp)
+    permutation = np.tile(np.arange(m), (stack, 1))
+    for j in range(min(m, n)):
+        pivot = j + np.argmax(_size(a[:, j:, j]), axis=1)
+        pivots[:, j] = pivot
+        for rows in (a, permutation):
+            chosen = rows[each, pivot]
+            rows[each, pivot] = rows[:, j]
+            rows[:, j] = chosen
+        diagonal = a[:, j, j, None]
+        a[:, j + 1 :, j] /= np.where(diagonal == 0, 1, diagonal)
+        a[:, j + 1 :, j + 1 :] -= a[:, j + 1 :, j, None] * a[:, j, None, j + 1 :]
+    return pivots, permutation
+
+
+def _size(x: np.ndarray) -> np.ndarray:
+    """What pivots are compared by: LAPACK takes |re| + |im| of complex numbers."""
+    return abs(x.real) + abs(x.imag) if x.dtype.kind == "c" else abs(x)
+
+
+def _permuted(rows: np.ndarray, permutation: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(rows, permutation[:, :, None], axis=1)
