@@ -178,7 +178,7 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     out_tree = traced.out_tree
     donating = any(traced.donated)
 
-    if len(specs) == 1 and tree.unflatten(out_tree, [None]) is None and out_tree == _LEAF and not donating:
+    if out_tree == _LEAF and not donating:
         (spec,) = specs
 
         def run_one(args: Sequence[Any]) -> Any:
@@ -300,12 +300,21 @@ def _jitted(fun: Callable[..., Any], statics: _Statics) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if plain and not kwargs and current_trace() is EVAL:
+        if plain and current_trace() is EVAL:
+            if not kwargs:
+                try:
+                    run = fast.get(tuple([a._spec for a in args]))
+                except AttributeError:  # some argument is no array by itself
+                    run = None
+                if run is not None:
+                    return run(args)
+            leaves, structure = tree.flatten((args, kwargs))
             try:
-                run = fast[tuple([a._spec for a in args])]
-                return run(args)
-            except (KeyError, AttributeError):
-                pass
+                run = fast.get((structure, *[x._spec for x in leaves]))
+            except AttributeError:
+                run = None
+            if run is not None:
+                return run(leaves)
         return slow_call(args, kwargs)
 
     def slow_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,10 +322,11 @@ def _jitted(fun: Callable[..., Any], statics: _Statics) -> Callable[..., Any]:
         values = [as_value(x) for x in request.leaves]
         traced = lookup(request, values)
         if current_trace() is EVAL and not traced.captured:
-            device = common_device(values)
-            run = _compiled_for(traced, device)
-            if plain and not kwargs and all(type(a) is ConcreteArray for a in args) and args:
-                fast[tuple([a._spec for a in args])] = run
+            run = _compiled_for(traced, common_device(values))
+            if plain and all(type(x) is ConcreteArray for x in request.leaves):
+                flat_call = not kwargs and len(args) == len(values) > 0 and all(type(a) is ConcreteArray for a in args)
+                specs = tuple([x._spec for x in request.leaves])
+                fast[specs if flat_call else (request.in_tree, *specs)] = run
             return run(values)
         outs = bind(jit_p, *traced.captured, *values, jaxpr=traced.jaxpr, name=traced.name, donated=())
         return tree.unflatten(traced.out_tree, outs)

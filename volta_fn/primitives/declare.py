@@ -212,6 +212,20 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
 
         return unary
 
+    if arity == 2:
+
+        def binary(x: Any, y: Any) -> Array:
+            if isinstance(x, Array) and isinstance(y, Array):
+                if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
+                    run = eager.get((x._spec, y._spec))
+                    if run is not None:
+                        return run(x, y)
+                if x.dtype is y.dtype:
+                    return current_trace().process(primitive, (x, y), {})
+            return bind(primitive, *weakly_promoted(primitive.name, (x, y)))
+
+        return binary
+
     def nary(*args: Any) -> Array:
         if len(args) != arity:
             raise ArgumentTypeError(f"{primitive} takes {arity} operands, got {len(args)}")

@@ -1,0 +1,172 @@
+"""`einsum`: sums of products by index letters, contracted two operands at a time in the order that NumPy's planner finds cheapest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.declare import promote_args
+from volta_fn.primitives.movement import broadcast_in_dim, reshape, squeeze, transpose
+from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.slicing import slice_in_dim
+
+#: An operand and the letter of each of its dimensions.
+Labelled = tuple[Array, str]
+
+
+def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "optimal", precision: Any = None,
+           preferred_element_type: Any = None) -> Array:  # fmt: skip
+    """The sum of products that `subscripts` describe, such as ``"bij,bjk->bik"``.
+
+    Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
+    integers. Raises `ArgumentError` for subscripts that make no sense and `ShapeError` for operands that do not fit them.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
+    Array([3., 3.], dtype=float32)
+    """
+    if not isinstance(subscripts, str):
+        subscripts, operands = _from_lists((subscripts, *operands))
+    values = promote_args("einsum", operands, dtypes.ALL) if operands else []
+    inputs, result = _parse(subscripts, values)
+    sizes = _letter_sizes(inputs, values)
+    terms: list[Labelled] = [_simplify(v, letters, sizes) for v, letters in zip(values, inputs, strict=True)]
+    for pair in _order(inputs, result, values, optimize):
+        chosen = [terms.pop(i) for i in sorted(pair, reverse=True)]
+        needed = set(result).union(*[letters for _, letters in terms])
+        term = _sum_unneeded(chosen[0], needed)
+        for other in chosen[1:]:
+            term = _contract(term, _sum_unneeded(other, needed | set(term[1])), needed, preferred_element_type)
+        terms.append(term)
+    array, letters = _sum_unneeded(terms[0], set(result))
+    return _arrange(array, letters, result, sizes)
+
+
+def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The form (operand, [0, 1], operand, [1, 2], [0, 2]) as letters."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+    def spell(numbers: Sequence[Any]) -> str:
+        return "".join("..." if n is Ellipsis else letters[n] for n in numbers)
+
+    count = len(args) // 2
+    text = ",".join(spell(args[2 * i + 1]) for i in range(count))
+    if len(args) % 2:
+        text += "->" + spell(args[-1])
+    return text, tuple(args[0 : 2 * count : 2])
+
+
+def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, with ``...`` spelled out in letters of its own."""
+    text = subscripts.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(values):
+        raise ArgumentError(f"einsum {subscripts!r} describes {len(inputs)} operands, but {len(values)} are given")
+    unused = [c for c in map(chr, range(ord("α"), ord("α") + 60))]
+    ranks = [v.ndim - len(term.replace("...", "")) for term, v in zip(inputs, values, strict=True)]
+    widest = max([r for term, r in zip(inputs, ranks, strict=True) if "..." in term], default=0)
+    hidden = "".join(unused[:widest])
+    spelled = []
+    for term, rank, value in zip(inputs, ranks, values, strict=True):
+        if rank < 0 or (rank and "..." not in term):
+            raise ShapeError(f"einsum {subscripts!r}: the operand of shape {value.shape} does not have the dimensions {term!r}")
+        spelled.append(term.replace("...", hidden[widest - rank :]) if "..." in term else term)
+    if arrow:
+        result = right.replace("...", hidden)
+    else:
+        counts = Counter("".join(term.replace("...", "") for term in inputs))
+        result = hidden + "".join(sorted(c for c, n in counts.items() if n == 1))
+    bad = [c for c in "".join(spelled) + result if not c.isalpha()]
+    if bad or len(set(result)) != len(result) or set(result) - set("".join(spelled)):
+        raise ArgumentError(f"einsum subscripts {subscripts!r} are not valid: results have distinct letters, each from an operand")
+    return spelled, result
+
+
+def _letter_sizes(inputs: Sequence[str], values: Sequence[Array]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for letters, value in zip(inputs, values, strict=True):
+        for letter, size in zip(letters, value.shape, strict=True):
+            known = sizes.get(letter, 1)
+            if size != known and 1 not in (size, known):
+                raise ShapeError(f"einsum: the index {letter!r} has size {known} in one operand and {size} in another of shape {value.shape}")
+            sizes[letter] = size if known == 1 else known
+    return sizes
+
+
+def _simplify(value: Array, letters: str, sizes: dict[str, int]) -> Labelled:
+    """Diagonals of repeated letters; dimensions of size 1 that broadcast are dropped."""
+    for letter in [c for c, n in Counter(letters).items() if n > 1]:
+        while letters.count(letter) > 1:
+            value, letters = _diagonal(value, letters, letter)
+    stretched = [i for i, c in enumerate(letters) if value.shape[i] == 1 and sizes[c] != 1]
+    if stretched:
+        value = squeeze(value, stretched)
+        letters = "".join(c for i, c in enumerate(letters) if i not in stretched)
+    return value, letters
+
+
+def _diagonal(value: Array, letters: str, letter: str) -> Labelled:
+    """Two dimensions of one letter become one: every (n + 1)-th element of the flattened square."""
+    first = letters.index(letter)
+    second = letters.index(letter, first + 1)
+    order = [i for i in range(value.ndim) if i not in (first, second)]
+    square = transpose(value, [*order, first, second])
+    n = square.shape[-1]
+    flat = reshape(square, (*square.shape[:-2], n * n))
+    rest = "".join(letters[i] for i in order)
+    return slice_in_dim(flat, 0, n * n, n + 1, flat.ndim - 1), rest + letter
+
+
+def _order(inputs: Sequence[str], result: str, values: Sequence[Array], optimize: Any) -> list[tuple[int, ...]]:
+    if len(values) <= 2 or not optimize:
+        return [(0, 1)] * (len(values) - 1) if len(values) > 1 else [(0,)]
+    stand_ins = [np.broadcast_to(np.zeros(()), v.shape) for v in values]
+    # The planner takes ASCII letters only.
+    names = {c: chr(ord("a") + i) if i < 26 else chr(ord("A") + i - 26) for i, c in enumerate(sorted(set("".join(inputs))))}
+    text = ",".join("".join(names[c] for c in term) for term in inputs) + "->" + "".join(names[c] for c in result)
+    path, _ = np.einsum_path(text, *stand_ins, optimize="greedy" if len(values) > 4 or optimize == "greedy" else "optimal")
+    return [tuple(step) for step in path[1:]]
+
+
+def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
+    """Sum over the letters that nothing else has."""
+    value, letters = term
+    axes = [i for i, c in enumerate(letters) if c not in needed]
+    return (reduce_sum(value, axes), "".join(c for c in letters if c in needed)) if axes else term
+
+
+def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any) -> Labelled:
+    (x, x_letters), (y, y_letters) = a, b
+    x_letters, x = _drop(x, x_letters, needed | set(y_letters))
+    shared = [c for c in x_letters if c in y_letters]
+    batch = [c for c in shared if c in needed]
+    summed = [c for c in shared if c not in needed]
+    numbers = (
+        (tuple(x_letters.index(c) for c in summed), tuple(y_letters.index(c) for c in summed)),
+        (tuple(x_letters.index(c) for c in batch), tuple(y_letters.index(c) for c in batch)),
+    )
+    out = dot_general(x, y, numbers, None, preferred_element_type)
+    free = [c for c in x_letters if c not in shared] + [c for c in y_letters if c not in shared]
+    return out, "".join([*batch, *free])
+
+
+def _drop(value: Array, letters: str, needed: set[str]) -> tuple[str, Array]:
+    summed, kept = _sum_unneeded((value, letters), needed)
+    return kept, summed
+
+
+def _arrange(value: Array, letters: str, result: str, sizes: dict[str, int]) -> Array:
+    """Dimensions in the order of the result; letters that only broadcast operands had are stretched."""
+    present = [c for c in result if c in letters]
+    ordered = transpose(value, [letters.index(c) for c in present])
+    if len(present) == len(result):
+        return ordered
+    return broadcast_in_dim(ordered, [sizes[c] for c in result], [result.index(c) for c in present])

@@ -1,0 +1,167 @@
+"""Products of arrays: dot, matmul, tensordot, outer, kron, cross, … — all of them contractions (`lax.dot_general`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.declare import promote_args
+from volta_fn.primitives.joining import concatenate
+from volta_fn.primitives.movement import canonical_axes, canonical_axis, expand_dims, reshape, squeeze, transpose
+from volta_fn.primitives.slicing import index_in_dim
+
+
+def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:
+    x, y = promote_args(name, (a, b), dtypes.ALL)
+    return x, y
+
+
+def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The matrix product, over stacks of matrices in the leading dimensions, which broadcast.
+
+    A one-dimensional operand counts as a row (first operand) or column (second), and that dimension is dropped from the result.
+    Raises `ShapeError` for zero-dimensional operands or inner dimensions that differ.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
+    (5, 2, 4)
+    """
+    x, y = _promoted("matmul", a, b)
+    if not x.shape or not y.shape:
+        raise ShapeError(f"matmul needs operands with at least one dimension, got shapes {x.shape} and {y.shape}; use * for scalars")
+    inner = x.shape[-1], y.shape[-2 if y.ndim > 1 else 0]
+    if inner[0] != inner[1]:
+        hint = " (did you mean b.T?)" if y.ndim == 2 and x.shape[-1] == y.shape[-1] else ""
+        raise ShapeError(f"matmul of shapes {x.shape} and {y.shape}: the inner dimensions {inner[0]} and {inner[1]} differ{hint}")
+    if x.ndim <= 2 and y.ndim <= 2:
+        return dot_general(x, y, (((x.ndim - 1,), (max(y.ndim - 2, 0),)), ((), ())), precision, preferred_element_type)
+    return _stacked_matmul(x, y, precision, preferred_element_type)
+
+
+def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: Any) -> Array:
+    """Leading dimensions that both operands have are batch dimensions; those that one lacks (or has with size 1) stay free."""
+    row, column = x.ndim == 1, y.ndim == 1
+    x = expand_dims(x, (0,)) if row else x
+    y = expand_dims(y, (1,)) if column else y
+    rank = max(x.ndim, y.ndim) - 2
+    x_sizes = (1,) * (rank - x.ndim + 2) + x.shape[:-2]
+    y_sizes = (1,) * (rank - y.ndim + 2) + y.shape[:-2]
+    for m, n in zip(x_sizes, y_sizes, strict=True):
+        if m != n and 1 not in (m, n):
+            raise ShapeError(f"matmul of shapes {x.shape} and {y.shape}: the leading dimensions {m} and {n} do not broadcast")
+    shared = [i for i in range(rank) if x_sizes[i] == y_sizes[i]]
+    x_only = [i for i in range(rank) if y_sizes[i] == 1 and i not in shared]
+    y_only = [i for i in range(rank) if x_sizes[i] == 1 and i not in shared]
+    left = reshape(x, (*[x_sizes[i] for i in range(rank) if i not in y_only], *x.shape[-2:]))
+    right = reshape(y, (*[y_sizes[i] for i in range(rank) if i not in x_only], *y.shape[-2:]))
+    left_axes = [i for i in range(rank) if i not in y_only]
+    right_axes = [i for i in range(rank) if i not in x_only]
+    batch = tuple(left_axes.index(i) for i in shared), tuple(right_axes.index(i) for i in shared)
+    out = dot_general(left, right, (((left.ndim - 1,), (right.ndim - 2,)), batch), precision, preferred_element_type)
+    # The result has the shared dimensions, x's own and its rows, y's own and its columns.
+    order = [*shared, *x_only, rank, *y_only, rank + 1]
+    out = transpose(out, [order.index(i) for i in range(rank + 2)])
+    dropped = [*([rank] if row else []), *([rank + 1] if column else [])]
+    return squeeze(out, dropped) if dropped else out
+
+
+def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The product of the last axis of `a` with the second to last of `b` (its only one if one-dimensional); scalars multiply."""
+    x, y = _promoted("dot", a, b)
+    if not x.shape or not y.shape:
+        return x * y  # type: ignore[operator]  # operators are attached
+    axis = max(y.ndim - 2, 0)
+    _check_contracted("dot", x, y, (x.ndim - 1,), (axis,))
+    return dot_general(x, y, (((x.ndim - 1,), (axis,)), ((), ())), precision, preferred_element_type)
+
+
+def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_axes: Sequence[int]) -> None:
+    sizes = [x.shape[i] for i in x_axes], [y.shape[i] for i in y_axes]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(f"{name} of shapes {x.shape} and {y.shape}: contracted dimensions have sizes {sizes[0]} and {sizes[1]}")
+
+
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The inner product of all elements, conjugating the first operand."""
+    x, y = _promoted("vdot", a, b)
+    return dot(reshape(conj(x), (-1,) if x.size else (0,)), reshape(y, (-1,) if y.size else (0,)), preferred_element_type=preferred_element_type)
+
+
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The product over the last axes of both operands."""
+    x, y = _promoted("inner", a, b)
+    if not x.shape or not y.shape:
+        return x * y  # type: ignore[operator]  # operators are attached
+    return tensordot(x, y, ((-1,), (-1,)), preferred_element_type=preferred_element_type)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The inner product of vectors along `axis`, over stacks in the other dimensions, conjugating the first operand."""
+    x, y = _promoted("vecdot", x1, x2)
+    return (conj(x) * y).sum(axis)  # type: ignore[operator]  # operators are attached
+
+
+def outer(a: Any, b: Any, out: None = None) -> Array:
+    """All products of an element of `a` with one of `b`, as a matrix."""
+    x, y = _promoted("outer", a, b)
+    return reshape(x, (x.size, 1)) * reshape(y, (1, y.size))  # type: ignore[operator]  # operators are attached
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The product summed over pairs of axes: the last `axes` of `a` with the first of `b`, or the two sequences of axes given.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.tensordot(jnp.ones((2, 3, 4)), jnp.ones((4, 3, 5)), ((1, 2), (1, 0))).shape
+    (2, 5)
+    """
+    x, y = _promoted("tensordot", a, b)
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(x.ndim, y.ndim):
+            raise ShapeError(f"tensordot over {axes} axes does not fit shapes {x.shape} and {y.shape}")
+        left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
+    else:
+        given = [(g,) if isinstance(g, int) else tuple(g) for g in axes]
+        if len(given) != 2 or len(given[0]) != len(given[1]):
+            raise ArgumentError(f"tensordot needs a number of axes or two sequences of equal length, got {axes!r}")
+        left, right = canonical_axes(given[0], x.ndim), canonical_axes(given[1], y.ndim)
+    _check_contracted("tensordot", x, y, left, right)
+    return dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type)
+
+
+def kron(a: Any, b: Any) -> Array:
+    """The Kronecker product: `b` scaled by every element of `a`, in blocks."""
+    x, y = _promoted("kron", a, b)
+    rank = max(x.ndim, y.ndim)
+    x_sizes = (1,) * (rank - x.ndim) + x.shape
+    y_sizes = (1,) * (rank - y.ndim) + y.shape
+    left = reshape(x, [n for size in x_sizes for n in (size, 1)])
+    right = reshape(y, [n for size in y_sizes for n in (1, size)])
+    return reshape(left * right, [m * n for m, n in zip(x_sizes, y_sizes, strict=True)])  # type: ignore[operator]  # operators are attached
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
+    """The cross product of vectors of 2 or 3 components along an axis.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.cross(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))
+    Array([0., 0., 1.], dtype=float32)
+    """
+    x, y = _promoted("cross", a, b)
+    axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    dim_x, dim_y = canonical_axis(axes[0], x.ndim), canonical_axis(axes[1], y.ndim)
+    if {x.shape[dim_x], y.shape[dim_y]} - {2, 3}:
+        raise ShapeError(f"cross needs vectors of 2 or 3 components, got {x.shape[dim_x]} and {y.shape[dim_y]}")
+    u = [index_in_dim(x, i, dim_x, keepdims=False) for i in range(x.shape[dim_x])]
+    v = [index_in_dim(y, i, dim_y, keepdims=False) for i in range(y.shape[dim_y])]
+    third = u[0] * v[1] - u[1] * v[0]  # type: ignore[operator]  # operators are attached
+    if len(u) == len(v) == 2:
+        return third
+    u, v = ([*w, w[0] * 0] if len(w) == 2 else w for w in (u, v))
+    parts = [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], third]
+    place = canonical_axis(axes[2], parts[0].ndim + 1)
+    return concatenate([expand_dims(as_value(p), (place,)) for p in parts], place)
