@@ -23,12 +23,15 @@ from volta_fn.errors import VoltaError
 
 Rule = Callable[..., Any]
 
+#: Answers remembered per primitive before all are forgotten.
+_CACHE_LIMIT = 4096
+
 
 class Primitive:
     """An instruction and its rules. Creating one registers it under its name."""
 
     __slots__ = (
-        "abstract", "arity", "batch", "domain", "dtypes", "effectful", "eager", "evaluate", "inplace", "jvp", "linear", "multiple_results",
+        "_results", "abstract", "arity", "batch", "derivatives", "domain", "dtypes", "effectful", "eager", "evaluate", "expand", "inplace", "jvp", "linear", "multiple_results",
         "name", "partial_eval", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
@@ -50,11 +53,14 @@ class Primitive:
             raise VoltaError(f"a primitive named {name!r} exists already")
         self.name = name
         self.abstract = abstract
+        self._results: dict[Any, Any] = {}
         self.evaluate = evaluate
         self.jvp = jvp
         self.transpose = transpose
         self.batch = batch
         self.partial_eval: Rule | None = None
+        #: For macros, which no trace processes: the function, of other primitives, that each use stands for.
+        self.expand: Rule | None = None
         self.multiple_results = multiple_results
         #: An effect must happen even if nobody uses the result (callbacks).
         self.effectful = effectful
@@ -69,11 +75,24 @@ class Primitive:
         self.dtypes: frozenset[Any] | None = None
         #: Number of operands of an elementwise primitive (0: it is none).
         self.arity = 0
+        #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
+        self.derivatives: tuple[Rule | None, ...] = ()
         #: Argument positions in which an elementwise primitive is linear.
         self.linear: tuple[int, ...] = ()
         #: Evaluated kernels by (params, operand types), kept by the driver; bounded.
         self.eager: dict[Any, Any] = {}
         PRIMITIVES[name] = self
+
+    def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
+        """What `abstract` says, remembered: tracing asks the same questions over and over."""
+        key = (avals, *params.items()) if params else avals
+        found = self._results.get(key)
+        if found is None:
+            found = self.abstract(*avals, **params)
+            if len(self._results) >= _CACHE_LIMIT:
+                self._results.clear()
+            self._results[key] = found
+        return found
 
     def __repr__(self) -> str:
         return self.name

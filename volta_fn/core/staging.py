@@ -97,7 +97,7 @@ class JaxprTrace(Trace):
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Append an equation and return tracers for its results."""
-        avals = primitive.abstract(*[a.aval for a in args], **params)
+        avals = primitive.result_avals(tuple([a.aval for a in args]), params)
         invars = [self.atom(a) for a in args]
         position = current_position.get() or user_code_position()
         if primitive.multiple_results:
@@ -163,7 +163,8 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
         for eqn in jaxpr.eqns:
             current_position.set(eqn.position)
             values = [v.val if type(v) is Literal else env[v] for v in eqn.invars]  # type: ignore[index]  # mypy keeps the union
-            result = process(eqn.primitive, values, eqn.params)
+            expand = eqn.primitive.expand
+            result = process(eqn.primitive, values, eqn.params) if expand is None else expand(*values, **eqn.params)
             if eqn.primitive.multiple_results:
                 env.update(zip(eqn.outvars, result, strict=True))
             else:

@@ -100,6 +100,7 @@ def elementwise(
         primitive.transpose = _transpose_from(primitive, derivatives, linear)
     primitive.linear = linear
     primitive.arity = len(derivatives)
+    primitive.derivatives = tuple(derivatives)
     primitive.domain = domain
     primitive.dtypes = operands
     function = _strict_function(primitive, len(derivatives))

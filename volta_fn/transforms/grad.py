@@ -202,6 +202,9 @@ def _partial(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int
 
 
 def _check_inputs(chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
+    leaves = tree.leaves(chosen)
+    if not holomorphic and all(isinstance(x, Array) and x.dtype in dtypes.FLOATS for x in leaves):
+        return
     for path, leaf in tree.leaves_with_path(list(chosen)):
         dtype = as_value(leaf).dtype
         where = f"argument {path[0].idx}{tree.keystr(path[1:])} of {name}" if path else name

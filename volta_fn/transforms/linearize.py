@@ -12,12 +12,13 @@ from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.staging import JaxprBuilder, current_position, eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import Trace, Tracer, current_trace, pop_trace, push_trace
+from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, pop_trace, push_trace
 from volta_fn.source import user_code_position
-from volta_fn.transforms.jvp import jvp_flat
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat
+from volta_fn.transforms.tangent import has_tangent_form, tangent_p
 
 
 class LinearTracer(Tracer):
@@ -81,13 +82,66 @@ class LinearTrace(Trace):
 
     def record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Append an equation to the recorded program."""
-        avals = primitive.abstract(*[a.aval for a in args], **params)
+        avals = primitive.result_avals(tuple([a.aval for a in args]), params)
         several = primitive.multiple_results
         outvars = [Var(a) for a in avals] if several else [Var(avals)]
-        position = current_position.get() or user_code_position()
-        self.builder.eqns.append(Equation(primitive, [self.atom(a) for a in args], outvars, params, position))
+        self.builder.eqns.append(Equation(primitive, [self.atom(a) for a in args], outvars, params, self.position()))
         outs = tuple([LinearTracer(self, v) for v in outvars])
         return outs if several else outs[0]
+
+
+    def position(self) -> Position | None:
+        """The user's line; looked up only while a program is written, since eager differentiation has no use for it."""
+        return current_position.get() or (user_code_position() if isinstance(self.parent, JaxprTrace) else None)
+
+
+class LinearizeTrace(JVPTrace):
+    """Forward differentiation whose tangents are unknowns of a `LinearTrace`, its parent.
+
+    Differentiating eagerly, it records elementwise operations as single `tangent` equations. While a program is written it does not:
+    the derivative's own primitives are what later passes should see.
+    """
+
+    __slots__ = ("eager", "linear")
+
+    def __init__(self, linear: LinearTrace, name: str) -> None:
+        super().__init__(linear, name)
+        self.linear = linear
+        self.eager = linear.parent is EVAL
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """The value with its tangent, by the short way where there is one."""
+        if not (self.eager and primitive.derivatives):
+            return super().process(primitive, args, params)
+        primals = [a.primal if type(a) is JVPTracer and a._trace is self else a for a in args]
+        if not has_tangent_form(primitive, primals):
+            return super().process(primitive, args, params)
+        active = tuple(
+            [
+                i
+                for i, a in enumerate(args)
+                if primitive.derivatives[i] is not None and type(a) is JVPTracer and a._trace is self
+            ]
+        )
+        token = push_trace(EVAL)
+        try:
+            out = EVAL.process(primitive, primals, params)
+        finally:
+            pop_trace(token)
+        if not active:
+            return out
+        return JVPTracer(self, out, self._record_tangent(primitive, params, active, args, primals, out))
+
+    def _record_tangent(
+        self, primitive: Primitive, params: dict[str, Any], active: tuple[int, ...], args: Sequence[Any], primals: Sequence[Array], out: Array
+    ) -> LinearTracer:
+        atom = self.linear.builder.atom
+        invars: list[Atom] = [args[i].tangent.var for i in active]
+        invars += [atom(out), *[atom(p) for p in primals]]
+        var = Var(out.aval.strip_weak_type())
+        settings = {"of": primitive, "active": active, "settings": tuple(params.items())}
+        self.linear.builder.eqns.append(Equation(tangent_p, invars, [var], settings))
+        return LinearTracer(self.linear, var)
 
 
 def linearize_flat(
@@ -103,7 +157,7 @@ def linearize_flat(
     tangents = [trace.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
     token = push_trace(trace)
     try:
-        outs, rates = jvp_flat(function, primals, tangents, name)
+        outs, rates = jvp_flat(function, primals, tangents, name, LinearizeTrace(trace, name))
         depends = [type(t) is not Zero for t in rates]
         outvars = [trace.atom(t) for t in rates if type(t) is not Zero]
     finally:
@@ -147,12 +201,3 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     waiting_jaxpr = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     closed.cache[key] = (known_jaxpr, waiting_jaxpr, out_unknown)
     return closed.cache[key]
-
-
-def dependence(jaxpr: Jaxpr, inputs: Sequence[bool]) -> set[Var]:
-    """The variables that depend on the marked inputs."""
-    marked = {v for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
-    for eqn in jaxpr.eqns:
-        if any(type(v) is not Literal and v in marked for v in eqn.invars):
-            marked.update(eqn.outvars)
-    return marked

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
-from volta_fn.core.primitive import PRIMITIVES, Linear, Zero
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var
+from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import current_position, trace_to_jaxpr
-from volta_fn.core.trace import bind, current_trace
+from volta_fn.core.trace import current_trace
 from volta_fn.errors import GradientError
-from volta_fn.primitives.joining import instantiate
-from volta_fn.transforms.linearize import dependence
+from volta_fn.primitives.arithmetic import add
 
 
 def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -21,69 +20,72 @@ def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[An
     A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated forward first.
     """
     jaxpr = closed.jaxpr
-    linear_vars = dependence(jaxpr, linear)
-    env: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    env.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
-    token = current_position.set(None)
+    #: The variables with values: a variable is linear if and only if it is not among them.
+    known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    if not all(linear):
+        known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+    token = current_position.set(current_position.get())
     try:
-        _evaluate_known(closed, linear_vars, env)
-        return _walk_back(closed, linear, linear_vars, env, cotangents)
+        _evaluate_known(jaxpr, known)
+        pending = _walk_back(jaxpr, known, cotangents)
     finally:
         current_position.reset(token)
-
-
-def _evaluate_known(closed: ClosedJaxpr, linear_vars: set[Var], env: dict[Var, Any]) -> None:
-    process = current_trace().process
-    for eqn in closed.jaxpr.eqns:
-        if any(v in linear_vars for v in eqn.outvars):
-            continue
-        current_position.set(eqn.position)
-        result = process(eqn.primitive, [_read(env, v) for v in eqn.invars], eqn.params)
-        env.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
-
-
-def _read(env: dict[Var, Any], atom: Atom) -> Any:
-    return atom.val if type(atom) is Literal else env[atom]  # type: ignore[index]  # mypy keeps the union
-
-
-def _walk_back(
-    closed: ClosedJaxpr, linear: Sequence[bool], linear_vars: set[Var], env: dict[Var, Any], cotangents: Sequence[Any]
-) -> list[Any]:
-    jaxpr = closed.jaxpr
-    add = PRIMITIVES["add"]
-    pending: dict[Var, Any] = {}
-
-    def accumulate(atom: Atom, cotangent: Any) -> None:
-        if cotangent is None or type(cotangent) is Zero or atom not in linear_vars:
-            return
-        before = pending.get(atom)  # type: ignore[arg-type]  # literals are never linear
-        pending[atom] = cotangent if before is None else bind(add, before, cotangent)  # type: ignore[index]  # as above
-
-    for out, cotangent in zip(jaxpr.outvars, cotangents, strict=True):
-        accumulate(out, cotangent)
-    for eqn in reversed(jaxpr.eqns):
-        if not any(v in linear_vars for v in eqn.outvars):
-            continue
-        given = [pending.pop(v, None) for v in eqn.outvars]
-        if all(c is None for c in given):
-            continue
-        if eqn.primitive.transpose is None:
-            raise GradientError(
-                f"the primitive {eqn.primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
-                "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
-            )
-        current_position.set(eqn.position)
-        args = [Linear(v.aval) if v in linear_vars else _read(env, v) for v in eqn.invars]
-        if eqn.primitive.multiple_results:
-            whole = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
-            results = eqn.primitive.transpose(whole, *args, **eqn.params)
-        else:
-            results = eqn.primitive.transpose(given[0], *args, **eqn.params)
-        for atom, cotangent in zip(eqn.invars, results, strict=True):
-            accumulate(atom, cotangent)
     return [
         None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
     ]
+
+
+def _evaluate_known(jaxpr: Jaxpr, known: dict[Var, Any]) -> None:
+    process = current_trace().process
+    for eqn in jaxpr.eqns:
+        for atom in eqn.invars:
+            if atom not in known and type(atom) is not Literal:
+                break
+        else:
+            current_position.set(eqn.position)
+            result = process(eqn.primitive, [_read(known, v) for v in eqn.invars], eqn.params)
+            known.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
+
+
+def _read(known: dict[Var, Any], atom: Atom) -> Any:
+    return atom.val if type(atom) is Literal else known[atom]  # type: ignore[index]  # mypy keeps the union
+
+
+def _accumulate(pending: dict[Var, Any], known: dict[Var, Any], atom: Atom, cotangent: Any) -> None:
+    if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
+        return
+    before = pending.get(atom)  # type: ignore[arg-type]  # mypy keeps the union
+    pending[atom] = cotangent if before is None else add(before, cotangent)  # type: ignore[index]  # as above
+
+
+def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+    """Cotangents of the linear inputs, by running the linear equations in reverse."""
+    pending: dict[Var, Any] = {}
+    for out, cotangent in zip(jaxpr.outvars, cotangents, strict=True):
+        _accumulate(pending, known, out, cotangent)
+    for eqn in reversed(jaxpr.eqns):
+        given = [pending.pop(v, None) for v in eqn.outvars]
+        if given[0] is None and all(c is None for c in given):
+            continue
+        primitive = eqn.primitive
+        if primitive.transpose is None:
+            raise GradientError(
+                f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
+                "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
+            )
+        current_position.set(eqn.position)
+        args = [
+            atom.val if type(atom) is Literal else known[atom] if atom in known else Linear(atom.aval)  # type: ignore[index]  # as above
+            for atom in eqn.invars
+        ]
+        if primitive.multiple_results:
+            whole = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
+            results = primitive.transpose(whole, *args, **eqn.params)
+        else:
+            results = primitive.transpose(given[0], *args, **eqn.params)
+        for atom, cotangent in zip(eqn.invars, results, strict=True):
+            _accumulate(pending, known, atom, cotangent)
+    return pending
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
@@ -108,8 +110,3 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
     result = trace_to_jaxpr(run, [*known_avals, *ct_avals], "backward")
     closed.cache[key] = (result, list(nonzero_out))
     return closed.cache[key]
-
-
-def materialize(cotangents: Sequence[Any]) -> list[Array]:
-    """Cotangents as arrays, zeros included."""
-    return [instantiate(c) for c in cotangents]
