@@ -1,0 +1,164 @@
+"""Train a small convolutional network on real handwritten digits, with nothing but functions: `grad`, `jit` and ten lines of Adam.
+
+    python examples/digits.py               # scikit-learn's 8×8 scans, a few seconds
+    python examples/digits.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
+
+The parameters are a dictionary of immutable arrays. A training step is a pure function from (parameters, optimizer state, batch)
+to new ones; `jit` compiles it once, and the loop only calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import lax, nn, random
+
+Params = dict[str, vf.Array]
+Dataset = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # training images and labels, held-out images and labels
+LAYOUT = ("NHWC", "HWIO", "NHWC")  # images by row, column and channel
+
+
+def read_digits() -> Dataset:
+    """The 1,797 digits that scikit-learn ships, shuffled with a fixed seed; every fifth is held out."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    images, labels = (images[order].reshape(-1, 8, 8, 1) / 16).astype(np.float32), labels[order].astype(np.int32)
+    held_out = np.arange(len(images)) % 5 == 0
+    return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
+
+
+def read_idx(folder: Path, name: str) -> np.ndarray:
+    """One IDX file of bytes: two zeros, the type (8), the rank, the sizes as big-endian int32, the data."""
+    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
+    if path is None:
+        raise SystemExit(f"{folder} holds neither {name} nor {name}.gz; --data wants the folder of MNIST's four IDX files")
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rank = content[3]
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(content, ">i4", rank, offset=4))
+
+
+def read_mnist(folder: Path) -> Dataset:
+    """MNIST's 60,000 training and 10,000 test images."""
+    images = lambda name: read_idx(folder, f"{name}-images-idx3-ubyte")[..., None].astype(np.float32) / 255
+    labels = lambda name: read_idx(folder, f"{name}-labels-idx1-ubyte").astype(np.int32)
+    return images("train"), labels("train"), images("t10k"), labels("t10k")
+
+
+def init(key: vf.Array, side: int) -> Params:
+    """He-initialised weights for images of `side`×`side` pixels, and zero biases."""
+    shapes = {"conv1": (3, 3, 1, 16), "conv2": (3, 3, 16, 32), "dense1": ((side // 4) ** 2 * 32, 128), "dense2": (128, 10)}
+    he = nn.initializers.he_normal()
+    weights = {name: he(k, shape) for k, (name, shape) in zip(random.split(key, len(shapes)), shapes.items(), strict=True)}
+    biases = {f"{name}_bias": jnp.zeros(shape[-1]) for name, shape in shapes.items()}
+    return weights | biases
+
+
+def convolve(params: Params, name: str, x: vf.Array) -> vf.Array:
+    """A 3×3 convolution, ReLU, and the maximum over 2×2 windows."""
+    x = lax.conv_general_dilated(x, params[name], window_strides=(1, 1), padding="SAME", dimension_numbers=LAYOUT)
+    x = nn.relu(x + params[f"{name}_bias"])
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def network(params: Params, images: vf.Array) -> vf.Array:
+    """Log-probabilities of the ten digits."""
+    x = convolve(params, "conv2", convolve(params, "conv1", images))
+    x = nn.relu(x.reshape(len(x), -1) @ params["dense1"] + params["dense1_bias"])
+    return nn.log_softmax(x @ params["dense2"] + params["dense2_bias"])
+
+
+def loss(params: Params, images: vf.Array, labels: vf.Array) -> vf.Array:
+    """Mean cross-entropy."""
+    return -jnp.mean(jnp.take_along_axis(network(params, images), labels[:, None], axis=1))
+
+
+class Adam(NamedTuple):
+    """Running means of the gradient and of its square (Kingma & Ba 2015), and the number of steps taken."""
+
+    first: Params
+    second: Params
+    count: vf.Array
+
+
+def adam(params: Params, state: Adam, grads: Params, rate: vf.Array) -> tuple[Params, Adam]:
+    """One step of Adam at learning rate `rate`."""
+    count = state.count + 1
+    first = vf.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.first, grads)
+    second = vf.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state.second, grads)
+    rate = rate * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+    return vf.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + 1e-8), params, first, second), Adam(first, second, count)
+
+
+@vf.jit
+def step(params: Params, state: Adam, images: vf.Array, labels: vf.Array, rate: vf.Array) -> tuple[Params, Adam, vf.Array]:
+    """One step of training; also the batch's loss."""
+    value, grads = vf.value_and_grad(loss)(params, images, labels)
+    return *adam(params, state, grads, rate), value
+
+
+@vf.jit
+def correct(params: Params, images: vf.Array, labels: vf.Array) -> vf.Array:
+    """How many images are classified rightly."""
+    return jnp.sum(jnp.argmax(network(params, images), axis=1) == labels)
+
+
+def accuracy(params: Params, images: np.ndarray, labels: np.ndarray, batch: int = 500) -> float:
+    """The share of images that are classified rightly."""
+    starts = range(0, len(images), batch)
+    return sum(int(correct(params, images[i : i + batch], labels[i : i + batch])) for i in starts) / len(images)
+
+
+def train(data: Dataset, *, epochs: int, batch: int, rate: float, seed: int) -> Params:
+    """Train from scratch, the learning rate falling along a cosine, and show the progress."""
+    images, labels, held_out_images, held_out_labels = data
+    init_key, shuffle_key = random.split(random.key(seed))
+    params = init(init_key, images.shape[1])
+    zeros = vf.tree.map(jnp.zeros_like, params)
+    state = Adam(zeros, zeros, jnp.int32(0))
+    rates = rate * 0.5 * (1 + np.cos(np.linspace(0, np.pi, epochs * (len(images) // batch), dtype=np.float32)))
+    report = TextColumn("{task.fields[report]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), report)
+    with Progress(*columns) as progress:
+        bar = progress.add_task("training", total=len(rates), report="")
+        for epoch in range(epochs):
+            order = np.asarray(random.permutation(random.fold_in(shuffle_key, epoch), len(images)))
+            for number in range(len(images) // batch):
+                rows = order[number * batch : (number + 1) * batch]
+                params, state, value = step(params, state, images[rows], labels[rows], rates[epoch * (len(images) // batch) + number])
+                if number % 10 == 0:
+                    progress.update(bar, report=f"loss {float(value):.4f}")
+                progress.advance(bar)
+            share = accuracy(params, held_out_images, held_out_labels)
+            progress.update(bar, description=f"epoch {epoch + 1}/{epochs}: {share:.2%} of held-out digits right")
+    return params
+
+
+def main() -> None:
+    """Read the command line, train, report."""
+    parser = argparse.ArgumentParser(description="Train a small convolutional network on handwritten digits.")
+    parser.add_argument("--data", type=Path, help="folder with MNIST's four IDX files (.gz or plain); default: scikit-learn's digits")
+    parser.add_argument("--epochs", type=int, help="passes over the training images (default 15, or 3 with --data)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and shuffling (default 0)")
+    options = parser.parse_args()
+    data = read_mnist(options.data) if options.data else read_digits()
+    settings = {"epochs": 3, "batch": 100, "rate": 2e-3} if options.data else {"epochs": 15, "batch": 32, "rate": 2e-3}
+    settings["epochs"] = options.epochs or settings["epochs"]
+    start = time.perf_counter()
+    params = train(data, **settings, seed=options.seed)
+    share = accuracy(params, data[2], data[3])
+    print(f"{share:.2%} of {len(data[2]):,} held-out digits classified rightly after {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

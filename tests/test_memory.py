@@ -1,0 +1,81 @@
+"""Nothing grows with use, long programs need no deep stack, and convolution never builds its patches whole."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from benchmarks import memory
+from volta_fn import lax
+
+EQUATIONS = 100_000
+
+
+def growth(work: Callable[[], object], times: int, warm_up: int) -> int:
+    """Bytes that stay allocated after `work` was done `times` more times."""
+    for _ in range(warm_up):
+        work()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(times):
+            work()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_ten_thousand_jitted_calls_leave_memory_flat() -> None:
+    step = vf.jit(lambda params, x: vf.tree.map(lambda p: p - 0.1 * jnp.sum(x) * p, params))
+    params, x = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, jnp.ones(4)
+    assert growth(lambda: step(params, x), times=10_000, warm_up=100) < 10_000  # less than a byte a call
+
+
+def test_a_thousand_fresh_traces_leave_memory_flat() -> None:
+    x = jnp.ones(4)
+    assert growth(lambda: vf.jit(lambda x: jnp.sin(x) * 2.0 + jnp.sum(x))(x), times=1000, warm_up=50) < 20_000
+
+
+def test_a_thousand_fresh_gradients_leave_memory_flat() -> None:
+    x = jnp.ones(4)
+    body = lambda c, row: (jnp.tanh(c * row), None)
+    assert growth(lambda: vf.grad(lambda x: lax.scan(body, 1.0, x)[0])(x), times=300, warm_up=20) < 20_000
+    assert growth(lambda: vf.vmap(vf.grad(lambda x: jnp.sin(x) ** 2))(x), times=700, warm_up=20) < 20_000
+
+
+def long_program(x: vf.Array) -> vf.Array:
+    """A chain of EQUATIONS equations, whose value is x · 1.00001^EQUATIONS / 2^…, kept near 1."""
+    for _ in range(EQUATIONS // 2):
+        x = x * 1.00002
+        x = x - 1e-5
+    return x
+
+
+def test_a_program_of_100_000_equations_traces_runs_and_differentiates() -> None:
+    x = jnp.asarray(np.linspace(0.5, 1.5, 3))
+    assert x.dtype == np.float64
+    slope = 1.00002 ** (EQUATIONS // 2)
+    value = slope * np.asarray(x) - 1e-5 * (slope - 1) / 0.00002
+    compiled = vf.jit(long_program)
+    assert len(compiled.lower(x).jaxpr.eqns) == EQUATIONS
+    np.testing.assert_allclose(compiled(x), value, rtol=1e-9)
+    gradient = vf.jit(vf.grad(lambda x: jnp.sum(long_program(x))))
+    np.testing.assert_allclose(gradient(x), np.full(3, slope), rtol=1e-9)
+
+
+def test_the_convolution_layer_stays_within_its_memory() -> None:
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
+    side, channels = memory.SIDE, memory.CHANNELS
+    x, ct = draw(memory.BATCH, channels, side, side), draw(memory.BATCH, channels, side, side)
+    w = draw(channels, channels, memory.TAPS, memory.TAPS)
+    extra, produced, _ = memory.beyond(vf.jit(memory.both), x, w, ct)
+    assert produced == 2 * x.nbytes + w.nbytes
+    assert extra < memory.BOUND
