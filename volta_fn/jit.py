@@ -71,18 +71,35 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     compute = device.backend.kernel(primitive, avals, params)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
-    return _one_result(compute, array_spec(out_avals, device))
+    return _one_result(compute, array_spec(out_avals, device), len(args))
 
 
-def _one_result(compute: Callable[..., Any], spec: ArraySpec) -> Callable[..., Any]:
-    def run(*args: Any) -> ConcreteArray:
+def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
+    """A kernel with one result as a function of arrays; written out for one and two operands, where every call counts."""
+
+    def unary(x: Any) -> ConcreteArray:
+        try:
+            return ConcreteArray(_solid(compute(x._buffer)), spec)
+        except Exception:
+            _check_not_donated((x,))
+            raise
+
+    def binary(x: Any, y: Any) -> ConcreteArray:
+        try:
+            return ConcreteArray(_solid(compute(x._buffer, y._buffer)), spec)
+        except Exception:
+            _check_not_donated((x, y))
+            raise
+
+    def nary(*args: Any) -> ConcreteArray:
         try:
             return ConcreteArray(_solid(compute(*[a._buffer for a in args])), spec)
         except Exception:
             _check_not_donated(args)
             raise
 
-    return run
+    forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
+    return forms.get(arity, nary)
 
 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.numpy.program import compile_plan
-from volta_fn.backends.numpy.quiet import quietly
+from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.device import Device, register_platform
 from volta_fn.core.jaxpr import ClosedJaxpr
@@ -66,25 +66,11 @@ class NumpyBackend:
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
-        compute = make_kernel(primitive, avals, params)
-        if primitive.effectful or primitive.name in STRUCTURED:
-            return _loudly_safe(compute)
-        return partial(quietly, compute)
+        return silenced(make_kernel(primitive, avals, params), len(avals))
 
     def compile(self, plan: Plan) -> Program:
         """A plan as a function (donate, *buffers) -> buffers."""
-        program = compile_plan(plan, make_kernel)
-        return _loudly_safe(program) if plan.effectful else partial(quietly, program)
-
-
-def _loudly_safe(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Warnings off by NumPy's own context manager: for programs that call back into user code, which must see its own context."""
-
-    def run(*args: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*args)
-
-    return run
+        return silenced(compile_plan(plan, make_kernel), 1 + len(plan.inputs))
 
 
 register_platform("cpu", lambda: [Device("cpu", 0, "cpu", NumpyBackend())])
