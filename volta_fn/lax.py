@@ -39,6 +39,12 @@ from volta_fn.primitives.complex_parts import conj as conj
 from volta_fn.primitives.complex_parts import imag as imag
 from volta_fn.primitives.complex_parts import real as real
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
+from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim as dynamic_index_in_dim
+from volta_fn.primitives.dynamic_slicing import dynamic_slice as dynamic_slice
+from volta_fn.primitives.dynamic_slicing import dynamic_slice_in_dim as dynamic_slice_in_dim
+from volta_fn.primitives.dynamic_slicing import dynamic_update_index_in_dim as dynamic_update_index_in_dim
+from volta_fn.primitives.dynamic_slicing import dynamic_update_slice as dynamic_update_slice
+from volta_fn.primitives.dynamic_slicing import dynamic_update_slice_in_dim as dynamic_update_slice_in_dim
 from volta_fn.primitives.exponential import cbrt as cbrt
 from volta_fn.primitives.exponential import digamma as digamma
 from volta_fn.primitives.exponential import erf as erf
@@ -54,6 +60,11 @@ from volta_fn.primitives.exponential import log2 as log2
 from volta_fn.primitives.exponential import logistic as logistic
 from volta_fn.primitives.exponential import rsqrt as rsqrt
 from volta_fn.primitives.exponential import sqrt as sqrt
+from volta_fn.primitives.gather import gather as gather
+from volta_fn.primitives.gather import index_take as index_take
+from volta_fn.primitives.indexing import GatherDimensionNumbers as GatherDimensionNumbers
+from volta_fn.primitives.indexing import GatherScatterMode as GatherScatterMode
+from volta_fn.primitives.indexing import ScatterDimensionNumbers as ScatterDimensionNumbers
 from volta_fn.primitives.joining import concatenate as concatenate
 from volta_fn.primitives.joining import pad as pad
 from volta_fn.primitives.movement import broadcast as broadcast
@@ -72,6 +83,12 @@ from volta_fn.primitives.reduction import reduce_or as reduce_or
 from volta_fn.primitives.reduction import reduce_prod as reduce_prod
 from volta_fn.primitives.reduction import reduce_sum as reduce_sum
 from volta_fn.primitives.reduction import reduce_xor as reduce_xor
+from volta_fn.primitives.scatter import scatter as scatter
+from volta_fn.primitives.scatter import scatter_add as scatter_add
+from volta_fn.primitives.scatter import scatter_max as scatter_max
+from volta_fn.primitives.scatter import scatter_min as scatter_min
+from volta_fn.primitives.scatter import scatter_mul as scatter_mul
+from volta_fn.primitives.scatter import scatter_sub as scatter_sub
 from volta_fn.primitives.selection import clamp as clamp
 from volta_fn.primitives.selection import select as select
 from volta_fn.primitives.selection import select_n as select_n

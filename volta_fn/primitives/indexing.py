@@ -1,4 +1,4 @@
-"""What gather and scatter mean: the numbering of their dimensions, and what an index out of range does.
+"""The common language of gather and scatter: the numbering of their dimensions, and what an index out of range does.
 
 Jargon. A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
 out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
@@ -9,7 +9,13 @@ dimension holds the vector of coordinates of one window; its other dimensions ar
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
+
+from volta_fn import dtypes
+from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 
 class GatherDimensionNumbers(NamedTuple):
@@ -57,3 +63,69 @@ class GatherScatterMode(enum.Enum):
     FILL_OR_DROP = "fill_or_drop"
     #: The caller promises that there is none. A broken promise reads as CLIP and writes as FILL_OR_DROP.
     PROMISE_IN_BOUNDS = "promise_in_bounds"
+
+    @staticmethod
+    def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
+        """The mode called "clip", "fill" or "drop", or "promise_in_bounds"; None means FILL_OR_DROP; a mode is itself.
+
+        Raises `ArgumentError` if there is no mode of that name.
+
+        >>> GatherScatterMode.from_any("drop").name
+        'FILL_OR_DROP'
+        """
+        if isinstance(mode, GatherScatterMode):
+            return mode
+        if mode not in _MODES:
+            raise ArgumentError(f"mode must be 'clip', 'fill', 'drop', 'promise_in_bounds', a GatherScatterMode or None, got {mode!r}")
+        return _MODES[mode]
+
+
+_MODES: dict[str | None, GatherScatterMode] = {
+    None: GatherScatterMode.FILL_OR_DROP,
+    "clip": GatherScatterMode.CLIP,
+    "fill": GatherScatterMode.FILL_OR_DROP,
+    "drop": GatherScatterMode.FILL_OR_DROP,
+    "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+}
+
+
+def check_numbers(
+    name: str, operand: ShapedArray, indices: ShapedArray, numbers: GatherDimensionNumbers, slice_sizes: Shape, index_name: str
+) -> None:
+    """Raise `ShapeError` or `DTypeError` unless the numbers describe windows of `slice_sizes` of the operand, found by `indices`."""
+    given = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
+
+    def require(condition: bool, demand: str) -> None:
+        if not condition:
+            raise ShapeError(f"{name}: {demand}; got {given}")
+
+    if indices.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"{name}: {index_name} must be integers, got {indices}; convert them with lax.convert_element_type")
+    require(indices.ndim > 0, f"{index_name} needs a last dimension that holds the index vectors (reshape to (…, 1) for scalar indices)")
+    collapsed, addressed, batching = numbers.collapsed_slice_dims, numbers.start_index_map, numbers.operand_batching_dims
+    partners = numbers.start_indices_batching_dims
+    require(_increase(collapsed, operand.ndim), "collapsed (inserted) dims must increase and be dimensions of the operand")
+    require(_increase(batching, operand.ndim), "operand_batching_dims must increase and be dimensions of the operand")
+    require(_increase(sorted(addressed), operand.ndim), "the dimensions that index vectors address must differ and be the operand's")
+    require(indices.shape[-1] == len(addressed), f"the last dimension of {index_name} must have one entry per addressed dimension")
+    require(not {*collapsed, *addressed} & {*batching}, "a batching dimension can be neither addressed nor collapsed (inserted)")
+    require(_increase(sorted(partners), indices.ndim - 1), f"the batching dims of {index_name} must differ and exclude its last dimension")
+    require(
+        [operand.shape[d] for d in batching] == [indices.shape[d] for d in partners],
+        f"operand_batching_dims and the batching dims of {index_name} must pair up and have equal sizes",
+    )
+    require(len(slice_sizes) == operand.ndim, "a window needs one size per dimension of the operand")
+    require(all(0 <= s <= n for s, n in zip(slice_sizes, operand.shape, strict=True)), "a window must fit into the operand")
+    require(all(slice_sizes[d] == 1 for d in collapsed), "windows must have size 1 along collapsed (inserted) dimensions")
+    require(all(slice_sizes[d] == min(1, operand.shape[d]) for d in batching), "windows must have size 1 along batching dimensions")
+
+
+def _increase(dims: Sequence[int], limit: int) -> bool:
+    """Whether the dims are different, in order, and lie in [0, limit)."""
+    return all(a < b for a, b in pairwise((-1, *dims, limit)))
+
+
+def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...]:
+    """The same dims once a new dimension stands in front of all, which joins them as `lead` if that is given."""
+    later = tuple([d + 1 for d in dims])
+    return later if lead is None else (lead, *later)

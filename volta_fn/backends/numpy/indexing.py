@@ -8,6 +8,7 @@ the operand. The starts of a call are one integer array, (addressed dimensions, 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -66,12 +67,14 @@ def scatter(
     *,
     dimension_numbers: ScatterDimensionNumbers,
     mode: GatherScatterMode,
-    combine: str,
+    unique_indices: bool = False,
+    combine: str = "set",
 ) -> np.ndarray:
     """The operand with ``updates`` combined into its windows at ``indices``, in the order of the indices.
 
     ``combine`` is "set" (of several updates of one element the last one stays), "add", "mul", "min" or "max"; float16 and bfloat16
-    combine in float32. Under CLIP an invalid window moves to the nearest valid place, otherwise its update is dropped.
+    combine in float32. Under CLIP an invalid window moves to the nearest valid place, otherwise its update is dropped. ``unique_indices``
+    promises that no two windows overlap, from which nothing is gained here.
     """
     numbers = dimension_numbers
     dims = numbers.operand_batching_dims + numbers.scatter_dims_to_operand_dims
@@ -94,11 +97,14 @@ def scatter(
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     out = np.array(operand, dtype=wide, order="C")
     windows = windows.astype(wide, copy=False)
-    if math.prod(sizes) >= _LARGE_WINDOW:
+    if math.prod(sizes) >= _LARGE_WINDOW or len(windows) == 1:
         _combine_windows(_COMBINE[combine], _windows(out, dims, sizes, absent), starts, windows)
     elif windows.size:
         _combine_elements(_COMBINE[combine], out, dims, sizes, starts, windows)
     return out.astype(operand.dtype, copy=False)
+
+
+scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, combine=how) for how in _COMBINE)
 
 
 def dynamic_slice(operand: np.ndarray, *start_indices: np.ndarray, slice_sizes: Dims) -> np.ndarray:
