@@ -1,1 +1,16 @@
-"""Samples of every primitive, by family."""
+"""Samples of every primitive, by family: each module holds a list `SAMPLES`, except `sample`, which says what a sample is."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from tests.samples.sample import Sample
+
+
+def all_samples() -> Iterator[Sample]:
+    """Every sample of every family."""
+    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+        if module != "sample":
+            yield from importlib.import_module(f"{__name__}.{module}").SAMPLES

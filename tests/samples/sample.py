@@ -151,7 +151,7 @@ class Sample:
     differentiable: tuple[int, ...] | None = None
     #: Whether the derivative can be differentiated again.
     second_order: bool = True
-    #: Whether derivatives for complex arguments are checked: complex derivatives where `holomorphic`, else the real-linear ones.
+    #: Whether derivatives by complex arguments are checked (where complex128 is among the dtypes).
     complex_derivative: bool = True
     #: Positions in each of which the call is linear, the others fixed: its transpose is checked there.
     linear: tuple[int, ...] = ()

@@ -1,0 +1,32 @@
+"""Laws: what must hold for every primitive, as functions of a sample that raise AssertionError where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.laws.batching import vmap_is_a_loop, vmap_of_derivatives_is_a_loop
+from tests.laws.derivatives import derivatives_keep_dtypes, first_derivatives_hold, second_derivatives_hold
+from tests.laws.staging import gradient_under_jit_is_eager, jaxpr_is_true, jit_is_eager
+from tests.laws.transposition import transpose_is_adjoint
+from tests.laws.values import values_agree
+from tests.samples.sample import Sample
+from volta_fn import dtypes
+
+Law = Callable[[Sample], None]
+
+
+def laws_for(sample: Sample) -> list[Law]:
+    """The laws that a sample is subject to."""
+    laws: list[Law] = [values_agree, jit_is_eager, jaxpr_is_true]
+    differentiable = sample.wrt and any(dtypes.as_dtype(d) in dtypes.INEXACT for d in sample.dtypes)
+    if sample.vmap and sample.args:
+        laws.append(vmap_is_a_loop)
+    if differentiable:
+        laws += [first_derivatives_hold, derivatives_keep_dtypes, gradient_under_jit_is_eager]
+    if differentiable and sample.second_order:
+        laws.append(second_derivatives_hold)
+    if differentiable and sample.vmap:
+        laws.append(vmap_of_derivatives_is_a_loop)
+    if sample.linear:
+        laws.append(transpose_is_adjoint)
+    return laws

@@ -1,0 +1,45 @@
+"""The law of transposition: a call that is linear in an argument can be run backwards there, without differentiating first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.laws.common import C128, F64, arrays, draw, host, random_like, wide
+from tests.samples.sample import Sample
+from volta_fn import dtypes, tree
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.primitives.joining import instantiate
+from volta_fn.transforms.transpose import backward_pass
+
+
+def transpose_is_adjoint(sample: Sample) -> None:
+    """Re Σ c·(f(x) - f(0)) = Re Σ fᵀ(c)·x for each argument that the call is linear in, up to a constant that the others make."""
+    for dtype in (d for d in (F64, C128) if d.name in sample.dtypes):
+        inputs = draw(sample, dtype)
+        for position in sample.linear:
+            outs, cotangents, transposed = _transpose_at(sample, inputs, position)
+            forward = sum(float(np.sum(c * o).real) for c, o in zip(cotangents, outs, strict=True))
+            backward = float(np.sum(transposed * wide(inputs[position])).real)
+            scale = 1.0 + sum(float(np.sum(np.abs(c * o))) for c, o in zip(cotangents, outs, strict=True))
+            what = f"transpose of {sample} in {dtype.name} by argument {position}"
+            assert transposed.shape == inputs[position].shape, f"{what}: a result of shape {transposed.shape}"
+            assert abs(forward - backward) <= 1e-12 * scale, f"{what}: {backward} where {forward} was expected"
+
+
+def _transpose_at(sample: Sample, inputs: list[np.ndarray], position: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """The call's results (less those at zero), random cotangents, and what the transpose in one argument makes of those."""
+    given: list[Any] = list(arrays(inputs))
+
+    def flat(*args: Any) -> list[Any]:
+        return tree.leaves(sample.function(*args))
+
+    at_zero = [np.zeros_like(v) if i == position else v for i, v in enumerate(inputs)]
+    outs = [x - zero for x, zero in zip(host(flat(*given)), host(flat(*arrays(at_zero))), strict=True)]
+    rng = np.random.default_rng(11)
+    cotangents = [random_like(rng, o) for o in outs if o.dtype in dtypes.INEXACT]
+    closed = trace_to_jaxpr(flat, [a.aval for a in given])
+    linear = [i == position for i in range(len(given))]
+    found = backward_pass(closed, linear, [None if i == position else a for i, a in enumerate(given)], arrays(cotangents))
+    return outs, cotangents, host(instantiate(found[position]))[0]

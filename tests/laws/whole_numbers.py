@@ -1,0 +1,102 @@
+"""Elementwise operations on integers and bools in Python's unbounded integers, wrapped to the dtype at the end: an oracle free of NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+
+def _divide(x: int, y: int, bits: int) -> int:
+    """Rounded toward zero; -1 for a zero divisor."""
+    quotient = abs(x) // abs(y) if y else -1
+    return quotient if y == 0 or (x < 0) == (y < 0) else -quotient
+
+
+def _remainder(x: int, y: int, bits: int) -> int:
+    return x - y * _divide(x, y, bits) if y else x
+
+
+def _unsigned(x: int, bits: int) -> int:
+    return x % 2**bits
+
+
+def _power(x: int, y: int, bits: int) -> int:
+    """A negative power is the reciprocal, rounded toward zero."""
+    if y >= 0:
+        return pow(x, y, 2**bits)
+    return _divide(1, x, bits) if abs(x) == 1 else 0 if x else -1
+
+
+def _shifts_out(y: int, bits: int) -> bool:
+    """Whether a shift by `y` (read as unsigned) leaves no bit in place."""
+    return _unsigned(y, bits) >= bits
+
+
+#: name -> function of Python integers and the number of bits
+BY_PYTHON: dict[str, Callable[..., int]] = {
+    "neg": lambda x, bits: -x,
+    "add": lambda x, y, bits: x + y,
+    "sub": lambda x, y, bits: x - y,
+    "mul": lambda x, y, bits: x * y,
+    "div": _divide,
+    "rem": _remainder,
+    "sign": lambda x, bits: (x > 0) - (x < 0),
+    "abs": lambda x, bits: abs(x),
+    "max": lambda x, y, bits: max(x, y),
+    "min": lambda x, y, bits: min(x, y),
+    "pow": _power,
+    "integer_pow": lambda x, bits, y: _power(x, y, bits),
+    "clamp": lambda low, x, high, bits: min(max(x, low), high),
+    "eq": lambda x, y, bits: x == y,
+    "ne": lambda x, y, bits: x != y,
+    "lt": lambda x, y, bits: x < y,
+    "le": lambda x, y, bits: x <= y,
+    "gt": lambda x, y, bits: x > y,
+    "ge": lambda x, y, bits: x >= y,
+    "and": lambda x, y, bits: x & y,
+    "or": lambda x, y, bits: x | y,
+    "xor": lambda x, y, bits: x ^ y,
+    "not": lambda x, bits: ~x,
+    "shift_left": lambda x, y, bits: 0 if _shifts_out(y, bits) else x << _unsigned(y, bits),
+    "shift_right_logical": lambda x, y, bits: 0 if _shifts_out(y, bits) else _unsigned(x, bits) >> _unsigned(y, bits),
+    "shift_right_arithmetic": lambda x, y, bits: (-1 if x < 0 else 0) if _shifts_out(y, bits) else x >> _unsigned(y, bits),
+    "population_count": lambda x, bits: _unsigned(x, bits).bit_count(),
+    "clz": lambda x, bits: bits - _unsigned(x, bits).bit_length(),
+}
+
+
+def wrapped(value: int, dtype: np.dtype) -> int | bool:
+    """A Python integer as two's complement keeps it in a dtype."""
+    if dtype.kind == "b":
+        return bool(value & 1) if value < 0 else bool(value)
+    low = value % 2 ** (8 * dtype.itemsize)
+    return low - 2 ** (8 * dtype.itemsize) if dtype.kind == "i" and low >= 2 ** (8 * dtype.itemsize - 1) else low
+
+
+def by_python(name: str, **params: int) -> Callable[..., np.ndarray]:
+    """The named operation on arrays of integers or bools, element by element, in Python."""
+    function = BY_PYTHON[name]
+
+    def reference(*arrays: np.ndarray) -> np.ndarray:
+        dtype = arrays[0].dtype
+        bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize
+        stretched = np.broadcast_arrays(*arrays)
+        rows = zip(*[a.ravel().tolist() for a in stretched], strict=True)
+        results = [wrapped(int(function(*map(int, row), bits=bits, **params)), dtype) for row in rows]
+        return np.array(results, dtype).reshape(stretched[0].shape)
+
+    return reference
+
+
+def extremes(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A draw of small integers, of the dtype's bounds, and of anything between."""
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    info = np.iinfo(dtype)
+    small = rng.integers(max(info.min, -4), 5, shape).astype(dtype)
+    bounds = rng.choice(np.array([info.min, info.min + 1, info.max, info.max - 1], dtype), shape)
+    anything = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    kind = rng.integers(0, 3, shape) if math.prod(shape) else np.zeros(shape, int)
+    return np.select([kind == 0, kind == 1], [small, bounds], anything).astype(dtype)

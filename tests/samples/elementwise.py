@@ -1,0 +1,165 @@
+"""Samples of the elementwise primitives, derived from their declarations: arity, dtypes, domain. A new one needs no line here.
+
+Only three things cannot be derived: an oracle other than the declared NumPy function, parameters, and where complex numbers are safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from tests.laws.whole_numbers import BY_PYTHON, by_python, extremes
+from tests.samples.sample import Arg, Draw, Sample, uniform
+from volta_fn import dtypes as dt
+from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.trace import bind
+from volta_fn.primitives.declare import Domain
+
+#: Independent oracles for inexact dtypes, for primitives whose declared function is not NumPy's own.
+REFERENCES: dict[str, Callable[..., Any]] = {
+    "div": np.divide,
+    "rem": np.fmod,
+    "sign": lambda x: np.sign(x),
+    "round": lambda x: np.trunc(x + np.copysign(0.5, x)),
+    "nextafter": np.nextafter,
+    "pow": np.power,
+    "integer_pow": lambda x, *, y: x ** np.float64(y),
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "cbrt": np.cbrt,
+    "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
+    "erf_inv": scipy.special.erfinv,
+    "lgamma": scipy.special.gammaln,
+    "digamma": scipy.special.digamma,
+    "polygamma": lambda order, x: scipy.special.polygamma(order.astype(int), x),
+    "complex": lambda re, im: re + 1j * im,
+    "clamp": lambda low, x, high: np.clip(x, low, high),
+}
+
+#: Primitives with parameters, and which ones to sample.
+PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {"integer_pow": ({"y": 2}, {"y": 3}, {"y": 5}, {"y": -2})}
+
+#: Further domains, where the declared one shows too little.
+MORE_DOMAINS: dict[str, Domain] = {"rem": Domain(-4.4, -4.2, operands={1: (1.15, 1.35)})}
+
+#: Smaller domains for both parts of complex operands, away from poles and branch points.
+COMPLEX_DOMAINS: dict[str, Domain] = {
+    "tan": Domain(-0.8, 0.8),
+    "tanh": Domain(-0.8, 0.8),
+    "logistic": Domain(-1.5, 1.5),
+    "atan": Domain(-0.6, 0.6),
+    "asinh": Domain(-0.6, 0.6),
+}
+
+#: Primitives whose zero derivative is a convention that finite differences do not see.
+NOT_DIFFERENTIABLE = frozenset({"nextafter"})
+
+#: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
+EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})
+
+
+def on_grid(domain: Domain, position: int) -> Draw:
+    """From the domain of an operand, such that no two operands and no two multiples of 1/2 come closer than 0.02: there
+    functions may have kinks, which finite differences do not survive."""
+    low, high = domain.operands.get(position, (domain.low, domain.high))
+    width = high - low
+    if width < 0.3:
+        return uniform(low, high, domain.avoid, domain.margin)
+
+    def part(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        steps = rng.integers(0, int(width / 0.1 + 1e-9), shape)
+        values = low + 0.1 * steps + 0.03 * (position + 1) + rng.uniform(-0.005, 0.005, shape)
+        for point in domain.avoid:
+            near = np.abs(values - point) < domain.margin
+            values = np.where(near, point + 2 * domain.margin + 0.03 * position, values)
+        return values
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        values = part(rng, shape)
+        return (values + 1j * part(rng, shape) if dtype in dt.COMPLEX else values).astype(dtype)
+
+    return draw
+
+
+def shapes_of(arity: int) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Names and shapes of operands: equal, zero-dimensional, empty, and broadcasting both ways."""
+    yield "", ((2, 3),) * arity
+    yield "0d", ((),) * arity
+    yield "empty", ((0, 3),) * arity
+    if arity > 1:
+        yield "outer", tuple([((2, 1), (3,))[i % 2] for i in range(arity)])
+        yield "scalar", tuple([((3,), ())[i % 2] for i in range(arity)])
+
+
+def samples_of(primitive: Primitive) -> Iterator[Sample]:
+    """All samples of an elementwise primitive."""
+    for params in PARAMETERS.get(primitive.name, ({},)):
+        called = "".join(f"{k}={v}" for k, v in params.items())
+        for label, shapes in shapes_of(primitive.arity):
+            yield from _samples(primitive, params, shapes, "-".join(filter(None, (called, label))))
+
+
+def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], label: str) -> Iterator[Sample]:
+    """One sample for each kind of dtype, as each has its own oracle and domain."""
+    allowed = primitive.dtypes or frozenset()
+    floats = tuple(sorted(d.name for d in allowed & dt.FLOATS))
+    complexes = tuple(sorted(d.name for d in allowed & dt.COMPLEX))
+    wholes = tuple(sorted(d.name for d in allowed - dt.INEXACT))
+    domain = primitive.domain or Domain()
+    if floats:
+        yield _sample(primitive, params, shapes, domain, floats, f"{label}")
+        if primitive.name in MORE_DOMAINS:
+            yield _sample(primitive, params, shapes, MORE_DOMAINS[primitive.name], floats, f"{label}more")
+    if complexes:
+        yield _sample(primitive, params, shapes, COMPLEX_DOMAINS.get(primitive.name, domain), complexes, f"{label}complex")
+    if wholes and not any(p < 0 for p in params.values()):
+        reference = by_python(primitive.name, **params) if primitive.name in BY_PYTHON else primitive.evaluate
+        args = tuple([Arg(shape, extremes) for shape in shapes])
+        yield Sample(
+            primitive.name, _call(primitive, params), args, reference, dtypes=wholes, result_dtype=RESULTS.get(primitive.name), label=f"{label}whole"
+        )
+
+
+def _sample(
+    primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], domain: Domain, names: tuple[str, ...], label: str
+) -> Sample:
+    meaning = REFERENCES.get(primitive.name, primitive.evaluate)
+    return Sample(
+        primitive.name,
+        _call(primitive, params),
+        tuple([Arg(shape, on_grid(domain, i)) for i, shape in enumerate(shapes)]),
+        lambda *xs: meaning(*xs, **params),  # type: ignore[misc]  # an elementwise primitive always declares its function
+        dtypes=names,
+        result_dtype=RESULTS.get(primitive.name),
+        exact=primitive.name in EXACT,
+        differentiable=() if primitive.name in NOT_DIFFERENTIABLE else None,
+        linear=primitive.linear,
+        label=label,
+        **TOLERANCES.get(primitive.name, {}),
+    )
+
+
+#: Tolerances of functions whose rounding errors are larger than a few units in the last place, and why.
+TOLERANCES: dict[str, dict[str, Any]] = {}
+
+
+def _call(primitive: Primitive, params: dict[str, Any]) -> Callable[..., Any]:
+    return lambda *xs: bind(primitive, *xs, **params)
+
+
+
+
+_TO_BOOL = lambda dtype: np.bool_
+
+#: Results of another dtype than the operands'.
+RESULTS: dict[str, Callable[[np.dtype], Any]] = {
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "is_finite"), _TO_BOOL),
+    **dict.fromkeys(("real", "imag", "abs"), dt.real_dtype),
+    "complex": dt.complex_dtype,
+}
+
+SAMPLES: list[Sample] = [s for p in list(PRIMITIVES.values()) if p.arity for s in samples_of(p)]

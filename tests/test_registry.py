@@ -1,0 +1,83 @@
+"""The sweep: every primitive in the registry has its rules and samples, and every law holds for every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.laws import laws_for
+from tests.laws.common import arrays, draw
+from tests.samples import all_samples
+from tests.samples.sample import Sample
+from volta_fn import dtypes, jit
+from volta_fn.backends.numpy.backend import STRUCTURED
+from volta_fn.core.primitive import PRIMITIVES, Primitive
+
+SAMPLES = list(all_samples())
+COVERED = {name for sample in SAMPLES for name in sample.primitives}
+
+
+def missing(primitive: Primitive) -> list[str]:
+    """What a primitive lacks to be whole."""
+    lacks = []
+    if primitive.evaluate is None and primitive.name not in STRUCTURED:
+        lacks.append("an evaluation rule")
+    if primitive.jvp is None:
+        lacks.append("a derivative rule (jvp)")
+    if primitive.batch is None:
+        lacks.append("a batching rule (batch)")
+    if primitive.name not in COVERED:
+        lacks.append("samples in tests/samples")
+    return lacks
+
+
+@pytest.mark.parametrize("name", list(PRIMITIVES))
+def test_primitive_is_whole(name: str) -> None:
+    lacks = missing(PRIMITIVES[name])
+    assert not lacks, f"the primitive {name} lacks {', '.join(lacks)}"
+
+
+def test_samples_are_of_primitives() -> None:
+    unknown = COVERED - set(PRIMITIVES)
+    assert not unknown, f"samples of primitives that do not exist: {sorted(unknown)}"
+    names = [str(s) for s in SAMPLES]
+    assert len(set(names)) == len(names), f"samples that share a name: {sorted({n for n in names if names.count(n) > 1})}"
+
+
+def rules_called(names: tuple[str, ...], function: Callable[..., Any], *args: Any) -> set[str]:
+    """Those of the named primitives whose shape or batching rules run when `function` is traced."""
+    called: set[str] = set()
+    kept = {name: (PRIMITIVES[name].abstract, PRIMITIVES[name].batch) for name in names}
+
+    def spy(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+        def spying(*args: Any, **params: Any) -> Any:
+            called.add(name)
+            return rule(*args, **params)
+
+        return spying
+
+    try:
+        for name, (abstract, batch) in kept.items():
+            PRIMITIVES[name].abstract, PRIMITIVES[name].batch = spy(name, abstract), batch and spy(name, batch)
+        jit(function).lower(*args)
+    finally:
+        for name, (abstract, batch) in kept.items():
+            PRIMITIVES[name].abstract, PRIMITIVES[name].batch = abstract, batch
+    return called
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_sample_calls_its_primitives(sample: Sample) -> None:
+    args = arrays(draw(sample, dtypes.as_dtype(sample.dtypes[0])))
+    unused = set(sample.primitives) - rules_called(sample.primitives, sample.function, *args)
+    assert not unused, f"the sample {sample} does not call {sorted(unused)}"
+
+
+CASES = [(sample, law) for sample in SAMPLES for law in laws_for(sample)]
+
+
+@pytest.mark.parametrize(("sample", "law"), CASES, ids=[f"{sample}-{law.__name__}" for sample, law in CASES])
+def test_law(sample: Sample, law: Callable[[Sample], None]) -> None:
+    law(sample)
