@@ -22,6 +22,9 @@ from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
 from volta_fn.primitives import operators as _operators  # noqa: F401  # attaches the operators
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit
+from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond
+from volta_fn.transforms import scan_rules as _scan_rules  # noqa: F401  # completes scan
+from volta_fn.transforms import while_rules as _while_rules  # noqa: F401  # completes while
 from volta_fn.transforms.grad import grad as grad
 from volta_fn.transforms.grad import jvp as jvp
 from volta_fn.transforms.grad import linearize as linearize

@@ -24,7 +24,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace, set_evaluator
@@ -52,14 +52,18 @@ def common_device(arrays: Sequence[Any]) -> Device:
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     key: tuple[Any, ...] = tuple([a._spec for a in args])
+    cache = primitive.eager
     if params or not args:
         key = (*key, *params.items(), None if args else current_default_device())
-    run = primitive.eager.get(key)
+        programs = sub_jaxprs(params) if primitive.partial_eval is not None else ()
+        if programs:  # the kernel lives as long as the sub-program that it runs
+            cache, key = programs[0].cache, (primitive, *key)
+    run = cache.get(key)
     if run is None:
         run = _eager_kernel(primitive, args, params)
-        if len(primitive.eager) >= _CACHE_LIMIT:
-            primitive.eager.clear()
-        primitive.eager[key] = run
+        if len(cache) >= _CACHE_LIMIT:
+            cache.clear()
+        cache[key] = run
     return run(*args)
 
 
@@ -204,7 +208,9 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
         return run_one
 
     def run(args: Sequence[Any]) -> Any:
-        outs = run_flat(_may_overwrite(traced, args), *[a.buffer() for a in args]) if donating else run_flat(False, *[a._buffer for a in args])
+        outs = (
+            run_flat(_may_overwrite(traced, args), *[a.buffer() for a in args]) if donating else run_flat(False, *[a._buffer for a in args])
+        )
         if donating:
             _delete_donated(traced, args)
         return tree.unflatten(out_tree, [ConcreteArray(_solid(o), s) for o, s in zip(outs, specs, strict=True)])
@@ -303,7 +309,11 @@ def jit(
     """
     if fun is None:
         return functools.partial(
-            jit, static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums, donate_argnames=donate_argnames
+            jit,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
         )
     check_callable(fun, "jit")
     statics = _resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
@@ -362,7 +372,9 @@ def _jitted(fun: Callable[..., Any], statics: _Statics) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments like these (arrays or `ShapeDtypeStruct`), without running it."""
         request = _Request(fun, statics, args, kwargs)
-        traced = trace_function(request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun))
+        traced = trace_function(
+            request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun)
+        )
         traced.donated = request.donated()
         return Lowered(traced, current_default_device())
 

@@ -8,7 +8,7 @@ from typing import Any
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
@@ -60,7 +60,7 @@ class BatchTrace(Trace):
                 values.append(arg)
                 dims.append(None)
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        concerned = any(d is not None for d in dims) or (self.axis.name is not None and self.axis.name in params.get("axis_names", ()))
+        concerned = any(d is not None for d in dims) or (self.axis.name is not None and _speaks_of(self.axis.name, params))
         token = push_trace(parent)
         try:
             if not concerned:
@@ -84,6 +84,17 @@ class BatchTrace(Trace):
             return value.stacked, value.dim
         check_alive(value)
         return value, None
+
+
+def _speaks_of(name: Any, params: dict[str, Any]) -> bool:
+    """Whether a primitive with these parameters is a collective over the named axis, or has one in a sub-program."""
+    pending = [params]
+    while pending:
+        current = pending.pop()
+        if name in current.get("axis_names", ()):
+            return True
+        pending.extend(eqn.params for sub in sub_jaxprs(current) for eqn in sub.eqns if eqn.params)
+    return False
 
 
 def vmap_flat(

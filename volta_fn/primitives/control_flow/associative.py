@@ -1,0 +1,97 @@
+"""Prefix combinations by an associative function in logarithmically many steps, each on whole arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from volta_fn.primitives.joining import concatenate
+from volta_fn.primitives.movement import canonical_axis, expand_dims, reshape, rev
+from volta_fn.primitives.slicing import slice_in_dim
+
+Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
+
+
+def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """All prefix combinations ``x0, fn(x0, x1), fn(fn(x0, x1), x2), …`` along an axis.
+
+    `fn` is called about ``2 log2 n`` times, each time on many elements at once, about ``2 n`` in all (Blelloch, Prefix sums and their
+    applications, 1990), so it must be associative and work on arrays whose size along `axis` varies.
+
+    Args:
+        fn: associative, from two pytrees like `elems` to one like them.
+        elems: a pytree of arrays of one size along `axis`.
+        reverse: combine from the last element on.
+        axis: the axis along which elements lie.
+
+    Raises:
+        ArgumentError, ShapeError: there are no arrays, or their sizes along `axis` differ.
+        TreeError, ShapeError, DTypeError: `fn` returns something unlike `elems`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.associative_scan(vf.lax.max, vf.numpy.array([3, 1, 4, 1, 5]))
+    Array([3, 3, 4, 4, 5], dtype=int32)
+    """
+    check_callable(fn, "associative_scan")
+    leaves, structure = tree.flatten(elems)
+    values = [as_value(x) for x in leaves]
+    if not values:
+        raise ArgumentError("associative_scan: there are no arrays to scan")
+    dim = canonical_axis(axis, values[0].ndim)
+    if len({(v.shape + (-1,) * (dim + 1))[dim] for v in values}) > 1 or any(v.ndim <= dim for v in values):
+        shapes = ", ".join(str(v.shape) for v in values)
+        raise ShapeError(f"associative_scan: the arrays must have one size along axis {dim}, got shapes {shapes}")
+
+    def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
+        outs, out_structure = tree.flatten(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
+        if out_structure != structure:
+            raise TreeError(
+                f"associative_scan: {function_name(fn)} takes the structure {tree.describe(structure)} "
+                f"and returns {tree.describe(out_structure)}"
+            )
+        return [_checked(fn, x, as_value(y)) for x, y in zip(b, outs, strict=True)]
+
+    turned = [rev(v, (dim,)) for v in values] if reverse else values
+    results = _prefixes(combine, turned, dim)
+    return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
+
+
+def _checked(fn: Callable[..., Any], taken: Array, returned: Array) -> Array:
+    if taken.shape != returned.shape:
+        raise ShapeError(f"associative_scan: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
+    if taken.dtype != returned.dtype:
+        raise DTypeError(f"associative_scan: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
+    return returned
+
+
+def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array]:
+    """Combine neighbours, scan the half as many pairs (those are the odd places), and complete the even places from them."""
+    size = values[0].shape[dim]
+    if size < 2:
+        return list(values)
+    pairs = combine(_part(values, 0, size - 1, dim), _part(values, 1, size, dim))
+    odd = _prefixes(combine, pairs, dim)
+    evens = _part(values, 2, size, dim)
+    count = evens[0].shape[dim]
+    first = [slice_in_dim(v, 0, 1, 1, dim) for v in values]
+    if not count:
+        return [concatenate([f, o], dim) for f, o in zip(first, odd, strict=True)]
+    later = combine([slice_in_dim(o, 0, count, 1, dim) for o in odd], evens)
+    even = [concatenate([f, x], dim) for f, x in zip(first, later, strict=True)]
+    return [_interleave(e, o, dim) for e, o in zip(even, odd, strict=True)]
+
+
+def _part(values: Sequence[Array], start: int, stop: int, dim: int) -> list[Array]:
+    return [slice_in_dim(v, start, stop, 2, dim) for v in values]
+
+
+def _interleave(even: Array, odd: Array, dim: int) -> Array:
+    """even[0], odd[0], even[1], odd[1], …; `even` may have one more."""
+    count = odd.shape[dim]
+    stacked = concatenate([expand_dims(slice_in_dim(even, 0, count, 1, dim), (dim + 1,)), expand_dims(odd, (dim + 1,))], dim + 1)
+    joined = reshape(stacked, (*even.shape[:dim], 2 * count, *even.shape[dim + 1 :]))
+    return concatenate([joined, slice_in_dim(even, count, count + 1, 1, dim)], dim) if even.shape[dim] > count else joined

@@ -1,0 +1,126 @@
+"""Bodies: user functions written down as the sub-programs of control flow.
+
+A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
+again. A program that captured tracers belongs to one call and is never kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
+
+from volta_fn import tree
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.axes import axis_environment
+from volta_fn.core.device import current_default_device
+from volta_fn.core.flatten import FlatFunction, argument_labels, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
+
+#: Functions whose programs are kept, and programs kept of each, before the oldest go.
+_FUNCTIONS, _PROGRAMS = 512, 64
+
+
+class Body(NamedTuple):
+    """A function's program ``(*captured, *leaves of the arguments) -> leaves of the result``."""
+
+    jaxpr: ClosedJaxpr
+    out_tree: tree.TreeDef
+    #: The outer tracers that the function closed over: what the leading inputs stand for.
+    captured: list[Array]
+
+
+class Adapted:
+    """A user's function with another signature; its programs are kept with those of the user's function, its `owner`."""
+
+    #: How many keys of a path into the carry are ours, not the user's.
+    hidden_keys: ClassVar[int] = 0
+
+    def __init__(self, owner: Callable[..., Any]) -> None:
+        self.owner = owner
+
+
+def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequence[ShapedArray]) -> Body:
+    """The program of ``function(*args)``; of the arguments only the structure matters, `avals` are their leaves' types."""
+    in_tree = tree.structure((tuple(args), {}))
+    owner = function.owner if isinstance(function, Adapted) else function
+    key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
+    found = _kept.find(owner, key)
+    if found is not None:
+        return found
+    flat = FlatFunction(function, in_tree)
+    closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)))
+    program, captured = hoist_tracers(closed)
+    body = Body(program, flat.out_tree, captured)
+    return body if captured else _kept.keep(owner, key, body)
+
+
+class _Kept(NamedTuple):
+    body: Body
+    #: The names of globals that the function may read, and what it could see when it was traced.
+    names: tuple[str, ...]
+    seen: list[Any]
+
+
+class _Bodies:
+    """Programs by function, for as long as the function lives. One that sees other closed-over or global values is traced again."""
+
+    def __init__(self) -> None:
+        self.by_function: WeakKeyDictionary[FunctionType, dict[Any, _Kept]] = WeakKeyDictionary()
+        self.lock = threading.Lock()
+
+    def find(self, function: Any, key: Any) -> Body | None:
+        """The program kept under the key, if it still holds. Only plain functions have one: other callables may change unseen."""
+        if type(function) is not FunctionType:
+            return None
+        with self.lock:
+            kept = self.by_function.get(function, {}).get(key)
+        if kept is None or not _same(kept.seen, _visible(function, kept.names)):
+            return None
+        return kept.body
+
+    def keep(self, function: Any, key: Any, body: Body) -> Body:
+        """Keep a program, and return it."""
+        if type(function) is FunctionType:
+            names = tuple(set(_names(function.__code__)))
+            kept = _Kept(body, names, _visible(function, names))
+            with self.lock:
+                if function not in self.by_function and len(self.by_function) >= _FUNCTIONS:
+                    self.by_function.clear()
+                programs = self.by_function.setdefault(function, {})
+                if len(programs) >= _PROGRAMS:
+                    programs.clear()
+                programs[key] = kept
+        return body
+
+
+_kept = _Bodies()
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that a function and those defined in it look up outside themselves."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _visible(function: FunctionType, names: Sequence[str]) -> list[Any]:
+    """All that the function can see besides its arguments."""
+    cells = [_content(cell) for cell in function.__closure__ or ()]
+    return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))

@@ -1,0 +1,65 @@
+"""The carry of a loop: what one step hands to the next, so its structure, shapes and dtypes must stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import function_name
+from volta_fn.errors import DTypeError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.control_flow.bodies import Adapted
+
+
+def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
+    """The initial carry with weakly typed values in the dtype that a step gives them; None if they have it already."""
+    if len(init) != len(after):
+        return None
+    promoted = [_promoted(x, a) for x, a in zip(init, after, strict=True)]
+    return promoted if any(p is not x for p, x in zip(promoted, init, strict=True)) else None
+
+
+def _promoted(value: Array, after: ShapedArray) -> Array:
+    if not value.weak_type or value.dtype == after.dtype:
+        return value
+    dtype, _ = dtypes.promote((value.dtype, True), (after.dtype, after.weak_type))
+    return value if dtype == value.dtype else convert_element_type(value, dtype)
+
+
+def check_carry(
+    loop: str,
+    function: Callable[..., Any],
+    init: Any,
+    before: Sequence[ShapedArray],
+    after_tree: tree.TreeDef,
+    after: Sequence[ShapedArray],
+) -> None:
+    """Raise `TreeError`, `ShapeError` or `DTypeError` unless a step returns a carry like the one it takes: `init`, of types `before`."""
+    hidden = function.hidden_keys if isinstance(function, Adapted) else 0
+    name = function_name(function.owner if isinstance(function, Adapted) else function)
+    if tree.structure(init) != after_tree:
+        found = tree.first_difference(tree.structure(init), tree.unflatten(after_tree, after))
+        path, expected, got = found or ((), tree.describe(tree.structure(init)), tree.describe(after_tree))
+        raise TreeError(
+            f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_place(path, hidden)}: "
+            f"it takes {expected} and returns {got}. Return a carry of the structure of the initial one."
+        )
+    for (path, _), old, new in zip(tree.leaves_with_path(init), before, after, strict=True):
+        if old.shape != new.shape:
+            raise ShapeError(
+                f"{loop}: {name} takes a carry of type {old} at {_place(path, hidden)} and returns {new}. "
+                "Every step needs the same shape: start with an array of the final shape, or return that part as an output of the step."
+            )
+        if old.dtype != new.dtype:
+            raise DTypeError(
+                f"{loop}: {name} takes a carry of type {old} at {_place(path, hidden)} and returns {new}. "
+                f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
+            )
+
+
+def _place(path: tree.KeyPath, hidden: int) -> str:
+    keys = tree.keystr(path[hidden:])
+    return f"carry{keys}" if keys else "the carry itself"

@@ -1,0 +1,150 @@
+"""Choosing which program runs: `cond` between two, `switch` among many. Only the chosen one is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.comparison import ne
+from volta_fn.primitives.control_flow.bodies import Body, trace_body
+from volta_fn.primitives.selection import clamp
+
+_ABSENT: Any = object()
+
+
+def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[ClosedJaxpr, ...]) -> tuple[ShapedArray, ...]:
+    for given, wanted in zip(operands, branches[0].in_avals, strict=True):
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            raise ShapeError(f"cond's programs take {wanted} where {given} is given")
+    columns = zip(*[b.out_avals for b in branches], strict=True)
+    return tuple([column[0].update(weak_type=all(a.weak_type for a in column)) for column in columns])
+
+
+#: Operands: an int32 scalar below the number of branches, and what every branch takes. False and True are branches 0 and 1.
+cond_p = Primitive("cond", _cond_abstract, multiple_results=True, views=True)
+
+
+def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any = _ABSENT) -> Any:
+    """``true_fun(*operands) if pred else false_fun(*operands)`` as one program, for a `pred` that may be traced.
+
+    Under `vmap` with a `pred` that differs between examples both branches are computed and the results selected.
+
+    Args:
+        pred: a boolean scalar; of a number, whether it is not zero.
+        true_fun, false_fun: functions whose results agree in structure, shapes and dtypes.
+        operands: pytrees of arrays, given to either function. ``operand=x`` is the older spelling for one of them. An older form still,
+            ``cond(pred, true_operand, true_fun, false_operand, false_fun)``, gives each function an operand of its own.
+
+    Raises:
+        ShapeError, DTypeError, TreeError: `pred` is no scalar, or the branches' results differ.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cond(True, lambda x: x + 1, lambda x: x * 10, 5)
+    Array(6, dtype=int32, weak_type=True)
+    """
+    if operand is not _ABSENT:
+        if operands:
+            raise ArgumentError("cond: give the operands by position or one of them with operand=, not both")
+        operands = (operand,)
+    if not callable(true_fun) and len(operands) == 2 and callable(false_fun) and callable(operands[1]):
+        on_true, on_false = false_fun, operands[1]
+        both = (true_fun, operands[0])
+        return cond(pred, lambda own, _: on_true(own), lambda _, own: on_false(own), *both)
+    check_callable(true_fun, "cond")
+    check_callable(false_fun, "cond")
+    value = as_value(pred)
+    if value.shape:
+        raise ShapeError(
+            f"cond: pred must be a scalar, got {value.aval}. Reduce it with .any() or .all(), or choose by element with where."
+        )
+    truth = value if value.dtype == np.bool_ else ne(value, 0)
+    return _choose("cond", convert_element_type(truth, np.int32), (false_fun, true_fun), operands)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _ABSENT) -> Any:
+    """``branches[index](*operands)`` as one program; an `index` out of range means the nearest branch.
+
+    Args:
+        index: an integer scalar.
+        branches: functions whose results agree in structure, shapes and dtypes.
+        operands: pytrees of arrays, given to the chosen function; ``operand=x`` is the older spelling for one of them.
+
+    Raises:
+        ArgumentError: there are no branches.
+        ShapeError, DTypeError, TreeError: `index` is no integer scalar, or the branches' results differ.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.switch(2, [lambda x: x, lambda x: -x, lambda x: x * x], 3)
+    Array(9, dtype=int32, weak_type=True)
+    """
+    if operand is not _ABSENT:
+        if operands:
+            raise ArgumentError("switch: give the operands by position or one of them with operand=, not both")
+        operands = (operand,)
+    for branch in branches:
+        check_callable(branch, "switch")
+    value = as_value(index)
+    if value.shape:
+        raise ShapeError(f"switch: index must be a scalar, got {value.aval}")
+    if value.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"switch: index must be an integer, got {value.aval}. Choose by a truth value with cond.")
+    if not branches:
+        raise ArgumentError("switch: there are no branches to choose from")
+    if len(branches) == 1:
+        return branches[0](*operands)
+    last = min(len(branches) - 1, int(np.iinfo(value.dtype).max))
+    return _choose("switch", convert_element_type(clamp(0, value, last), np.int32), branches, operands)
+
+
+def _choose(name: str, index: Array, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
+    values = [as_value(x) for x in tree.leaves(operands)]
+    bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions]
+    for function, body in zip(functions[1:], bodies[1:], strict=True):
+        _check_alike(name, functions[0], bodies[0], function, body)
+    captured, branches = _share_captured(bodies)
+    flat = bind(cond_p, index, *captured, *values, branches=branches)
+    return tree.unflatten(bodies[0].out_tree, flat)
+
+
+def _check_alike(name: str, one: Callable[..., Any], first: Body, other: Callable[..., Any], second: Body) -> None:
+    who = f"{name}: the results of {function_name(one)} and {function_name(other)} must have the same"
+    example = tree.unflatten(second.out_tree, second.jaxpr.out_avals)
+    if first.out_tree != second.out_tree:
+        found = tree.first_difference(first.out_tree, example)
+        path, expected, got = found or ((), tree.describe(first.out_tree), tree.describe(second.out_tree))
+        raise TreeError(f"{who} structure, but differ{_place(path)}: {expected} and {got}")
+    for (path, b), a in zip(tree.leaves_with_path(example), first.jaxpr.out_avals, strict=True):
+        if a.shape != b.shape:
+            raise ShapeError(f"{who} shapes, but differ{_place(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
+        if a.dtype != b.dtype:
+            raise DTypeError(f"{who} dtypes, but differ{_place(path)}: {a} and {b}. Convert one of them with .astype(...).")
+
+
+def _place(path: tree.KeyPath) -> str:
+    return f" at {tree.keystr(path)}" if path else ""
+
+
+def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
+    """All that any branch closes over, and the branches as programs that take all of it."""
+    captured = list({id(x): x for body in bodies for x in body.captured}.values())
+    if not captured:
+        return [], tuple([body.jaxpr for body in bodies])
+    return captured, tuple([_with_inputs(body, captured) for body in bodies])
+
+
+def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
+    jaxpr, count = body.jaxpr.jaxpr, len(body.captured)
+    own = {id(x): var for x, var in zip(body.captured, jaxpr.invars[:count], strict=True)}
+    inputs = [own[id(x)] if id(x) in own else Var(x.aval) for x in captured]
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)

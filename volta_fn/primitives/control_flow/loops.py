@@ -1,0 +1,157 @@
+"""Loops that run until a condition fails (`while_loop`), and counted ones (`fori_loop`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import bind, is_concrete
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from volta_fn.primitives.control_flow.bodies import Adapted, Body, trace_body
+from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
+from volta_fn.primitives.control_flow.scan import run_scan
+from volta_fn.primitives.declare import weakly_promoted
+
+
+def _while_abstract(
+    *avals: ShapedArray, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int
+) -> tuple[ShapedArray, ...]:
+    carry = avals[cond_nconsts + body_nconsts :]
+    for given, wanted in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            raise ShapeError(f"while's program takes {wanted} where {given} is given")
+    return tuple(body_jaxpr.out_avals)
+
+
+#: Operands: what the condition closes over, what the body closes over, the initial carry.
+while_p = Primitive("while", _while_abstract, multiple_results=True, views=True)
+
+
+def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
+    """``val = init_val; while cond_fun(val): val = body_fun(val)`` as one program; returns the last ``val``.
+
+    Forward mode passes through it. Reverse mode does not, as the number of steps is unknown: use `scan`, or `fori_loop` with bounds
+    that are Python integers. Under `vmap` with conditions that differ the loop runs until the last example is done.
+
+    Args:
+        cond_fun: from the carry to a boolean scalar.
+        body_fun: from the carry to the next one, of the same structure, shapes and dtypes.
+        init_val: the first carry, a pytree of arrays. Python scalars in it take the dtype that a step gives them.
+
+    Raises:
+        TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype; `cond_fun` gives no boolean scalar.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.while_loop(lambda x: x < 100, lambda x: x * 2, 3)
+    Array(192, dtype=int32, weak_type=True)
+    """
+    check_callable(cond_fun, "while_loop")
+    check_callable(body_fun, "while_loop")
+    return _run_while("while_loop", cond_fun, body_fun, init_val)
+
+
+def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any) -> Any:
+    leaves, init_tree = tree.flatten(init)
+    start = [as_value(x) for x in leaves]
+    while True:
+        avals = [x.aval for x in start]
+        cond = trace_body(cond_fun, (init,), avals)
+        _check_condition(name, cond_fun, cond)
+        body = trace_body(body_fun, (init,), avals)
+        promoted = promote_weak(start, body.jaxpr.out_avals)
+        if promoted is None:
+            break
+        start = promoted
+    check_carry(name, body_fun, init, avals, body.out_tree, body.jaxpr.out_avals)
+    flat = bind(
+        while_p, *cond.captured, *body.captured, *start,
+        cond_jaxpr=cond.jaxpr, body_jaxpr=body.jaxpr, cond_nconsts=len(cond.captured), body_nconsts=len(body.captured),
+    )  # fmt: skip
+    return tree.unflatten(init_tree, flat)
+
+
+def _check_condition(name: str, cond_fun: Callable[..., Any], cond: Body) -> None:
+    who = f"{name}: {function_name(cond_fun)} must return a boolean scalar, but returned"
+    if cond.out_tree != tree.structure(0):
+        raise TreeError(f"{who} the structure {tree.describe(cond.out_tree)}")
+    (aval,) = cond.jaxpr.out_avals
+    if aval.shape:
+        raise ShapeError(f"{who} {aval}. Reduce it with .any() or .all().")
+    if aval.dtype != np.bool_:
+        raise DTypeError(f"{who} {aval}. Compare it with something, such as != 0.")
+
+
+class _CountedStep(Adapted):
+    """A `fori_loop` body as the body of a scan."""
+
+    hidden_keys: ClassVar[int] = 1
+
+    def __call__(self, carry: Any, _: None) -> Any:
+        i, value = carry
+        return (i + 1, self.owner(i, value)), None
+
+
+class _CountedWhile(Adapted):
+    """A `fori_loop` body as the body of a while loop that carries its upper bound."""
+
+    hidden_keys: ClassVar[int] = 1
+
+    def __call__(self, carry: Any) -> Any:
+        i, upper, value = carry
+        return i + 1, upper, self.owner(i, value)
+
+
+def _below(carry: Any) -> Any:
+    return carry[0] < carry[1]
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
+    """``val = init_val; for i in range(lower, upper): val = body_fun(i, val)`` as one program; returns the last ``val``.
+
+    With bounds known while tracing it is a `scan` and differentiable in both modes; else a `while_loop`, which reverse mode cannot pass.
+
+    Args:
+        lower, upper: scalars of one dtype (Python integers take the other's dtype).
+        body_fun: ``(i, val) -> val``.
+        init_val: a pytree of arrays, whose structure, shapes and dtypes stay the same.
+        unroll: as for `scan`; needs bounds known while tracing.
+
+    Raises:
+        ShapeError, DTypeError: a bound is no scalar, or they differ in dtype; and what `scan` raises.
+        ArgumentError: `unroll` with bounds that are traced.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.fori_loop(0, 5, lambda i, total: total + i, 0)
+    Array(10, dtype=int32, weak_type=True)
+    """
+    check_callable(body_fun, "fori_loop")
+    first, last = _bounds(lower, upper)
+    if is_concrete(first) and is_concrete(last):
+        steps = max(int(last) - int(first), 0)
+        written = max(steps, 1) if unroll is True else int(unroll or 1)
+        (_, result), _ = run_scan("fori_loop", _CountedStep(body_fun), (first, init_val), None, [], steps, False, written)
+        return result
+    if unroll is not None:
+        raise ArgumentError("fori_loop: unroll needs bounds that are known while tracing (Python integers), but a bound is traced")
+    _, _, result = _run_while("fori_loop", _below, _CountedWhile(body_fun), (first, last, init_val))
+    return result
+
+
+def _bounds(lower: Any, upper: Any) -> Sequence[Array]:
+    bounds = weakly_promoted("fori_loop", [as_value(lower), as_value(upper)])
+    for bound in bounds:
+        if bound.shape:
+            raise ShapeError(f"fori_loop: the bounds must be scalars, got {bounds[0].aval} and {bounds[1].aval}")
+        if bound.dtype in dtypes.COMPLEX or bound.dtype == np.bool_:
+            raise DTypeError(f"fori_loop: the bounds must be integers, got {bounds[0].aval} and {bounds[1].aval}")
+    if bounds[0].dtype != bounds[1].dtype:
+        raise DTypeError(f"fori_loop: the bounds must have one dtype, got {bounds[0].aval} and {bounds[1].aval}")
+    return bounds

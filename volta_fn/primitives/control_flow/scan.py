@@ -1,0 +1,145 @@
+"""`scan`: a loop of known length over the leading axis of its inputs, and `fori_loop`'s and `map`'s ground.
+
+A scan's body is one program ``(*consts, *carry, *x) -> (*carry, *y)``: *consts* are the same in every step, the *carry* goes from
+step to step, an *x* is one row of the scanned arrays, the *y* of all steps are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
+from volta_fn.primitives.control_flow.bodies import Body, trace_body
+from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
+
+
+def _scan_abstract(
+    *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int
+) -> tuple[ShapedArray, ...]:
+    rows = [*avals[: num_consts + num_carry], *[a.update(shape=a.shape[1:]) for a in avals[num_consts + num_carry :]]]
+    for given, wanted in zip(rows, jaxpr.in_avals, strict=True):
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            raise ShapeError(f"scan's program takes {wanted} where {given} is given")
+    outs = jaxpr.out_avals
+    return (*outs[:num_carry], *[a.update(shape=(length, *a.shape)) for a in outs[num_carry:]])
+
+
+#: Parameters: the body, the number of steps, whether they go from last to first, how the operands divide, and the steps per iteration
+#: that a backend which writes loops should write out.
+scan_p = Primitive("scan", _scan_abstract, multiple_results=True, views=True)
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """Carry a value through the rows of `xs` and stack what each step gives: a `for` loop that is one program.
+
+    ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the last carry and the stacked ``y``.
+    Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for all.
+
+    Args:
+        f: one step, ``(carry, x) -> (carry, y)``. It is traced once, whatever the length. A plain function that is passed again, with
+            arguments of the same types and seeing the same global and closed-over objects, is not traced again.
+        init: the first carry, a pytree of arrays. Python scalars in it take the dtype that a step gives them.
+        xs: a pytree of arrays that share the size of their leading axis, or None.
+        length: the number of steps; needed if `xs` has no arrays.
+        reverse: go from the last row to the first (``ys[i]`` still belongs to ``xs[i]``).
+        unroll: how many steps (True: all) a backend that generates loops may write out per iteration; the result is the same.
+
+    Raises:
+        TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype, or the lengths differ.
+        ArgumentError, ArgumentTypeError: no length is known, or `f` does not return a pair.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.scan(lambda total, x: (total + x, total), 0.0, vf.numpy.arange(4.0))
+    (Array(6., dtype=float32), Array([0., 0., 1., 3.], dtype=float32))
+    """
+    check_callable(f, "scan")
+    xs_pairs = tree.leaves_with_path(xs)
+    rows = [as_value(x) for _, x in xs_pairs]
+    steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
+    return run_scan("scan", f, init, xs, rows, steps, reverse, _checked_unroll(unroll, steps))
+
+
+def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> int:
+    for row, path in zip(rows, paths, strict=True):
+        if not row.ndim:
+            raise ShapeError(f"scan: xs{path} is a scalar of type {row.aval}; every array in xs needs a leading axis to scan over")
+    sizes = {row.shape[0] for row in rows}
+    if len(sizes) > 1:
+        listed = ", ".join(f"xs{path}: {row.shape}" for row, path in zip(rows, paths, strict=True))
+        raise ShapeError(f"scan: the arrays in xs must have one leading size, the number of steps; got {listed}")
+    if length is None:
+        if not sizes:
+            raise ArgumentError("scan: there are no arrays in xs, so the number of steps must be given with length=")
+        return sizes.pop()
+    try:
+        steps = length.__index__()
+    except (AttributeError, TypeError):
+        raise ArgumentTypeError(f"scan: length must be an integer, got {length!r:.80} of type {type(length).__name__}") from None
+    if steps < 0:
+        raise ArgumentError(f"scan: length cannot be negative, got {steps}")
+    if sizes and sizes != {steps}:
+        raise ShapeError(f"scan: length={steps}, but the arrays in xs have {sizes.pop()} rows. Leave length out.")
+    return steps
+
+
+def _checked_unroll(unroll: int | bool, steps: int) -> int:
+    if unroll is True or unroll is False:
+        return max(steps, 1) if unroll else 1
+    if not isinstance(unroll, int) or unroll < 1:
+        raise ArgumentError(f"scan: unroll must be a positive integer or a bool, got {unroll!r}")
+    return unroll
+
+
+def run_scan(
+    name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
+) -> tuple[Any, Any]:
+    """`scan` after its arguments were checked; `name` is what messages call it."""
+    leaves, init_tree = tree.flatten(init)
+    row_avals = [r.aval.update(shape=r.shape[1:]) for r in rows]
+    start, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, row_avals)
+    outs = body.jaxpr.out_avals
+    carry_tree, y_tree = _result_trees(name, f, body)
+    count = carry_tree.num_leaves
+    check_carry(name, f, init, [x.aval for x in start], carry_tree, outs[:count])
+    flat = bind(
+        scan_p, *body.captured, *start, *rows,
+        jaxpr=body.jaxpr, length=length, reverse=bool(reverse), num_consts=len(body.captured), num_carry=count, unroll=unroll,
+    )  # fmt: skip
+    return tree.unflatten(init_tree, flat[:count]), tree.unflatten(y_tree, flat[count:])
+
+
+def _trace_step(
+    f: Callable[..., Any], init: Any, start: list[Array], xs: Any, row_avals: Sequence[ShapedArray]
+) -> tuple[list[Array], Body]:
+    """The body's program, traced again for as long as it gives weakly typed parts of the carry a higher dtype; and the initial carry."""
+    while True:
+        body = trace_body(f, (init, xs), [*[x.aval for x in start], *row_avals])
+        promoted = promote_weak(start, body.jaxpr.out_avals[: len(start)])
+        if promoted is None:
+            return start, body
+        start = promoted
+
+
+def _result_trees(name: str, f: Callable[..., Any], body: Body) -> tuple[tree.TreeDef, tree.TreeDef]:
+    kind, parts = body.out_tree.type, body.out_tree.children()
+    if kind is None or not issubclass(kind, (tuple, list)) or len(parts) != 2:
+        raise TreeError(
+            f"{name}: {function_name(f)} must return a pair (carry, y), but its result has structure {tree.describe(body.out_tree)}. "
+            "Return None for y if a step gives nothing but the carry."
+        )
+    return parts[0], parts[1]
