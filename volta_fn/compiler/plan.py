@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.dce import dce_jaxpr
@@ -36,7 +37,7 @@ class Plan:
     """A program ready for a backend."""
 
     inputs: tuple[int, ...]
-    constants: tuple[tuple[int, Array], ...]
+    constants: tuple[tuple[int, Any], ...]
     steps: tuple[Step, ...]
     outputs: tuple[Operand, ...]
     #: Inputs whose memory the plan overwrites if the caller lets it.

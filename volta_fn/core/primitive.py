@@ -31,8 +31,26 @@ class Primitive:
     """An instruction and its rules. Creating one registers it under its name."""
 
     __slots__ = (
-        "_results", "abstract", "arity", "batch", "derivatives", "domain", "dtypes", "effectful", "eager", "evaluate", "expand", "inplace", "jvp", "linear", "multiple_results",
-        "name", "partial_eval", "transpose", "ufunc_for", "views",
+        "_results",
+        "abstract",
+        "arity",
+        "batch",
+        "derivatives",
+        "domain",
+        "dtypes",
+        "eager",
+        "effectful",
+        "evaluate",
+        "expand",
+        "inplace",
+        "jvp",
+        "linear",
+        "multiple_results",
+        "name",
+        "partial_eval",
+        "transpose",
+        "ufunc_for",
+        "views",
     )  # fmt: skip
 
     def __init__(

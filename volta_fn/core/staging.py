@@ -14,7 +14,6 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
 from volta_fn.source import user_code_position
 
-
 Position = tuple[CodeType, int]
 
 #: While a program is re-interpreted, the user's line of the equation at hand: what its rules record belongs to that line.
@@ -172,4 +171,3 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     finally:
         current_position.reset(token)
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
-

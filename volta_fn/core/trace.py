@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from volta_fn.core.array import Array, ConcreteArray, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import (
     ArgumentTypeError,
@@ -20,7 +19,6 @@ from volta_fn.errors import (
     TracerBoolError,
     TracerIndexError,
 )
-from volta_fn.source import SourceLocation, user_location
 
 
 class Trace:
@@ -154,7 +152,7 @@ class Tracer(Array):
     def __iter__(self) -> Any:
         if not self.shape:
             raise ArgumentTypeError("iteration over a zero-dimensional array")
-        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]  # __getitem__ is attached by the indexing layer
+        return (self[i] for i in range(self.shape[0]))
 
     def __copy__(self) -> Tracer:
         return self
@@ -195,18 +193,3 @@ def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
     if isinstance(value, Tracer):
         value._concrete(wanted, remedy)
     return value
-
-
-def here() -> SourceLocation | None:
-    """The user's line that runs now."""
-    return user_location()
-
-
-def lift(values: Sequence[Any]) -> list[Array]:
-    """Every value as an array or tracer."""
-    return [as_value(v) for v in values]
-
-
-def shaped(value: Any) -> ShapedArray:
-    """The aval of an array or tracer."""
-    return value.aval

@@ -70,7 +70,7 @@ def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:
     inputs = left.split(",")
     if len(inputs) != len(values):
         raise ArgumentError(f"einsum {subscripts!r} describes {len(inputs)} operands, but {len(values)} are given")
-    unused = [c for c in map(chr, range(ord("α"), ord("α") + 60))]
+    unused = list(map(chr, range(ord("α"), ord("α") + 60)))
     ranks = [v.ndim - len(term.replace("...", "")) for term, v in zip(inputs, values, strict=True)]
     widest = max([r for term, r in zip(inputs, ranks, strict=True) if "..." in term], default=0)
     hidden = "".join(unused[:widest])
@@ -96,7 +96,9 @@ def _letter_sizes(inputs: Sequence[str], values: Sequence[Array]) -> dict[str, i
         for letter, size in zip(letters, value.shape, strict=True):
             known = sizes.get(letter, 1)
             if size != known and 1 not in (size, known):
-                raise ShapeError(f"einsum: the index {letter!r} has size {known} in one operand and {size} in another of shape {value.shape}")
+                raise ShapeError(
+                    f"einsum: the index {letter!r} has size {known} in one operand and {size} in another of shape {value.shape}"
+                )
             sizes[letter] = size if known == 1 else known
     return sizes
 

@@ -74,7 +74,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     """The product of the last axis of `a` with the second to last of `b` (its only one if one-dimensional); scalars multiply."""
     x, y = _promoted("dot", a, b)
     if not x.shape or not y.shape:
-        return x * y  # type: ignore[operator]  # operators are attached
+        return x * y
     axis = max(y.ndim - 2, 0)
     _check_contracted("dot", x, y, (x.ndim - 1,), (axis,))
     return dot_general(x, y, (((x.ndim - 1,), (axis,)), ((), ())), precision, preferred_element_type)
@@ -89,27 +89,29 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """The inner product of all elements, conjugating the first operand."""
     x, y = _promoted("vdot", a, b)
-    return dot(reshape(conj(x), (-1,) if x.size else (0,)), reshape(y, (-1,) if y.size else (0,)), preferred_element_type=preferred_element_type)
+    return dot(
+        reshape(conj(x), (-1,) if x.size else (0,)), reshape(y, (-1,) if y.size else (0,)), preferred_element_type=preferred_element_type
+    )
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """The product over the last axes of both operands."""
     x, y = _promoted("inner", a, b)
     if not x.shape or not y.shape:
-        return x * y  # type: ignore[operator]  # operators are attached
+        return x * y
     return tensordot(x, y, ((-1,), (-1,)), preferred_element_type=preferred_element_type)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """The inner product of vectors along `axis`, over stacks in the other dimensions, conjugating the first operand."""
     x, y = _promoted("vecdot", x1, x2)
-    return (conj(x) * y).sum(axis)  # type: ignore[operator]  # operators are attached
+    return (conj(x) * y).sum(axis)
 
 
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """All products of an element of `a` with one of `b`, as a matrix."""
     x, y = _promoted("outer", a, b)
-    return reshape(x, (x.size, 1)) * reshape(y, (1, y.size))  # type: ignore[operator]  # operators are attached
+    return reshape(x, (x.size, 1)) * reshape(y, (1, y.size))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
@@ -141,7 +143,7 @@ def kron(a: Any, b: Any) -> Array:
     y_sizes = (1,) * (rank - y.ndim) + y.shape
     left = reshape(x, [n for size in x_sizes for n in (size, 1)])
     right = reshape(y, [n for size in y_sizes for n in (1, size)])
-    return reshape(left * right, [m * n for m, n in zip(x_sizes, y_sizes, strict=True)])  # type: ignore[operator]  # operators are attached
+    return reshape(left * right, [m * n for m, n in zip(x_sizes, y_sizes, strict=True)])
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
@@ -158,7 +160,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         raise ShapeError(f"cross needs vectors of 2 or 3 components, got {x.shape[dim_x]} and {y.shape[dim_y]}")
     u = [index_in_dim(x, i, dim_x, keepdims=False) for i in range(x.shape[dim_x])]
     v = [index_in_dim(y, i, dim_y, keepdims=False) for i in range(y.shape[dim_y])]
-    third = u[0] * v[1] - u[1] * v[0]  # type: ignore[operator]  # operators are attached
+    third = u[0] * v[1] - u[1] * v[0]
     if len(u) == len(v) == 2:
         return third
     u, v = ([*w, w[0] * 0] if len(w) == 2 else w for w in (u, v))

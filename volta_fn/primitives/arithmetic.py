@@ -11,56 +11,84 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives import scalar_functions as scalar
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.comparison import eq
 from volta_fn.primitives.complex_parts import conj, real
-from volta_fn.primitives.declare import Domain, elementwise
+from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import log
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.selection import select
 
 _AWAY_FROM_ZERO = Domain(avoid=(0.0,))
-_REAL_ORDER = dtypes.ALL - dtypes.COMPLEX
 
-neg = elementwise("neg", np.negative, operands=dtypes.NUMBERS, derivatives=[lambda g, out, x: neg(g)], linear=(0,), doc="-x")
+neg: Elementwise = elementwise("neg", np.negative, operands=dtypes.NUMBERS, derivatives=[lambda g, out, x: neg(g)], linear=(0,), doc="-x")
 
-add = elementwise(
+add: Elementwise = elementwise(
     "add", np.add, operands=dtypes.ALL, derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: g], linear=(0, 1), doc="x + y"
 )
 
-sub = elementwise(
-    "sub", np.subtract, operands=dtypes.NUMBERS,
-    derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(g)], linear=(0, 1), doc="x - y",
-)  # fmt: skip
+sub: Elementwise = elementwise(
+    "sub",
+    np.subtract,
+    operands=dtypes.NUMBERS,
+    derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(g)],
+    linear=(0, 1),
+    doc="x - y",
+)
 
-mul = elementwise(
-    "mul", np.multiply, operands=dtypes.ALL,
-    derivatives=[lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)], linear=(0, 1), doc="x * y",
-)  # fmt: skip
+mul: Elementwise = elementwise(
+    "mul",
+    np.multiply,
+    operands=dtypes.ALL,
+    derivatives=[lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)],
+    linear=(0, 1),
+    doc="x * y",
+)
 
-div = elementwise(
-    "div", scalar.div, operands=dtypes.NUMBERS,
+div: Elementwise = elementwise(
+    "div",
+    scalar.div,
+    operands=dtypes.NUMBERS,
     derivatives=[lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))],
-    linear=(0,), domain=_AWAY_FROM_ZERO, float_ufunc=np.divide,
+    linear=(0,),
+    domain=_AWAY_FROM_ZERO,
+    float_ufunc=np.divide,
     doc="x / y; for integers the quotient rounded toward zero (by zero: -1)",
-)  # fmt: skip
+)
 
-rem = elementwise(
-    "rem", scalar.rem, operands=dtypes.REALS,
+rem: Elementwise = elementwise(
+    "rem",
+    scalar.rem,
+    operands=dtypes.REALS,
     derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _toward_zero(div(x, y))))],
     # The remainder jumps at multiples of y, and finite differences with it.
     domain=Domain(0.3, 0.7, operands={1: (1.0, 2.0)}),
     doc="The remainder of x / y, with the sign of x (integers by zero: x).",
-)  # fmt: skip
+)
 
 
 def _toward_zero(x: Array) -> Array:
     return mul(sign(x), floor(abs(x)))
 
 
-sign = elementwise(
-    "sign", scalar.sign, operands=dtypes.NUMBERS, derivatives=[None], domain=_AWAY_FROM_ZERO,
+def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
+    """Zero for real x. A complex sign x / |x| turns with x: what is left of g / |x| without its part along the sign."""
+    if x.dtype not in dtypes.COMPLEX:
+        return broadcast_to(as_value(np.zeros((), g.dtype)), g.shape)
+    size = abs(x)
+    along = mul(out, convert_element_type(real(mul(conj(out), g)), x.dtype))
+    nonzero = select(eq(size, as_value(np.zeros((), size.dtype))), as_value(np.ones((), size.dtype)), size)
+    return div(sub(g, along), convert_element_type(nonzero, x.dtype))
+
+
+sign: Elementwise = elementwise(
+    "sign",
+    scalar.sign,
+    operands=dtypes.NUMBERS,
+    derivatives=[_sign_derivative],
+    domain=_AWAY_FROM_ZERO,
     doc="-1, 0 or 1 by the sign of x; NaN for NaN; x / |x| for complex x.",
-)  # fmt: skip
+)
 
 
 def _abs_derivative(g: Array, out: Any, x: Array) -> Array:
@@ -69,10 +97,15 @@ def _abs_derivative(g: Array, out: Any, x: Array) -> Array:
     return real(mul(g, conj(sign(x))))
 
 
-abs = elementwise(  # noqa: A001  # JAX's name
-    "abs", np.abs, operands=dtypes.NUMBERS, derivatives=[_abs_derivative], domain=_AWAY_FROM_ZERO,
-    result=lambda d: dtypes.real_dtype(d) if d in dtypes.COMPLEX else d, doc="|x|; real for complex x.",
-)  # fmt: skip
+abs: Elementwise = elementwise(
+    "abs",
+    np.abs,
+    operands=dtypes.NUMBERS,
+    derivatives=[_abs_derivative],
+    domain=_AWAY_FROM_ZERO,
+    result=lambda d: dtypes.real_dtype(d) if d in dtypes.COMPLEX else d,
+    doc="|x|; real for complex x.",
+)
 
 
 def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
@@ -85,22 +118,22 @@ _extremum_derivatives: list[Callable[..., Any]] = [
     lambda g, out, x, y: _winner(g, out, x, y),
     lambda g, out, x, y: _winner(g, out, y, x),
 ]
-max = elementwise(  # noqa: A001  # JAX's name
+max: Elementwise = elementwise(
     "max", np.maximum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The larger of x and y; NaN if either is."
 )
-min = elementwise(  # noqa: A001  # JAX's name
+min: Elementwise = elementwise(
     "min", np.minimum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The smaller of x and y; NaN if either is."
 )
 
-floor = elementwise("floor", np.floor, operands=dtypes.FLOATS, derivatives=[None], doc="The largest whole number not above x.")
-ceil = elementwise("ceil", np.ceil, operands=dtypes.FLOATS, derivatives=[None], doc="The smallest whole number not below x.")
-round_half_away_p = elementwise("round", scalar.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
-round_half_even_p = elementwise("round_half_even", np.rint, operands=dtypes.FLOATS, derivatives=[None])
+floor: Elementwise = elementwise("floor", np.floor, operands=dtypes.FLOATS, derivatives=[None], doc="The largest whole number not above x.")
+ceil: Elementwise = elementwise("ceil", np.ceil, operands=dtypes.FLOATS, derivatives=[None], doc="The smallest whole number not below x.")
+round_half_away_p: Elementwise = elementwise("round", scalar.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
+round_half_even_p: Elementwise = elementwise("round_half_even", np.rint, operands=dtypes.FLOATS, derivatives=[None])
 
 AWAY_FROM_ZERO, TO_NEAREST_EVEN = 0, 1
 
 
-def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:  # noqa: A001  # JAX's name
+def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:
     """The nearest whole number; halves go away from zero, or to the even neighbour with ``TO_NEAREST_EVEN`` (1).
 
     >>> import volta_fn as vf
@@ -112,7 +145,7 @@ def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:  # noqa: A001
     return (round_half_even_p if rounding_method else round_half_away_p)(x)
 
 
-nextafter = elementwise(
+nextafter: Elementwise = elementwise(
     "nextafter", scalar.nextafter, operands=dtypes.FLOATS, derivatives=[None, None], doc="The float after x in the direction of y."
 )
 
@@ -132,14 +165,17 @@ def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
     return mul(g, mul(out, log(select(eq(x, zero), one, x))))
 
 
-pow = elementwise(  # noqa: A001  # JAX's name
+pow: Elementwise = elementwise(
     "pow", scalar.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0), doc="x to the power y."
 )
 
-_integer_pow = elementwise(
-    "integer_pow", scalar.integer_pow, operands=dtypes.NUMBERS, domain=_AWAY_FROM_ZERO,
+_integer_pow: Elementwise = elementwise(
+    "integer_pow",
+    scalar.integer_pow,
+    operands=dtypes.NUMBERS,
+    domain=_AWAY_FROM_ZERO,
     derivatives=[lambda g, out, x, *, y: mul(g, mul(as_value(np.asarray(y, x.dtype)), integer_pow(x, y - 1)))],
-)  # fmt: skip
+)
 
 
 def integer_pow(x: Any, y: int) -> Array:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
 from volta_fn.primitives import scalar_functions as scalar
-from volta_fn.primitives.declare import elementwise
+from volta_fn.primitives.declare import Elementwise, elementwise
 
 _BITS = dtypes.INTEGERS | dtypes.BOOL
 
@@ -19,7 +17,7 @@ def _to_bool(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.bool_)
 
 
-def _comparison(name: str, evaluate: Any, doc: str, operands: frozenset[np.dtype] = dtypes.ALL) -> Callable[..., Array]:
+def _comparison(name: str, evaluate: Any, doc: str, operands: frozenset[np.dtype] = dtypes.ALL) -> Elementwise:
     return elementwise(name, evaluate, operands=operands, derivatives=[None, None], result=_to_bool, doc=doc)
 
 
@@ -32,27 +30,42 @@ le = _comparison("le", np.less_equal, "x <= y, as bool", _ORDERED)
 gt = _comparison("gt", np.greater, "x > y, as bool", _ORDERED)
 ge = _comparison("ge", np.greater_equal, "x >= y, as bool", _ORDERED)
 
-bitwise_and = elementwise("and", np.bitwise_and, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x & y.")
-bitwise_or = elementwise("or", np.bitwise_or, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x | y.")
-bitwise_xor = elementwise("xor", np.bitwise_xor, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x ^ y.")
-bitwise_not = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
+bitwise_and: Elementwise = elementwise(
+    "and", np.bitwise_and, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x & y."
+)
+bitwise_or: Elementwise = elementwise(
+    "or", np.bitwise_or, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x | y."
+)
+bitwise_xor: Elementwise = elementwise(
+    "xor", np.bitwise_xor, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x ^ y."
+)
+bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
 
-shift_left = elementwise(
-    "shift_left", scalar.shift_left, operands=dtypes.INTEGERS, derivatives=[None, None],
+shift_left: Elementwise = elementwise(
+    "shift_left",
+    scalar.shift_left,
+    operands=dtypes.INTEGERS,
+    derivatives=[None, None],
     doc="x << y; 0 when y is not below the number of bits",
-)  # fmt: skip
-shift_right_arithmetic = elementwise(
-    "shift_right_arithmetic", scalar.shift_right_arithmetic, operands=dtypes.INTEGERS, derivatives=[None, None],
+)
+shift_right_arithmetic: Elementwise = elementwise(
+    "shift_right_arithmetic",
+    scalar.shift_right_arithmetic,
+    operands=dtypes.INTEGERS,
+    derivatives=[None, None],
     doc="x >> y filling with the sign bit",
-)  # fmt: skip
-shift_right_logical = elementwise(
-    "shift_right_logical", scalar.shift_right_logical, operands=dtypes.INTEGERS, derivatives=[None, None],
+)
+shift_right_logical: Elementwise = elementwise(
+    "shift_right_logical",
+    scalar.shift_right_logical,
+    operands=dtypes.INTEGERS,
+    derivatives=[None, None],
     doc="x >> y filling with zeros",
-)  # fmt: skip
-population_count = elementwise(
+)
+population_count: Elementwise = elementwise(
     "population_count", scalar.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."
 )
-clz = elementwise("clz", scalar.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
-is_finite = elementwise(
+clz: Elementwise = elementwise("clz", scalar.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
+is_finite: Elementwise = elementwise(
     "is_finite", np.isfinite, operands=dtypes.FLOATS, derivatives=[None], result=_to_bool, doc="Whether x is neither infinite nor NaN."
 )

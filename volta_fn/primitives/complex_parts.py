@@ -10,28 +10,36 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.primitive import Linear
-from volta_fn.primitives.declare import elementwise, unbroadcast
+from volta_fn.primitives.declare import Elementwise, elementwise, unbroadcast
 
 
-def _transpose_is(function: Callable[..., Array], rule: Callable[[Any], Any]) -> None:
+def _transpose_is(function: Elementwise, rule: Callable[[Any], Any]) -> None:
     """Declare the transpose of a primitive of one operand."""
-    function.primitive.transpose = lambda ct, operand, **params: [rule(ct)]  # type: ignore[attr-defined]  # set by `elementwise`
+    function.primitive.transpose = lambda ct, operand, **params: [rule(ct)]
 
 
 def _as_complex(re: Any) -> Array:
     return complex(re, as_value(np.zeros((), re.dtype)))
 
 
-real = elementwise(
-    "real", np.real, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: real(g)],
-    result=dtypes.real_dtype, doc="The real part.",
-)  # fmt: skip
+real: Elementwise = elementwise(
+    "real",
+    np.real,
+    operands=dtypes.COMPLEX,
+    derivatives=[lambda g, out, x: real(g)],
+    result=dtypes.real_dtype,
+    doc="The real part.",
+)
 _transpose_is(real, _as_complex)
 
-imag = elementwise(
-    "imag", np.imag, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: imag(g)],
-    result=dtypes.real_dtype, doc="The imaginary part.",
-)  # fmt: skip
+imag: Elementwise = elementwise(
+    "imag",
+    np.imag,
+    operands=dtypes.COMPLEX,
+    derivatives=[lambda g, out, x: imag(g)],
+    result=dtypes.real_dtype,
+    doc="The imaginary part.",
+)
 # JAX's convention: a transpose pairs without conjugation, so i * y picks up -ct in the imaginary direction.
 _transpose_is(imag, lambda ct: complex(as_value(np.zeros((), ct.dtype)), -ct))
 
@@ -42,11 +50,14 @@ def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
     return out
 
 
-complex = elementwise(  # noqa: A001  # JAX's name
-    "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
+complex: Elementwise = elementwise(
+    "complex",
+    _join,
+    operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
     derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
-    result=dtypes.complex_dtype, doc="The complex numbers x + iy from real parts and imaginary parts.",
-)  # fmt: skip
+    result=dtypes.complex_dtype,
+    doc="The complex numbers x + iy from real parts and imaginary parts.",
+)
 
 
 def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
@@ -56,9 +67,9 @@ def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     ]
 
 
-complex.primitive.transpose = _complex_transpose  # type: ignore[attr-defined]  # set by `elementwise`
+complex.primitive.transpose = _complex_transpose
 
-_conj_complex = elementwise(
+_conj_complex: Elementwise = elementwise(
     "conj", np.conjugate, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: _conj_complex(g)], doc="The complex conjugate."
 )
 _transpose_is(_conj_complex, lambda ct: _conj_complex(ct))

@@ -9,8 +9,9 @@ follow. Complex operands follow JAX's convention: derivatives are holomorphic, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,7 +35,21 @@ class Domain(NamedTuple):
     avoid: tuple[float, ...] = ()
     margin: float = 0.05
     #: Intervals of single operands that differ from (low, high): {position: (low, high)}.
-    operands: dict[int, tuple[float, float]] = {}
+    operands: Mapping[int, tuple[float, float]] = MappingProxyType({})
+
+
+_ANYWHERE = Domain()
+
+
+class Elementwise(Protocol):
+    """A function that applies an elementwise primitive, which it carries."""
+
+    primitive: Primitive
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, *args: Any, **params: Any) -> Array:
+        """The result of the operation on `args`."""
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -64,10 +79,10 @@ def elementwise(
     derivatives: Sequence[Derivative],
     result: Callable[[np.dtype], np.dtype] | None = None,
     linear: tuple[int, ...] = (),
-    domain: Domain = Domain(),
+    domain: Domain = _ANYWHERE,
     float_ufunc: np.ufunc | None = None,
     doc: str = "",
-) -> Callable[..., Array]:
+) -> Elementwise:
     """Declare an elementwise primitive and return the function that applies it.
 
     Args:
@@ -103,10 +118,10 @@ def elementwise(
     primitive.derivatives = tuple(derivatives)
     primitive.domain = domain
     primitive.dtypes = operands
-    function = _strict_function(primitive, len(derivatives))
+    function: Elementwise = _strict_function(primitive, len(derivatives))
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"Elementwise {name}; operands broadcast and share one dtype."
-    function.primitive = primitive  # type: ignore[attr-defined]  # how tests and `promoted` find it
+    function.primitive = primitive
     return function
 
 
@@ -152,7 +167,7 @@ def unbroadcast(cotangent: Any, shape: Shape) -> Any:
         return cotangent
     extra = cotangent.ndim - len(shape)
     stretched = [i + extra for i, n in enumerate(shape) if n == 1 and cotangent.shape[i + extra] != 1]
-    axes = tuple([*range(extra), *stretched])
+    axes = (*range(extra), *stretched)
     return movement.reshape(reduction.reduce_sum(cotangent, axes), shape)
 
 
@@ -280,14 +295,14 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     return [to_dtype(a, dtype) for a in args]
 
 
-def promoted(function: Callable[..., Array], name: str = "", doc: str = "") -> Callable[..., Array]:
+def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[..., Array]:
     """The NumPy form of an elementwise function: operands of different dtypes are promoted first.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
     Array([0.5, 1.5], dtype=float32)
     """
-    primitive: Primitive = function.primitive  # type: ignore[attr-defined]  # set by `elementwise`
+    primitive: Primitive = function.primitive
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager
 
@@ -308,8 +323,7 @@ def promoted(function: Callable[..., Array], name: str = "", doc: str = "") -> C
                 return run(x, y)
         return slow(x, y)
 
-    result = {1: unary, 2: binary}.get(primitive.arity, slow)
+    result: Any = {1: unary, 2: binary}.get(primitive.arity, slow)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."
     return result
-

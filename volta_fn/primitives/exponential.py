@@ -3,43 +3,56 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError
 from volta_fn.primitives import scalar_functions as scalar
-from volta_fn.primitives.declare import Domain, elementwise
+from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 
 _POSITIVE = Domain(0.2, 4.0)
 
-exp = elementwise("exp", np.exp, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * out], doc="e to the power x.")
-exp2 = elementwise(
+exp: Elementwise = elementwise("exp", np.exp, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * out], doc="e to the power x.")
+exp2: Elementwise = elementwise(
     "exp2", np.exp2, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * math.log(2.0))], doc="2 to the power x."
 )
-expm1 = elementwise(
+expm1: Elementwise = elementwise(
     "expm1", np.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out + 1.0)], doc="exp(x) - 1, exact near zero."
 )
-log = elementwise("log", np.log, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / x], domain=_POSITIVE, doc="Natural logarithm.")
-log2 = elementwise(
-    "log2", np.log2, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (x * math.log(2.0))], domain=_POSITIVE, doc="Logarithm to base 2."
+log: Elementwise = elementwise(
+    "log", np.log, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / x], domain=_POSITIVE, doc="Natural logarithm."
 )
-log1p = elementwise(
-    "log1p", np.log1p, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (x + 1.0)], domain=_POSITIVE,
+log2: Elementwise = elementwise(
+    "log2",
+    np.log2,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g / (x * math.log(2.0))],
+    domain=_POSITIVE,
+    doc="Logarithm to base 2.",
+)
+log1p: Elementwise = elementwise(
+    "log1p",
+    np.log1p,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g / (x + 1.0)],
+    domain=_POSITIVE,
     doc="log(1 + x), exact near zero.",
-)  # fmt: skip
-sqrt = elementwise(
+)
+sqrt: Elementwise = elementwise(
     "sqrt", np.sqrt, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (0.5 / out)], domain=_POSITIVE, doc="Square root."
 )
-rsqrt = elementwise(
-    "rsqrt", scalar.rsqrt, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (-0.5 * out / x)], domain=_POSITIVE, doc="1 / sqrt(x)."
+rsqrt: Elementwise = elementwise(
+    "rsqrt",
+    scalar.rsqrt,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * (-0.5 * out / x)],
+    domain=_POSITIVE,
+    doc="1 / sqrt(x).",
 )
-cbrt = elementwise(
+cbrt: Elementwise = elementwise(
     "cbrt", scalar.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (out / (3.0 * x))], domain=_POSITIVE, doc="Cube root."
 )
-logistic = elementwise(
+logistic: Elementwise = elementwise(
     "logistic", scalar.logistic, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * (1.0 - out))], doc="1 / (1 + exp(-x))."
 )
 
@@ -47,25 +60,48 @@ logistic = elementwise(
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
-erf = elementwise(
+erf: Elementwise = elementwise(
     "erf", scalar.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))], doc="Error function."
 )
-erfc = elementwise(
-    "erfc", scalar.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
+erfc: Elementwise = elementwise(
+    "erfc",
+    scalar.erfc,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
     doc="1 - erf(x), exact for large x.",
-)  # fmt: skip
-erf_inv = elementwise(
-    "erf_inv", scalar.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
-    domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
-)  # fmt: skip
+)
+erf_inv: Elementwise = elementwise(
+    "erf_inv",
+    scalar.erf_inv,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    domain=Domain(-0.9, 0.9),
+    doc="The inverse of erf.",
+)
 
 # gamma function
 
-lgamma = elementwise(
-    "lgamma", scalar.lgamma, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * digamma(x)], domain=_POSITIVE,
+lgamma: Elementwise = elementwise(
+    "lgamma",
+    scalar.lgamma,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * digamma(x)],
+    domain=_POSITIVE,
     doc="log |gamma(x)|.",
-)  # fmt: skip
-digamma = elementwise(
-    "digamma", scalar.digamma, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * polygamma(1.0, x)], domain=_POSITIVE,
+)
+digamma: Elementwise = elementwise(
+    "digamma",
+    scalar.digamma,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * polygamma(1.0, x)],
+    domain=_POSITIVE,
     doc="The derivative of lgamma.",
-)  # fmt: skip
+)
+polygamma: Elementwise = elementwise(
+    "polygamma",
+    scalar.polygamma,
+    operands=dtypes.FLOATS,
+    derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}),
+    doc="The m-th derivative of digamma at x.",
+)

@@ -38,7 +38,8 @@ def _concatenate_abstract(*operands: ShapedArray, dimension: int) -> ShapedArray
         same = all(a == b for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=False)) if i != dimension)
         if other.ndim != first.ndim or not same:
             raise ShapeError(
-                f"concatenate along dimension {dimension} needs shapes that agree elsewhere, got {', '.join(str(o.shape) for o in operands)}"
+                f"concatenate along dimension {dimension} needs shapes that agree elsewhere, "
+                f"got {', '.join(str(o.shape) for o in operands)}"
             )
     shape = list(first.shape)
     shape[dimension] = sum(o.shape[dimension] for o in operands)

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError
 
@@ -63,7 +63,8 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
 def _reshape_abstract(operand: ShapedArray, *, new_sizes: Shape) -> ShapedArray:
     if math.prod(new_sizes) != operand.size:
         raise ShapeError(
-            f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} elements)"
+            f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) "
+            f"into shape {new_sizes} ({math.prod(new_sizes)} elements)"
         )
     return operand.update(shape=new_sizes)
 
@@ -118,7 +119,9 @@ def _transpose_abstract(operand: ShapedArray, *, permutation: tuple[int, ...]) -
     return operand.update(shape=tuple([operand.shape[i] for i in permutation]))
 
 
-def _transpose_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, permutation: tuple[int, ...]) -> tuple[Array, int]:
+def _transpose_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, permutation: tuple[int, ...]
+) -> tuple[Array, int]:
     dim = dims[0] or 0
     shifted = tuple(p + (p >= dim) for p in permutation)
     return bind(transpose_p, args[0], permutation=(dim, *shifted)), 0
@@ -263,7 +266,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
 # rev
 
 
-rev_p = linear_primitive(
+rev_p: Primitive = linear_primitive(
     "rev",
     lambda operand, *, dimensions: operand,
     lambda operand, *, dimensions: np.flip(operand, dimensions),
@@ -322,8 +325,3 @@ def iota(dtype: Any, size: int) -> Array:
     Array([0, 1, 2], dtype=int32)
     """
     return broadcasted_iota(dtype, (size,), 0)
-
-
-def is_linear(value: Any) -> bool:
-    """Whether a transpose rule's argument is a placeholder to give a cotangent for."""
-    return type(value) is Linear

@@ -11,7 +11,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.primitives import arithmetic, comparison
-from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.primitives.declare import Elementwise, promote_args, promoted
 from volta_fn.primitives.selection import select
 
 _OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -52,7 +52,7 @@ def remainder(x: Any, y: Any) -> Array:
     return select(comparison.bitwise_and(wrong_side, comparison.ne(rest, zero)), arithmetic.add(rest, b), rest)
 
 
-def divmod(x: Any, y: Any) -> tuple[Array, Array]:  # noqa: A001  # Python's name
+def divmod(x: Any, y: Any) -> tuple[Array, Array]:
     """(x // y, x % y)."""
     return floor_divide(x, y), remainder(x, y)
 
@@ -78,11 +78,11 @@ def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[
     return method, reflected
 
 
-def _fast_binary(operation: Callable[..., Array]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Like `_binary`, with a short way for two concrete arrays whose kernel is known already."""
     promoting = promoted(operation)
     _, reflected = _binary(promoting)
-    eager = operation.primitive.eager  # type: ignore[attr-defined]  # set by `elementwise`
+    eager = operation.primitive.eager
 
     def method(self: Any, other: Any) -> Any:
         if type(self) is ConcreteArray and type(other) is ConcreteArray and current_trace() is EVAL:

@@ -13,8 +13,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.declare import Domain, align_batched, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.declare import Domain, Elementwise, align_batched, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
 from volta_fn.primitives.movement import broadcast_to
 
 
@@ -115,14 +114,16 @@ def _at_bound(comparison: str, position: int) -> Any:
     return derivative
 
 
-_clamp = elementwise(
-    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX,
+_clamp: Elementwise = elementwise(
+    "clamp",
+    _clamp_evaluate,
+    operands=dtypes.ALL - dtypes.COMPLEX,
     derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
     domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
-)  # fmt: skip
+)
 
 
-def clamp(min: Any, x: Any, max: Any) -> Array:  # noqa: A002  # JAX's argument names
+def clamp(min: Any, x: Any, max: Any) -> Array:
     """`x` where it lies between `min` and `max`, else the bound it exceeds.
 
     >>> import volta_fn as vf

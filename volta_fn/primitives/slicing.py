@@ -51,7 +51,7 @@ def _slice_batch(
 slice_p = linear_primitive("slice", _slice_abstract, _slice_evaluate, _slice_batch)
 
 
-def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:  # noqa: A001  # JAX's name
+def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
     """The elements from `start_indices` up to (not including) `limit_indices`, every `strides`-th one.
 
     Raises `ShapeError` when the bounds do not fit: nothing is clamped silently.

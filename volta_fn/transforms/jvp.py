@@ -97,7 +97,11 @@ class JVPTrace(Trace):
 
 
 def jvp_flat(
-    function: Callable[..., Sequence[Array]], primals: Sequence[Array], tangents: Sequence[Any], name: str = "", trace: JVPTrace | None = None
+    function: Callable[..., Sequence[Array]],
+    primals: Sequence[Array],
+    tangents: Sequence[Any],
+    name: str = "",
+    trace: JVPTrace | None = None,
 ) -> tuple[list[Array], list[Any]]:
     """`function` of flat arrays with its outputs' tangents (some of them `Zero`)."""
     trace = trace or JVPTrace(current_trace(), name)
@@ -127,7 +131,10 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         primals, given = flat[: len(in_avals)], iter(flat[len(in_avals) :])
         tangents = [next(given) if nz else Zero(a.at_least_vspace()) for nz, a in zip(nonzero, in_avals, strict=True)]
         outs, rates = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        keep = [want and a.at_least_vspace().dtype == a.dtype or type(t) is not Zero for want, t, a in zip(wanted, rates, closed.out_avals, strict=True)]
+        keep = [
+            (want and a.at_least_vspace().dtype == a.dtype) or type(t) is not Zero
+            for want, t, a in zip(wanted, rates, closed.out_avals, strict=True)
+        ]
         out_nonzero[:] = keep
         return [*outs, *[instantiate(t) for k, t in zip(keep, rates, strict=True) if k]]
 

@@ -89,7 +89,6 @@ class LinearTrace(Trace):
         outs = tuple([LinearTracer(self, v) for v in outvars])
         return outs if several else outs[0]
 
-
     def position(self) -> Position | None:
         """The user's line; looked up only while a program is written, since eager differentiation has no use for it."""
         return current_position.get() or (user_code_position() if isinstance(self.parent, JaxprTrace) else None)
@@ -117,11 +116,7 @@ class LinearizeTrace(JVPTrace):
         if not has_tangent_form(primitive, primals):
             return super().process(primitive, args, params)
         active = tuple(
-            [
-                i
-                for i, a in enumerate(args)
-                if primitive.derivatives[i] is not None and type(a) is JVPTracer and a._trace is self
-            ]
+            [i for i, a in enumerate(args) if primitive.derivatives[i] is not None and type(a) is JVPTracer and a._trace is self]
         )
         token = push_trace(EVAL)
         try:
@@ -133,7 +128,13 @@ class LinearizeTrace(JVPTrace):
         return JVPTracer(self, out, self._record_tangent(primitive, params, active, args, primals, out))
 
     def _record_tangent(
-        self, primitive: Primitive, params: dict[str, Any], active: tuple[int, ...], args: Sequence[Any], primals: Sequence[Array], out: Array
+        self,
+        primitive: Primitive,
+        params: dict[str, Any],
+        active: tuple[int, ...],
+        args: Sequence[Any],
+        primals: Sequence[Array],
+        out: Array,
     ) -> LinearTracer:
         atom = self.linear.builder.atom
         invars: list[Atom] = [args[i].tangent.var for i in active]

@@ -23,7 +23,8 @@ Active = tuple[int, ...]
 
 def has_tangent_form(primitive: Primitive, operands: Sequence[Array]) -> bool:
     """Whether the operation can be recorded this way: its rules are their own transposes, which complex parts' are not."""
-    return bool(primitive.derivatives) and all(x.dtype in dtypes.FLOATS for x in operands)
+    own_transpose = primitive.transpose is not None and not primitive.linear
+    return bool(primitive.derivatives) and not own_transpose and all(x.dtype in dtypes.FLOATS for x in operands)
 
 
 def _abstract(*avals: ShapedArray, of: Primitive, active: Active, settings: tuple[tuple[str, Any], ...]) -> ShapedArray:

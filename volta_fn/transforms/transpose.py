@@ -55,7 +55,7 @@ def _accumulate(pending: dict[Var, Any], known: dict[Var, Any], atom: Atom, cota
     if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
         return
     before = pending.get(atom)  # type: ignore[arg-type]  # mypy keeps the union
-    pending[atom] = cotangent if before is None else add(before, cotangent)  # type: ignore[index]  # as above
+    pending[atom] = cotangent if before is None else add(before, cotangent)
 
 
 def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
@@ -65,7 +65,7 @@ def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -
         _accumulate(pending, known, out, cotangent)
     for eqn in reversed(jaxpr.eqns):
         given = [pending.pop(v, None) for v in eqn.outvars]
-        if given[0] is None and all(c is None for c in given):
+        if not given or (given[0] is None and all(c is None for c in given)):
             continue
         primitive = eqn.primitive
         if primitive.transpose is None:
@@ -74,10 +74,7 @@ def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -
                 "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
             )
         current_position.set(eqn.position)
-        args = [
-            atom.val if type(atom) is Literal else known[atom] if atom in known else Linear(atom.aval)  # type: ignore[index]  # as above
-            for atom in eqn.invars
-        ]
+        args = [atom.val if type(atom) is Literal else known[atom] if atom in known else Linear(atom.aval) for atom in eqn.invars]
         if primitive.multiple_results:
             whole = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
             results = primitive.transpose(whole, *args, **eqn.params)
