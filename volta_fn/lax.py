@@ -38,6 +38,17 @@ from volta_fn.primitives.complex_parts import complex as complex
 from volta_fn.primitives.complex_parts import conj as conj
 from volta_fn.primitives.complex_parts import imag as imag
 from volta_fn.primitives.complex_parts import real as real
+from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
+from volta_fn.primitives.contraction import Precision as Precision
+from volta_fn.primitives.contraction import batch_matmul as batch_matmul
+from volta_fn.primitives.contraction import dot as dot
+from volta_fn.primitives.contraction import dot_general as dot_general
+from volta_fn.primitives.control_flow.associative import associative_scan as associative_scan
+from volta_fn.primitives.control_flow.conditionals import cond as cond
+from volta_fn.primitives.control_flow.conditionals import switch as switch
+from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
+from volta_fn.primitives.control_flow.loops import while_loop as while_loop
+from volta_fn.primitives.control_flow.scan import scan as scan
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
 from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim as dynamic_index_in_dim
 from volta_fn.primitives.dynamic_slicing import dynamic_slice as dynamic_slice
@@ -108,3 +119,4 @@ from volta_fn.primitives.trigonometric import sin as sin
 from volta_fn.primitives.trigonometric import sinh as sinh
 from volta_fn.primitives.trigonometric import tan as tan
 from volta_fn.primitives.trigonometric import tanh as tanh
+from volta_fn.transforms.sequential import map as map

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.backends.numpy import indexing
+from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
+from volta_fn.backends.numpy import contraction, indexing
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives import contraction as _contraction  # noqa: F401  # declared before their kernels are attached
 from volta_fn.primitives import dynamic_slicing, scatter  # noqa: F401  # declared before their kernels are attached
 
 KERNELS: dict[str, Callable[..., Any]] = {
+    # contraction
+    "dot_general": contraction.dot_general,
     # indexing
     "gather": indexing.gather,
     "scatter": indexing.scatter,

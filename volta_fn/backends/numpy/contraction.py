@@ -1,0 +1,155 @@
+"""The contraction kernel: `dot_general`, written as one (stacked) matrix product that BLAS computes wherever the dtype lets it.
+
+The axes of an operand fall into *batch* axes (in both operands and in the result), *contracted* axes (summed over) and *free* axes (in the
+result only). Transposed views and reshapes bring the operands to `[batch..., M, K]` and `[batch..., K, N]`; a reshape copies only when
+axes that have to merge are not adjacent in memory.
+
+A *product* is what multiplies such stacks in a given *working dtype*: the result's dtype itself, except that float16 and bfloat16 work in
+float32 and are rounded once at the end. Integers multiply exactly and wrap around; the product of booleans is "any of (a and b)".
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import product as cartesian
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["DotDimensionNumbers", "Product", "dot_general", "dot_general_plan", "product_for", "working_dtype"]
+
+Axes = tuple[int, ...]
+DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
+Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+_HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_FLOAT32 = np.dtype(np.float32)
+_LIMB_BITS = 16
+_EXACT_TERMS = 1 << 20  # so many products of two 16-bit limbs sum exactly in a float64: 2^20 * 2^32 < 2^53
+
+
+def working_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype that a product with results of `dtype` is computed in: float32 for float16 and bfloat16, else `dtype`."""
+    return _FLOAT32 if dtype in _HALF else dtype
+
+
+def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
+    """The function that multiplies stacks of matrices of dtypes `lhs` and `rhs` into the working dtype of `out`."""
+    if out == np.bool_:
+        return _bool_product
+    if out.kind in "iu":
+        return lambda a, b: _integer_product(a, b, out)
+    working = working_dtype(out)
+    if lhs == rhs == working:
+        return np.matmul
+    return lambda a, b: np.matmul(a.astype(working, copy=False), b.astype(working, copy=False))
+
+
+def _bool_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Whether any term `a and b` holds, counted by BLAS: a float32 count may saturate, but never returns to zero."""
+    return np.matmul(a.astype(np.float32), b.astype(np.float32)) > 0
+
+
+def _integer_product(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
+    """The product modulo 2^bits of `out`, from exact float64 products of 16-bit limbs (BLAS has no integers, NumPy's own loop is slow)."""
+    total = np.zeros((), np.uint64)
+    for start in range(0, a.shape[-1], _EXACT_TERMS):
+        terms = slice(start, start + _EXACT_TERMS)
+        left, right = _limbs(a[..., terms]), _limbs(b[..., terms, :])
+        for (i, x), (j, y) in cartesian(enumerate(left), enumerate(right)):
+            shift = _LIMB_BITS * (i + j)
+            if shift < out.itemsize * 8:
+                total = total + (np.matmul(x, y).astype(np.int64).view(np.uint64) << np.uint64(shift))
+    return np.broadcast_to(total, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])).astype(out)
+
+
+def _limbs(x: np.ndarray) -> list[np.ndarray]:
+    """Float64 arrays whose sum, limb i weighted by 2^(16 i), is `x`: every limb but the last is unsigned."""
+    count = max(1, x.itemsize * 8 // _LIMB_BITS)
+    low = [(x >> x.dtype.type(_LIMB_BITS * i)) & x.dtype.type(0xFFFF) for i in range(count - 1)]
+    return [limb.astype(np.float64) for limb in [*low, x >> x.dtype.type(_LIMB_BITS * (count - 1))]]
+
+
+def _outer_product_for(out: np.dtype) -> Product:
+    """`product_for` where nothing is contracted (K = 1): a broadcast multiplication, exact in every dtype but the halves."""
+    working = working_dtype(out)
+    return lambda a, b: np.multiply(a.astype(working, copy=False), b.astype(working, copy=False))
+
+
+@lru_cache(maxsize=4096)
+def dot_general_plan(
+    lhs_ndim: int,
+    rhs_ndim: int,
+    dimension_numbers: DotDimensionNumbers,
+    lhs_dtype: np.dtype,
+    rhs_dtype: np.dtype,
+    preferred_element_type: np.dtype | None = None,
+) -> Product:
+    """`dot_general` for given ranks and dtypes: a closure over the permutations and the product, for callers that know them in advance."""
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    out_dtype = np.promote_types(lhs_dtype, rhs_dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
+    lhs_free = _rest(lhs_ndim, lhs_contract, lhs_batch)
+    rhs_free = _rest(rhs_ndim, rhs_contract, rhs_batch)
+    by_lhs_axis = sorted(range(len(lhs_contract)), key=lambda i: lhs_contract[i])  # the order of a sum is free: take the order in memory
+    lhs_order = (*lhs_batch, *lhs_free, *(lhs_contract[i] for i in by_lhs_axis))
+    rhs_order = (*rhs_batch, *(rhs_contract[i] for i in by_lhs_axis), *rhs_free)
+    multiply = product_for(lhs_dtype, rhs_dtype, out_dtype) if lhs_contract else _outer_product_for(out_dtype)
+    if len(lhs_free) == len(lhs_contract) == len(rhs_free) == 1:
+        contract = _matrices(multiply, _permutation(lhs_order), _permutation(rhs_order))
+    else:
+        contract = _merged(multiply, lhs_order, rhs_order, len(lhs_batch), len(lhs_free), len(lhs_contract))
+    if working_dtype(out_dtype) == out_dtype:
+        return contract
+    return lambda lhs, rhs: contract(lhs, rhs).astype(out_dtype)
+
+
+def _rest(ndim: int, *taken: Axes) -> Axes:
+    return tuple(axis for axis in range(ndim) if not any(axis in axes for axes in taken))
+
+
+def _permutation(order: Axes) -> Axes | None:
+    """None for the identity, so that the common case need not make a view."""
+    return None if order == tuple(range(len(order))) else order
+
+
+def _matrices(multiply: Product, lhs_order: Axes | None, rhs_order: Axes | None) -> Product:
+    """The contraction of operands that are stacks of matrices already, up to a permutation."""
+    if lhs_order is None and rhs_order is None:
+        return multiply
+    if lhs_order is None:
+        return lambda lhs, rhs: multiply(lhs, rhs.transpose(rhs_order))
+    if rhs_order is None:
+        return lambda lhs, rhs: multiply(lhs.transpose(lhs_order), rhs)
+    return lambda lhs, rhs: multiply(lhs.transpose(lhs_order), rhs.transpose(rhs_order))
+
+
+def _merged(multiply: Product, lhs_order: Axes, rhs_order: Axes, batch: int, free: int, contracted: int) -> Product:
+    """The contraction of operands whose free and contracted axes are merged into one axis each."""
+
+    def contract(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        lhs, rhs = lhs.transpose(lhs_order), rhs.transpose(rhs_order)
+        stack, rows, terms = lhs.shape[:batch], lhs.shape[batch : batch + free], lhs.shape[batch + free :]
+        columns = rhs.shape[batch + contracted :]
+        matrices = multiply(
+            lhs.reshape(*stack, prod(rows), prod(terms)),
+            rhs.reshape(*stack, prod(terms), prod(columns)),
+        )
+        return matrices.reshape(stack + rows + columns)
+
+    return contract
+
+
+def dot_general(
+    lhs: np.ndarray,
+    rhs: np.ndarray,
+    *,
+    dimension_numbers: DotDimensionNumbers,
+    preferred_element_type: np.dtype | None = None,
+) -> np.ndarray:
+    """Contract `lhs` with `rhs`.
+
+    `dimension_numbers` is `((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`. The result has the batch axes, the free axes of
+    `lhs`, then those of `rhs`; its dtype is `preferred_element_type`, or else the operands' own.
+    """
+    plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type)
+    return plan(lhs, rhs)

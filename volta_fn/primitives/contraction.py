@@ -1,0 +1,254 @@
+"""Contraction: `dot_general`, the sum of products over pairs of axes, which every product of vectors, matrices and tensors is.
+
+The axes of an operand are *batch* axes (paired, and kept in the result), *contracting* axes (paired, and summed over) or *free* axes. The
+result has the batch axes first, then the free axes of the left operand, then those of the right one. Both derivatives are contractions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.movement import canonical_axes, transpose
+
+Axes = tuple[int, ...]
+DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
+
+
+class Precision(enum.Enum):
+    """How exactly a device multiplies. Every backend here computes in the operands' own dtype (float16 and bfloat16 sum in float32), which
+    is what `HIGHEST` asks for, so all three mean the same."""
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+
+_PRECISIONS = (None, *Precision, *(p.name.lower() for p in Precision), "float32", "fastest", "bfloat16", "tensorfloat32")
+
+
+def check_precision(name: str, precision: Any) -> None:
+    """Raise `ArgumentError` for anything but a `Precision`, its name, or a pair of them."""
+    for item in precision if isinstance(precision, (tuple, list)) else (precision,):
+        if item not in _PRECISIONS:
+            names = ", ".join(repr(p) for p in _PRECISIONS)
+            raise ArgumentError(f"{name}: precision={precision!r} is none of {names}; leave it out, products are exact to the dtype")
+
+
+def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: np.dtype | None) -> np.dtype:
+    """The dtype of sums of products: that of the operands, or `preferred_element_type`, which must be of its kind and no narrower."""
+    for operand in (lhs, rhs):
+        if operand.dtype not in dtypes.ALL:
+            raise DTypeError(f"{name} is not defined for {operand.dtype.name}")
+    dtype = lhs.dtype if lhs.dtype == rhs.dtype else dtypes.promote_types(lhs.dtype, rhs.dtype)
+    if preferred_element_type is None or preferred_element_type == dtype:
+        return dtype
+    wanted = preferred_element_type
+    kinds = (dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
+    if not any(dtype in kind and wanted in kind for kind in kinds) or wanted.itemsize < dtype.itemsize:
+        raise DTypeError(
+            f"{name}: preferred_element_type={wanted.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
+            "Convert the operands first, or the result afterwards."
+        )
+    return wanted
+
+
+def _dot_abstract(
+    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+) -> ShapedArray:
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    for kind, left, right in (("contracting", lhs_contract, rhs_contract), ("batch", lhs_batch, rhs_batch)):
+        if len(left) != len(right):
+            raise ShapeError(f"dot_general pairs {kind} dimensions, got {left} of lhs and {right} of rhs")
+        for i, j in zip(left, right, strict=True):
+            if lhs.shape[i] != rhs.shape[j]:
+                raise ShapeError(
+                    f"dot_general: {kind} dimension {i} of lhs has size {lhs.shape[i]}, but its partner, dimension {j} of rhs, has size "
+                    f"{rhs.shape[j]}; lhs has shape {lhs.shape} and rhs {rhs.shape}, paired as {kind} {left} with {right}. "
+                    "Transpose an operand or name other dimensions."
+                )
+    for name, contract, batch in (("lhs", lhs_contract, lhs_batch), ("rhs", rhs_contract, rhs_batch)):
+        if set(contract) & set(batch):
+            raise ShapeError(f"dot_general: dimensions of {name} are both contracting {contract} and batch {batch}; name each once")
+    shape = [lhs.shape[i] for i in lhs_batch]
+    shape += [lhs.shape[i] for i in _free(lhs.ndim, lhs_contract, lhs_batch)]
+    shape += [rhs.shape[i] for i in _free(rhs.ndim, rhs_contract, rhs_batch)]
+    dtype = product_dtype("dot_general", lhs, rhs, preferred_element_type)
+    return ShapedArray(tuple(shape), dtype, lhs.weak_type and rhs.weak_type and preferred_element_type is None)
+
+
+def _free(ndim: int, contract: Axes, batch: Axes) -> Axes:
+    return tuple([i for i in range(ndim) if i not in contract and i not in batch])
+
+
+def bilinear_jvp(primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+    """The product rule, for a primitive of two operands that is linear in each of them."""
+    (lhs, rhs), (lhs_rate, rhs_rate) = primals, tangents
+    out = bind(primitive, lhs, rhs, **params)
+    terms = []
+    if type(lhs_rate) is not Zero:
+        terms.append(bind(primitive, lhs_rate, rhs, **params))
+    if type(rhs_rate) is not Zero:
+        terms.append(bind(primitive, lhs, rhs_rate, **params))
+    if not terms:
+        return out, Zero(out.aval.at_least_vspace())
+    return out, terms[0] if len(terms) == 1 else add(*terms)
+
+
+def _dot_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+    return bilinear_jvp(dot_general_p, primals, tangents, **params)
+
+
+def _dot_transpose(
+    ct: Array, lhs: Any, rhs: Any, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+) -> list[Array | None]:
+    """The cotangent of an operand contracts the result's with the other operand, over that one's free axes.
+
+    Each product is formed in the order that leaves its axes nearest to the operand's own.
+    """
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    lhs_free, rhs_free = _free(lhs.ndim, lhs_contract, lhs_batch), _free(rhs.ndim, rhs_contract, rhs_batch)
+    batch, first = tuple(range(len(lhs_batch))), len(lhs_batch) + len(lhs_free)
+    if type(lhs) is Linear:
+        ct_axes = tuple(range(first, first + len(rhs_free)))
+        out = _product(ct, rhs, ((ct_axes, rhs_free), (batch, rhs_batch)), preferred_element_type)
+        partners = sorted(range(len(rhs_contract)), key=rhs_contract.__getitem__)
+        places = (*lhs_batch, *lhs_free, *[lhs_contract[i] for i in partners])
+        return [_like(out, places, lhs), None]
+    ct_axes = tuple(range(len(lhs_batch), first))
+    out = _product(lhs, ct, ((lhs_free, ct_axes), (lhs_batch, batch)), preferred_element_type)
+    partners = sorted(range(len(lhs_contract)), key=lhs_contract.__getitem__)
+    places = (*rhs_batch, *[rhs_contract[i] for i in partners], *rhs_free)
+    return [None, _like(out, places, rhs)]
+
+
+def _product(lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None) -> Array:
+    return bind(dot_general_p, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=preferred_element_type)
+
+
+def _like(out: Array, places: Axes, operand: Linear) -> Array:
+    """`out`, whose axis i belongs at ``places[i]``, in the order of axes and the dtype of `operand`."""
+    ordered = transpose(out, [places.index(i) for i in range(len(places))])
+    return ordered if ordered.dtype == operand.dtype else convert_element_type(ordered, operand.dtype)
+
+
+def _dot_batch(
+    axis: AxisData,
+    args: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    dimension_numbers: DotDimensionNumbers,
+    preferred_element_type: np.dtype | None,
+) -> tuple[Array, int]:
+    """Stacked on both sides, the new axis is a batch axis; on one side, it is one more free axis."""
+    (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    if lhs_dim is not None:
+        lhs_contract, lhs_batch = _shifted(lhs_contract, lhs_dim), _shifted(lhs_batch, lhs_dim)
+    if rhs_dim is not None:
+        rhs_contract, rhs_batch = _shifted(rhs_contract, rhs_dim), _shifted(rhs_batch, rhs_dim)
+    if lhs_dim is not None and rhs_dim is not None:
+        lhs_batch, rhs_batch, out_dim = (lhs_dim, *lhs_batch), (rhs_dim, *rhs_batch), 0
+    elif lhs_dim is not None:
+        out_dim = len(lhs_batch) + _free(lhs.ndim, lhs_contract, lhs_batch).index(lhs_dim)
+    else:
+        lhs_free = lhs.ndim - len(lhs_contract) - len(lhs_batch)
+        out_dim = len(lhs_batch) + lhs_free + _free(rhs.ndim, rhs_contract, rhs_batch).index(rhs_dim or 0)
+    return _product(lhs, rhs, ((lhs_contract, rhs_contract), (lhs_batch, rhs_batch)), preferred_element_type), out_dim
+
+
+def _shifted(axes: Axes, dim: int) -> Axes:
+    return tuple([i + (i >= dim) for i in axes])
+
+
+dot_general_p = Primitive("dot_general", _dot_abstract, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch)
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Contract two arrays: sums of products over pairs of axes.
+
+    `dimension_numbers` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch axes, then the
+    remaining axes of `lhs`, then those of `rhs`. Its dtype is the operands' (of two dtypes, the one they promote to), or
+    `preferred_element_type`, a wider one of the same kind in which the products are then summed. float16 and bfloat16 sum in float32 and
+    are rounded once; integers wrap around; bools combine as "any of (a and b)". `precision` is accepted as in JAX and has nothing to choose
+    (see `Precision`).
+
+    Raises `ShapeError` for axes that do not pair up and `DTypeError` for a preferred dtype of another kind or a narrower one.
+
+    >>> import volta_fn as vf
+    >>> x, y = vf.numpy.ones((8, 2, 3)), vf.numpy.ones((8, 3, 5))
+    >>> vf.lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))).shape
+    (8, 2, 5)
+    """
+    left, right = as_value(lhs), as_value(rhs)
+    if precision is not None:
+        check_precision("dot_general", precision)
+    wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
+    if wanted is None and left.dtype != right.dtype:
+        wanted = dtypes.promote_types(left.dtype, right.dtype)
+    return _product(left, right, _canonical_numbers(dimension_numbers, left.ndim, right.ndim), wanted)
+
+
+def _canonical_numbers(numbers: Any, lhs_ndim: int, rhs_ndim: int) -> DotDimensionNumbers:
+    try:
+        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"dot_general: dimension_numbers must be ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), got {numbers!r}"
+        ) from None
+    left = [canonical_axes(tuple(axes), lhs_ndim, "dimension_numbers of lhs") for axes in (lhs_contract, lhs_batch)]
+    right = [canonical_axes(tuple(axes), rhs_ndim, "dimension_numbers of rhs") for axes in (rhs_contract, rhs_batch)]
+    return (left[0], right[0]), (left[1], right[1])
+
+
+def dot(lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The product of vectors and matrices: vector-vector, matrix-vector, vector-matrix or matrix-matrix.
+
+    With `dimension_numbers`, the same as `dot_general`. Raises `ShapeError` for operands of other ranks, or sizes that do not fit.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.dot(vf.numpy.ones((2, 3)), vf.numpy.ones(3))
+    Array([3., 3.], dtype=float32)
+    """
+    left, right = as_value(lhs), as_value(rhs)
+    if dimension_numbers is None:
+        if not {left.ndim, right.ndim} <= {1, 2} or left.shape[-1] != right.shape[0]:
+            raise ShapeError(
+                f"dot takes vectors and matrices whose inner sizes agree, got shapes {left.shape} and {right.shape}; "
+                "use volta_fn.numpy.matmul for stacks of matrices and dot_general for anything else"
+            )
+        dimension_numbers = (((left.ndim - 1,), (0,)), ((), ()))
+    return dot_general(left, right, dimension_numbers, precision, preferred_element_type)
+
+
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
+    """The products of two equally long stacks of matrices: all leading axes are batch axes.
+
+    Raises `ShapeError` unless both operands have the same rank, two or more, and the same leading sizes.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.batch_matmul(vf.numpy.ones((4, 2, 3)), vf.numpy.ones((4, 3, 5))).shape
+    (4, 2, 5)
+    """
+    left, right = as_value(lhs), as_value(rhs)
+    if left.ndim != right.ndim or left.ndim < 2:
+        raise ShapeError(f"batch_matmul takes operands of one rank, two or more, got shapes {left.shape} and {right.shape}")
+    stack = tuple(range(left.ndim - 2))
+    return dot_general(left, right, (((left.ndim - 1,), (left.ndim - 2,)), (stack, stack)), precision)
