@@ -1,0 +1,118 @@
+"""The methods of arrays: the functions of this package with the array as first argument, as NumPy's arrays have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, attach
+from volta_fn.numpy import (
+    arithmetic,
+    creation,
+    cumulative,
+    diagonals,
+    indexing,
+    products,
+    reductions,
+    searching,
+    shapes,
+    sorting,
+)
+from volta_fn.primitives.cast import bitcast_convert_type
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "all": reductions.all,
+    "any": reductions.any,
+    "argmax": reductions.argmax,
+    "argmin": reductions.argmin,
+    "argsort": sorting.argsort,
+    "astype": creation.astype,
+    "choose": indexing.choose,
+    "clip": arithmetic.clip,
+    "compress": lambda self, condition, axis=None: indexing.compress(condition, self, axis),
+    "conj": arithmetic.conjugate,
+    "conjugate": arithmetic.conjugate,
+    "copy": creation.copy,
+    "cumprod": cumulative.cumprod,
+    "cumsum": cumulative.cumsum,
+    "diagonal": diagonals.diagonal,
+    "dot": products.dot,
+    "max": reductions.max,
+    "mean": reductions.mean,
+    "min": reductions.min,
+    "nonzero": indexing.nonzero,
+    "prod": reductions.prod,
+    "ptp": reductions.ptp,
+    "ravel": shapes.ravel,
+    "repeat": shapes.repeat,
+    "round": arithmetic.round,
+    "searchsorted": searching.searchsorted,
+    "sort": sorting.sort,
+    "squeeze": shapes.squeeze,
+    "std": reductions.std,
+    "sum": reductions.sum,
+    "swapaxes": shapes.swapaxes,
+    "take": indexing.take,
+    "trace": diagonals.trace,
+    "var": reductions.var,
+}
+
+
+def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:
+    """The elements in an array of another shape, given as one tuple or as several integers; one may be -1."""
+    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+
+
+def _transpose(self: Array, *axes: Any) -> Array:
+    """The dimensions in another order (default: reversed), given as one tuple or as several integers."""
+    return shapes.transpose(self, axes[0] if len(axes) == 1 else axes or None)
+
+
+def _flatten(self: Array, order: str = "C") -> Array:
+    """The elements in an array of one dimension."""
+    return shapes.ravel(self, order)
+
+
+def _view(self: Array, dtype: Any = None) -> Array:
+    """The bits read as another dtype; see `lax.bitcast_convert_type`."""
+    wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+    return self if wanted == self.dtype else bitcast_convert_type(self, wanted)
+
+
+def _namespace(self: Array, *, api_version: str | None = None) -> Any:
+    """The module of the Array API's functions for this array."""
+    return _NAMESPACE[0]
+
+
+#: `volta_fn.numpy` itself, which puts itself here once it is complete.
+_NAMESPACE: list[Any] = []
+
+
+def register_namespace(module: Any) -> None:
+    """Make `module` what arrays return as their Array API namespace."""
+    _NAMESPACE[:] = [module]
+
+
+def _matmul(self: Array, other: Any) -> Any:
+    return products.matmul(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+
+def _rmatmul(self: Array, other: Any) -> Any:
+    return products.matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+
+attach("__matmul__", _matmul)
+attach("__rmatmul__", _rmatmul)
+for _name, _function in _METHODS.items():
+    attach(_name, _function)
+for _name, _function in {"reshape": _reshape, "transpose": _transpose, "flatten": _flatten, "view": _view}.items():
+    attach(_name, _function)
+attach("__array_namespace__", _namespace)
+attach("T", property(shapes.transpose, doc="The dimensions in reverse order."))
+attach("mT", property(shapes.matrix_transpose, doc="The last two dimensions exchanged."))
+attach("real", property(arithmetic.real, doc="The real part."))
+attach("imag", property(arithmetic.imag, doc="The imaginary part."))
+attach("__round__", lambda self, ndigits=0: arithmetic.round(self, ndigits))
