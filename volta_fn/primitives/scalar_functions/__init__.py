@@ -1,0 +1,29 @@
+"""NumPy functions that are the meaning of elementwise primitives which NumPy itself lacks, or defines otherwise.
+
+Each takes and returns arrays of one dtype; operands broadcast. float16 and bfloat16 compute through float32 or float64.
+"""
+
+from volta_fn.primitives.scalar_functions.arithmetic import cbrt as cbrt
+from volta_fn.primitives.scalar_functions.arithmetic import div as div
+from volta_fn.primitives.scalar_functions.arithmetic import integer_pow as integer_pow
+from volta_fn.primitives.scalar_functions.arithmetic import logistic as logistic
+from volta_fn.primitives.scalar_functions.arithmetic import nextafter as nextafter
+from volta_fn.primitives.scalar_functions.arithmetic import pow as pow
+from volta_fn.primitives.scalar_functions.arithmetic import rem as rem
+from volta_fn.primitives.scalar_functions.arithmetic import round_half_away as round_half_away
+from volta_fn.primitives.scalar_functions.arithmetic import rsqrt as rsqrt
+from volta_fn.primitives.scalar_functions.arithmetic import sign as sign
+from volta_fn.primitives.scalar_functions.bessel import bessel_i0e as bessel_i0e
+from volta_fn.primitives.scalar_functions.bessel import bessel_i1e as bessel_i1e
+from volta_fn.primitives.scalar_functions.bits import clz as clz
+from volta_fn.primitives.scalar_functions.bits import population_count as population_count
+from volta_fn.primitives.scalar_functions.bits import shift_left as shift_left
+from volta_fn.primitives.scalar_functions.bits import shift_right_arithmetic as shift_right_arithmetic
+from volta_fn.primitives.scalar_functions.bits import shift_right_logical as shift_right_logical
+from volta_fn.primitives.scalar_functions.error import erf as erf
+from volta_fn.primitives.scalar_functions.error import erf_inv as erf_inv
+from volta_fn.primitives.scalar_functions.error import erfc as erfc
+from volta_fn.primitives.scalar_functions.gamma import digamma as digamma
+from volta_fn.primitives.scalar_functions.gamma import lgamma as lgamma
+from volta_fn.primitives.scalar_functions.gamma import polygamma as polygamma
+from volta_fn.primitives.scalar_functions.gamma import zeta as zeta

@@ -1,0 +1,109 @@
+"""Arithmetic where NumPy's own function differs from what the primitive means, or has none: quotients, rounding, roots, powers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_NARROW = 2  # bytes of float16 and bfloat16, which compute through float32
+
+
+def _widened(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32) if x.dtype.itemsize == _NARROW and x.dtype.kind not in "iu" else x
+
+
+# quotients
+
+
+def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x / y; of integers the quotient rounded toward zero, which is -1 (all bits 1) when y is 0 and wraps when it overflows."""
+    if x.dtype.kind not in "iu":
+        return np.divide(x, y)
+    quotient = np.floor_divide(x, y)
+    if x.dtype.kind == "i":
+        quotient = quotient + ((x < 0) != (y < 0)) * (quotient * y != x)
+    return np.where(y == 0, ~x.dtype.type(0), quotient)
+
+
+def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What `div`, rounded toward zero, leaves of x: it has x's sign. Integers by 0 leave x, floats NaN."""
+    rest = np.fmod(x, y)
+    return np.where(y == 0, x, rest) if x.dtype.kind in "iu" else rest
+
+
+# sign and rounding
+
+
+def sign(x: np.ndarray) -> np.ndarray:
+    """-1, 0 or 1; zeros keep their sign and NaN stays; x / |x| for complex x."""
+    out = np.sign(x)
+    return out if x.dtype.kind in "iuc" else np.copysign(out, x)
+
+
+def round_half_away(x: np.ndarray) -> np.ndarray:
+    """The nearest whole number; halves go away from zero."""
+    whole = np.trunc(x)
+    half_or_more = np.abs(x - whole) >= 0.5
+    return whole + np.copysign(half_or_more.astype(x.dtype), x)
+
+
+def nextafter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The next value of the dtype after x in the direction of y."""
+    return np.nextafter(x, y)
+
+
+# roots and the logistic function
+
+
+def rsqrt(x: np.ndarray) -> np.ndarray:
+    """1 / sqrt(x); infinite at zero, with its sign."""
+    return np.reciprocal(np.sqrt(_widened(x))).astype(x.dtype, copy=False)
+
+
+def cbrt(x: np.ndarray) -> np.ndarray:
+    """The real cube root."""
+    return np.cbrt(x)
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), on the left as exp(x) / (1 + exp(x)), so that no power overflows."""
+    if x.dtype.kind == "c":
+        return _logistic_complex(x)
+    wide = _widened(x)
+    share = np.exp(-np.abs(wide))
+    share += 1.0
+    out = np.exp(np.minimum(wide, 0.0))
+    out /= share
+    return out.astype(x.dtype, copy=False)
+
+
+def _logistic_complex(x: np.ndarray) -> np.ndarray:
+    left = x.real < 0
+    power = np.exp(np.where(left, x, -x))
+    return np.where(left, power, 1.0) / (1.0 + power)
+
+
+# powers
+
+
+def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # noqa: A001  # JAX's name
+    """x to the power y; for integers a negative power is the exact value rounded toward zero (and 0 for x = 0)."""
+    if x.dtype.kind != "i":
+        return np.power(x, y)
+    one, zero = x.dtype.type(1), x.dtype.type(0)
+    unit = np.where(np.bitwise_and(y, 1) == 1, x, one)
+    inverse = np.where((x == 1) | (x == -1), unit, zero)
+    return np.where(y < 0, inverse, np.power(x, np.maximum(y, zero)))
+
+
+def integer_pow(x: np.ndarray, *, y: int) -> np.ndarray:
+    """x to a whole power by repeated squaring; one negative power is the reciprocal of the positive one."""
+    result, square = None, _widened(x)
+    exponent = abs(y)
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    if result is None:
+        return np.ones_like(x)
+    return (np.reciprocal(result) if y < 0 else result).astype(x.dtype, copy=False)
