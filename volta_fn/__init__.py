@@ -20,6 +20,7 @@ from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
+from volta_fn.primitives import array_updates as _array_updates  # noqa: F401  # attaches x[…] and x.at
 from volta_fn.primitives import operators as _operators  # noqa: F401  # attaches the operators
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit
 from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond

@@ -231,7 +231,7 @@ def _set_windows(places: np.ndarray, starts: np.ndarray, windows: np.ndarray) ->
 
 def _combine_windows(ufunc: np.ufunc, places: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
     for start, window in zip(starts.T.tolist(), windows, strict=True):
-        place = places[tuple(start)]
+        place = places[*start, ...]
         ufunc(place, window, out=place)
 
 
