@@ -29,8 +29,12 @@ def finite_difference(function: Function, point: Sequence[np.ndarray], direction
     def at(multiple: int) -> list[np.ndarray]:
         return host(function(*arrays([x + multiple * STEP * t for x, t in zip(point, direction, strict=True)])))
 
-    stencil = zip(at(-2), at(-1), at(1), at(2), strict=True)
-    return [np.asarray((8.0 * (b - a) - (bb - aa)) / (12.0 * STEP)) for aa, a, b, bb in stencil]
+    slopes = []
+    with np.errstate(invalid="ignore"):
+        for before_2, before, after, after_2 in zip(at(-2), at(-1), at(1), at(2), strict=True):
+            slope = (8.0 * (after - before) - (after_2 - before_2)) / (12.0 * STEP)
+            slopes.append(np.where(before_2 == after_2, 0.0, slope))  # where a result stays infinite its slope is none
+    return slopes
 
 
 def forward_holds(function: Function, point: Sequence[np.ndarray], what: str, rtol: float = FINITE_DIFFERENCE) -> None:

@@ -11,8 +11,6 @@ from tests.laws.common import Function, arrays, assert_same_bits, draw, host, re
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.core.staging import eval_jaxpr
 
 
@@ -84,17 +82,6 @@ def jaxpr_is_true(sample: Sample) -> None:
         promised, found = closed.out_avals, [r.aval for r in results]
         assert promised == found, f"{sample} in {name}: the program promises {promised}, evaluation gives {found}"
         _assert_same(host(eval_jaxpr(closed, *given)), host(results), f"the program of {sample} in {name}")
-
-
-def primitives_of(function: Function, *args: Any) -> set[str]:
-    """The names of the primitives whose rules run when `function` is traced, nested programs included."""
-    called: set[str] = set()
-    pending = [vf.jit(function).lower(*args).jaxpr]
-    while pending:
-        for eqn in pending.pop().eqns:
-            called.add(eqn.primitive.name)
-            pending += sub_jaxprs(eqn.params)
-    return called & set(PRIMITIVES)
 
 
 def _assert_same(actual: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:

@@ -20,9 +20,9 @@ def transpose_is_adjoint(sample: Sample) -> None:
         inputs = draw(sample, dtype)
         for position in sample.linear:
             outs, cotangents, transposed = _transpose_at(sample, inputs, position)
-            forward = sum(float(np.sum(c * o).real) for c, o in zip(cotangents, outs, strict=True))
+            forward = sum(float(np.sum(wide(c) * wide(o)).real) for c, o in zip(cotangents, outs, strict=True))
             backward = float(np.sum(transposed * wide(inputs[position])).real)
-            scale = 1.0 + sum(float(np.sum(np.abs(c * o))) for c, o in zip(cotangents, outs, strict=True))
+            scale = 1.0 + sum(float(np.sum(np.abs(wide(c) * wide(o)))) for c, o in zip(cotangents, outs, strict=True))
             what = f"transpose of {sample} in {dtype.name} by argument {position}"
             assert transposed.shape == inputs[position].shape, f"{what}: a result of shape {transposed.shape}"
             assert abs(forward - backward) <= 1e-12 * scale, f"{what}: {backward} where {forward} was expected"

@@ -22,11 +22,16 @@ def _unsigned(x: int, bits: int) -> int:
     return x % 2**bits
 
 
+def _signed(x: int, bits: int) -> int:
+    """The number whose highest bit counts as its sign."""
+    return (x + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+
+
 def _power(x: int, y: int, bits: int) -> int:
-    """A negative power is the reciprocal, rounded toward zero."""
+    """A negative power is the reciprocal, rounded toward zero; 0 for x = 0."""
     if y >= 0:
         return pow(x, y, 2**bits)
-    return _divide(1, x, bits) if abs(x) == 1 else 0 if x else -1
+    return x ** (-y % 2) if abs(x) == 1 else 0
 
 
 def _shifts_out(y: int, bits: int) -> bool:
@@ -61,7 +66,7 @@ BY_PYTHON: dict[str, Callable[..., int]] = {
     "not": lambda x, bits: ~x,
     "shift_left": lambda x, y, bits: 0 if _shifts_out(y, bits) else x << _unsigned(y, bits),
     "shift_right_logical": lambda x, y, bits: 0 if _shifts_out(y, bits) else _unsigned(x, bits) >> _unsigned(y, bits),
-    "shift_right_arithmetic": lambda x, y, bits: (-1 if x < 0 else 0) if _shifts_out(y, bits) else x >> _unsigned(y, bits),
+    "shift_right_arithmetic": lambda x, y, bits: _signed(x, bits) >> min(_unsigned(y, bits), bits),
     "population_count": lambda x, bits: _unsigned(x, bits).bit_count(),
     "clz": lambda x, bits: bits - _unsigned(x, bits).bit_length(),
 }

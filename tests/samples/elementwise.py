@@ -55,8 +55,8 @@ COMPLEX_DOMAINS: dict[str, Domain] = {
     "asinh": Domain(-0.6, 0.6),
 }
 
-#: Primitives whose zero derivative is a convention that finite differences do not see.
-NOT_DIFFERENTIABLE = frozenset({"nextafter"})
+#: Primitives whose derivative by some operands is zero by convention, unseen by finite differences: by which ones it is not.
+DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,)}
 
 #: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
 EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})
@@ -136,7 +136,7 @@ def _sample(
         dtypes=names,
         result_dtype=RESULTS.get(primitive.name),
         exact=primitive.name in EXACT,
-        differentiable=() if primitive.name in NOT_DIFFERENTIABLE else None,
+        differentiable=DIFFERENTIABLE.get(primitive.name),
         linear=primitive.linear,
         label=label,
         **TOLERANCES.get(primitive.name, {}),

@@ -305,7 +305,7 @@ def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None
     return bind(iota_p, **params), None
 
 
-iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jvp, batch=_iota_batch)
+iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jvp, batch=_iota_batch, views=True)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:

@@ -173,7 +173,7 @@ def _extremum_jvp(primitive: Primitive) -> Callable[..., Any]:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, axes=axes)
-        if type(tangent) is Zero:
+        if type(tangent) is Zero or not operand.size:
             return out, Zero(out.aval.at_least_vspace())
         chosen = bind(PRIMITIVES["eq"], operand, _expand(out, operand.shape, axes))
         weights = bind(PRIMITIVES["convert_element_type"], chosen, new_dtype=operand.dtype, weak_type=False)

@@ -85,7 +85,7 @@ def _logistic_complex(x: np.ndarray) -> np.ndarray:
 # powers
 
 
-def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # noqa: A001  # JAX's name
+def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
     """x to the power y; for integers a negative power is the exact value rounded toward zero (and 0 for x = 0)."""
     if x.dtype.kind != "i":
         return np.power(x, y)
@@ -101,9 +101,9 @@ def integer_pow(x: np.ndarray, *, y: int) -> np.ndarray:
     exponent = abs(y)
     while exponent:
         if exponent & 1:
-            result = square if result is None else result * square
+            result = square if result is None else np.multiply(result, square)
         exponent >>= 1
-        square = square * square if exponent else square
+        square = np.multiply(square, square) if exponent else square
     if result is None:
         return np.ones_like(x)
     return (np.reciprocal(result) if y < 0 else result).astype(x.dtype, copy=False)
