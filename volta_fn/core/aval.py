@@ -32,12 +32,14 @@ class ShapedArray:
     True
     """
 
-    __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "weak_type")
+    __slots__ = ("__weakref__", "dtype", "is_float", "ndim", "shape", "size", "weak_type")
     shape: Shape
     dtype: np.dtype
     weak_type: bool
     ndim: int
     size: int
+    #: Whether the dtype is a real floating one.
+    is_float: bool
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False) -> ShapedArray:
         key = (shape, dtype, weak_type)
@@ -50,6 +52,7 @@ class ShapedArray:
                 found = object.__new__(cls)
                 found.shape, found.dtype, found.weak_type = shape, dtype, weak_type
                 found.ndim, found.size = len(shape), math.prod(shape)
+                found.is_float = dtype in dtypes.FLOATS
                 _interned[key] = found
         return found
 

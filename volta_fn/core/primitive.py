@@ -45,6 +45,7 @@ class Primitive:
         "inplace",
         "jvp",
         "linear",
+        "maps_tangent",
         "multiple_results",
         "name",
         "partial_eval",
@@ -77,7 +78,8 @@ class Primitive:
         self.transpose = transpose
         self.batch = batch
         self.partial_eval: Rule | None = None
-        #: For macros, which no trace processes: the function, of other primitives, that each use stands for.
+        #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro
+        #: is linear, and its transpose rule takes the cotangent and the parameters alone.
         self.expand: Rule | None = None
         self.multiple_results = multiple_results
         #: An effect must happen even if nobody uses the result (callbacks).
@@ -93,6 +95,8 @@ class Primitive:
         self.dtypes: frozenset[Any] | None = None
         #: Number of operands of an elementwise primitive (0: it is none).
         self.arity = 0
+        #: Of one operand, and linear: its tangent is the primitive applied to the operand's tangent.
+        self.maps_tangent = False
         #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
         self.derivatives: tuple[Rule | None, ...] = ()
         #: Argument positions in which an elementwise primitive is linear.

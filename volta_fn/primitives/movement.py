@@ -35,6 +35,7 @@ def linear_primitive(
         return out, bind(primitive, tangent, **params)
 
     primitive.jvp = jvp
+    primitive.maps_tangent = True
     return primitive
 
 

@@ -89,7 +89,7 @@ class _Linearized:
         """Cotangents of the inputs (as arrays; float0 zeros for integers) from those of the outputs."""
         given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
         count = len(self.program.jaxpr.invars)
-        found = iter(backward_pass(self.program, [True] * count, [None] * count, given))
+        found = iter(backward_pass(self.program, [True] * count, (), given, all_linear=True))
         return [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
 
 

@@ -18,7 +18,7 @@ from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_po
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, pop_trace, push_trace
 from volta_fn.source import user_code_position
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat
-from volta_fn.transforms.tangent import has_tangent_form, tangent_p
+from volta_fn.transforms.tangent import tangent_p
 
 
 class LinearTracer(Tracer):
@@ -109,40 +109,33 @@ class LinearizeTrace(JVPTrace):
         self.eager = linear.parent is EVAL
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """The value with its tangent, by the short way where there is one."""
-        if not (self.eager and primitive.derivatives):
+        """The value with its tangent, by a short way where there is one."""
+        if not self.eager or not (primitive.derivatives or primitive.maps_tangent):
             return super().process(primitive, args, params)
-        primals = [a.primal if type(a) is JVPTracer and a._trace is self else a for a in args]
-        if not has_tangent_form(primitive, primals):
-            return super().process(primitive, args, params)
-        active = tuple(
-            [i for i, a in enumerate(args) if primitive.derivatives[i] is not None and type(a) is JVPTracer and a._trace is self]
-        )
-        token = push_trace(EVAL)
-        try:
-            out = EVAL.process(primitive, primals, params)
-        finally:
-            pop_trace(token)
-        if not active:
+        primals: list[Any] = []
+        tangents: list[Var | None] = []
+        for arg in args:
+            if type(arg) is JVPTracer and arg._trace is self:
+                primals.append(arg.primal)
+                tangents.append(arg.tangent.var)
+            else:
+                primals.append(arg)
+                tangents.append(None)
+        out = EVAL.process(primitive, primals, params)
+        if primitive.maps_tangent:
+            return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
+        rules = [(i, rule) for i, rule in enumerate(primitive.derivatives) if rule is not None and tangents[i] is not None]
+        if not rules:
             return out
-        return JVPTracer(self, out, self._record_tangent(primitive, params, active, args, primals, out))
+        if not (out.aval.is_float and primals[0].aval.is_float):
+            return super().process(primitive, args, params)  # the rules for parts of complex numbers are not their own transposes
+        invars = [tangents[i] for i, _ in rules]
+        return self._record(out, tangent_p, invars, {"rules": rules, "out": out, "operands": primals, "settings": params})
 
-    def _record_tangent(
-        self,
-        primitive: Primitive,
-        params: dict[str, Any],
-        active: tuple[int, ...],
-        args: Sequence[Any],
-        primals: Sequence[Array],
-        out: Array,
-    ) -> LinearTracer:
-        atom = self.linear.builder.atom
-        invars: list[Atom] = [args[i].tangent.var for i in active]
-        invars += [atom(out), *[atom(p) for p in primals]]
-        var = Var(out.aval.strip_weak_type())
-        settings = {"of": primitive, "active": active, "settings": tuple(params.items())}
-        self.linear.builder.eqns.append(Equation(tangent_p, invars, [var], settings))
-        return LinearTracer(self.linear, var)
+    def _record(self, out: Array, primitive: Primitive, invars: list[Any], params: dict[str, Any]) -> JVPTracer:
+        var = Var(out.aval)
+        self.linear.builder.eqns.append(Equation(primitive, invars, [var], params))
+        return JVPTracer(self, out, LinearTracer(self.linear, var))
 
 
 def linearize_flat(

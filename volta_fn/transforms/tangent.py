@@ -1,16 +1,16 @@
-"""The tangent of an elementwise primitive as one linear equation.
+"""The tangent of an elementwise operation as one linear equation.
 
-Eager differentiation records one such equation per elementwise operation, instead of the several that its derivative rule would
-take: ``tangent[of](*tangents, out, *operands)`` stands for the sum of each tangent times its partial derivative. Its transpose
-calls the same rules, since they are diagonal. It is a macro: nothing evaluates it but `expand`.
+Eager differentiation records one such equation per elementwise operation, instead of the several that its derivative rules would
+take: it stands for the sum of each operand's tangent times its partial derivative. Its transpose calls the same rules, since they
+are diagonal. The equation's operands are the tangents; the values that the rules need are among its parameters. It is a macro:
+nothing evaluates it but `_expand`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
@@ -18,43 +18,26 @@ from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.declare import unbroadcast
 from volta_fn.primitives.movement import broadcast_to
 
-Active = tuple[int, ...]
+#: Of the operands that have tangents: their positions and derivative rules.
+Rules = Sequence[tuple[int, Callable[..., Array]]]
 
 
-def has_tangent_form(primitive: Primitive, operands: Sequence[Array]) -> bool:
-    """Whether the operation can be recorded this way: its rules are their own transposes, which complex parts' are not."""
-    own_transpose = primitive.transpose is not None and not primitive.linear
-    return bool(primitive.derivatives) and not own_transpose and all(x.dtype in dtypes.FLOATS for x in operands)
+def _abstract(*avals: ShapedArray, rules: Rules, out: Array, operands: Sequence[Array], settings: dict[str, Any]) -> ShapedArray:
+    return out.aval
 
 
-def _abstract(*avals: ShapedArray, of: Primitive, active: Active, settings: tuple[tuple[str, Any], ...]) -> ShapedArray:
-    return avals[len(active)].strip_weak_type()
-
-
-def expand(*args: Array, of: Primitive, active: Active, settings: tuple[tuple[str, Any], ...]) -> Array:
+def _expand(*tangents: Array, rules: Rules, out: Array, operands: Sequence[Array], settings: dict[str, Any]) -> Array:
     """The tangent, in primitives of the current trace."""
-    tangents, (out, *operands) = args[: len(active)], args[len(active) :]
-    total: Array | None = None
-    for position, tangent in zip(active, tangents, strict=True):
-        rule = of.derivatives[position]
-        assert rule is not None, "only operands with a derivative are active"
-        term = rule(tangent, out, *operands, **dict(settings))
-        total = term if total is None else add(total, term)
-    assert total is not None, "an equation is recorded only for active operands"
+    terms = [rule(t, out, *operands, **settings) for t, (_, rule) in zip(tangents, rules, strict=True)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(total, term)
     return broadcast_to(total, out.shape)
 
 
-def _transpose(ct: Array, *args: Any, of: Primitive, active: Active, settings: tuple[tuple[str, Any], ...]) -> list[Any]:
-    count = len(active)
-    out, *operands = args[count:]
-    params = dict(settings)
-    cotangents: list[Any] = [None] * len(args)
-    for i, position in enumerate(active):
-        rule = of.derivatives[position]
-        assert rule is not None, "only operands with a derivative are active"
-        cotangents[i] = unbroadcast(rule(ct, out, *operands, **params), operands[position].shape)
-    return cotangents
+def _transpose(ct: Array, *, rules: Rules, out: Array, operands: Sequence[Array], settings: dict[str, Any]) -> list[Array]:
+    return [unbroadcast(rule(ct, out, *operands, **settings), operands[i].aval.shape) for i, rule in rules]
 
 
 tangent_p = Primitive("tangent", _abstract, transpose=_transpose)
-tangent_p.expand = expand
+tangent_p.expand = _expand

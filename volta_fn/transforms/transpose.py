@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import current_trace
@@ -14,19 +14,23 @@ from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import add
 
 
-def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+def backward_pass(
+    closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], all_linear: bool = False
+) -> list[Any]:
     """Cotangents of the inputs that are `linear` (others: None), given the values of the rest in `args`.
 
-    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated forward first.
+    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated forward first; `all_linear` says
+    that there are none, as in what linearization records.
     """
     jaxpr = closed.jaxpr
     #: The variables with values: a variable is linear if and only if it is not among them.
     known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    if not all(linear):
+    if not all_linear:
         known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
     token = current_position.set(current_position.get())
     try:
-        _evaluate_known(jaxpr, known)
+        if not all_linear:
+            _evaluate_known(jaxpr, known)
         pending = _walk_back(jaxpr, known, cotangents)
     finally:
         current_position.reset(token)
@@ -51,38 +55,44 @@ def _read(known: dict[Var, Any], atom: Atom) -> Any:
     return atom.val if type(atom) is Literal else known[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _accumulate(pending: dict[Var, Any], known: dict[Var, Any], atom: Atom, cotangent: Any) -> None:
-    if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
-        return
-    before = pending.get(atom)  # type: ignore[arg-type]  # mypy keeps the union
-    pending[atom] = cotangent if before is None else add(before, cotangent)
-
-
-def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
     """Cotangents of the linear inputs, by running the linear equations in reverse."""
-    pending: dict[Var, Any] = {}
-    for out, cotangent in zip(jaxpr.outvars, cotangents, strict=True):
-        _accumulate(pending, known, out, cotangent)
-    for eqn in reversed(jaxpr.eqns):
-        given = [pending.pop(v, None) for v in eqn.outvars]
-        if not given or (given[0] is None and all(c is None for c in given)):
-            continue
-        primitive = eqn.primitive
-        if primitive.transpose is None:
-            raise GradientError(
-                f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
-                "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
-            )
-        current_position.set(eqn.position)
-        args = [atom.val if type(atom) is Literal else known[atom] if atom in known else Linear(atom.aval) for atom in eqn.invars]
-        if primitive.multiple_results:
-            whole = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
-            results = primitive.transpose(whole, *args, **eqn.params)
-        else:
-            results = primitive.transpose(given[0], *args, **eqn.params)
-        for atom, cotangent in zip(eqn.invars, results, strict=True):
-            _accumulate(pending, known, atom, cotangent)
+    pending: dict[Any, Any] = {}
+    targets: Sequence[Any] = jaxpr.outvars
+    results: Sequence[Any] = cotangents
+    for eqn in (None, *reversed(jaxpr.eqns)):
+        if eqn is not None:
+            given = [pending.pop(v, None) for v in eqn.outvars]
+            if given[0] is None and all(c is None for c in given):
+                continue
+            targets, results = eqn.invars, _transposed(eqn, known, given)
+        for atom, cotangent in zip(targets, results, strict=True):
+            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
+                continue
+            before = pending.get(atom)
+            pending[atom] = cotangent if before is None else add(before, cotangent)
     return pending
+
+
+def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Sequence[Any]:
+    """A cotangent (or None) for each operand of an equation, from those of its results."""
+    primitive = eqn.primitive
+    if primitive.transpose is None:
+        raise GradientError(
+            f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
+            "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
+        )
+    if primitive.expand is not None:
+        return primitive.transpose(given[0], **eqn.params)
+    current_position.set(eqn.position)
+    args = [
+        known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval)  # type: ignore[index]  # mypy keeps the union
+        for v in eqn.invars
+    ]
+    if not primitive.multiple_results:
+        return primitive.transpose(given[0], *args, **eqn.params)
+    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
+    return primitive.transpose(cotangents, *args, **eqn.params)
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
