@@ -183,7 +183,7 @@ def _zeta_positive(s: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def _zeta_negative(s: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least |q + k| among them."""
-    least = q - np.floor(q)
+    least = np.floor(q) + 1.0 - q
     odd = np.mod(s, 2.0) == 1.0
     below = _zeta_positive(s, least) - _zeta_positive(s, 1.0 - q)
     total = np.where(odd, -below, below) + _zeta_positive(s, 1.0 - least)
