@@ -69,6 +69,7 @@ from volta_fn.primitives.exponential import log as log
 from volta_fn.primitives.exponential import log1p as log1p
 from volta_fn.primitives.exponential import log2 as log2
 from volta_fn.primitives.exponential import logistic as logistic
+from volta_fn.primitives.exponential import polygamma as polygamma
 from volta_fn.primitives.exponential import rsqrt as rsqrt
 from volta_fn.primitives.exponential import sqrt as sqrt
 from volta_fn.primitives.gather import gather as gather
@@ -103,6 +104,19 @@ from volta_fn.primitives.scatter import scatter_sub as scatter_sub
 from volta_fn.primitives.selection import clamp as clamp
 from volta_fn.primitives.selection import select as select
 from volta_fn.primitives.selection import select_n as select_n
+from volta_fn.primitives.shorthand import broadcast_like as broadcast_like
+from volta_fn.primitives.shorthand import broadcast_to_rank as broadcast_to_rank
+from volta_fn.primitives.shorthand import collapse as collapse
+from volta_fn.primitives.shorthand import empty as empty
+from volta_fn.primitives.shorthand import full as full
+from volta_fn.primitives.shorthand import full_like as full_like
+from volta_fn.primitives.shorthand import reciprocal as reciprocal
+from volta_fn.primitives.shorthand import reduce as reduce
+from volta_fn.primitives.shorthand import split as split
+from volta_fn.primitives.shorthand import square as square
+from volta_fn.primitives.shorthand import stack as stack
+from volta_fn.primitives.shorthand import tile as tile
+from volta_fn.primitives.shorthand import unstack as unstack
 from volta_fn.primitives.slicing import index_in_dim as index_in_dim
 from volta_fn.primitives.slicing import slice as slice
 from volta_fn.primitives.slicing import slice_in_dim as slice_in_dim
