@@ -1,4 +1,4 @@
-"""Elementwise exponentials, logarithms, roots, and the error and gamma functions."""
+"""Elementwise exponentials, logarithms and roots."""
 
 from __future__ import annotations
 
@@ -54,54 +54,4 @@ cbrt: Elementwise = elementwise(
 )
 logistic: Elementwise = elementwise(
     "logistic", scalar.logistic, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * (1.0 - out))], doc="1 / (1 + exp(-x))."
-)
-
-# error function: its derivative is the Gaussian 2/sqrt(pi) exp(-x^2)
-
-_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
-
-erf: Elementwise = elementwise(
-    "erf", scalar.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))], doc="Error function."
-)
-erfc: Elementwise = elementwise(
-    "erfc",
-    scalar.erfc,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
-    doc="1 - erf(x), exact for large x.",
-)
-erf_inv: Elementwise = elementwise(
-    "erf_inv",
-    scalar.erf_inv,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
-    domain=Domain(-0.9, 0.9),
-    doc="The inverse of erf.",
-)
-
-# gamma function
-
-lgamma: Elementwise = elementwise(
-    "lgamma",
-    scalar.lgamma,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * digamma(x)],
-    domain=_POSITIVE,
-    doc="log |gamma(x)|.",
-)
-digamma: Elementwise = elementwise(
-    "digamma",
-    scalar.digamma,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * polygamma(1.0, x)],
-    domain=_POSITIVE,
-    doc="The derivative of lgamma.",
-)
-polygamma: Elementwise = elementwise(
-    "polygamma",
-    scalar.polygamma,
-    operands=dtypes.FLOATS,
-    derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
-    domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}),
-    doc="The m-th derivative of digamma at x.",
 )

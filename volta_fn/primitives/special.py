@@ -1,0 +1,106 @@
+"""Elementwise special functions: error function, gamma function and its derivatives, zeta function, Bessel functions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.primitives import scalar_functions as scalar
+from volta_fn.primitives.arithmetic import sign
+from volta_fn.primitives.comparison import eq
+from volta_fn.primitives.declare import Domain, Elementwise, elementwise
+from volta_fn.primitives.exponential import exp
+from volta_fn.primitives.selection import select
+
+_POSITIVE = Domain(0.2, 4.0)
+
+# error function: its derivative is the Gaussian 2/sqrt(pi) exp(-x^2)
+
+_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+
+erf: Elementwise = elementwise(
+    "erf", scalar.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))], doc="Error function."
+)
+erfc: Elementwise = elementwise(
+    "erfc",
+    scalar.erfc,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
+    doc="1 - erf(x), exact for large x.",
+)
+erf_inv: Elementwise = elementwise(
+    "erf_inv",
+    scalar.erf_inv,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    domain=Domain(-0.9, 0.9),
+    doc="The inverse of erf.",
+)
+
+# gamma function
+
+lgamma: Elementwise = elementwise(
+    "lgamma",
+    scalar.lgamma,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * digamma(x)],
+    domain=_POSITIVE,
+    doc="log |gamma(x)|.",
+)
+digamma: Elementwise = elementwise(
+    "digamma",
+    scalar.digamma,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * polygamma(1.0, x)],
+    domain=_POSITIVE,
+    doc="The derivative of lgamma.",
+)
+polygamma: Elementwise = elementwise(
+    "polygamma",
+    scalar.polygamma,
+    operands=dtypes.FLOATS,
+    derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}),
+    doc="The m-th derivative of digamma at x.",
+)
+
+# zeta and Bessel functions
+
+zeta: Elementwise = elementwise(
+    "zeta",
+    scalar.zeta,
+    operands=dtypes.FLOATS,
+    derivatives=[None, lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
+    doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
+)
+
+bessel_i0e: Elementwise = elementwise(
+    "bessel_i0e",
+    scalar.bessel_i0e,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (bessel_i1e(x) - sign(x) * out)],
+    domain=Domain(avoid=(0.0,)),
+    doc="The modified Bessel function of order 0, scaled: exp(-|x|) I0(x).",
+)
+
+
+def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
+    """I0e - (sign x + 1 / x) I1e, whose limit at zero is 1/2."""
+    at_zero = eq(x, 0.0)
+    safe = select(at_zero, as_value(np.ones((), x.dtype)), x)
+    slope = bessel_i0e(x) - out * (sign(x) + 1.0 / safe)
+    return g * select(at_zero, as_value(np.asarray(0.5, x.dtype)), slope)
+
+
+bessel_i1e: Elementwise = elementwise(
+    "bessel_i1e",
+    scalar.bessel_i1e,
+    operands=dtypes.FLOATS,
+    derivatives=[_i1e_derivative],
+    domain=Domain(avoid=(0.0,), margin=0.2),
+    doc="The modified Bessel function of order 1, scaled: exp(-|x|) I1(x).",
+)
