@@ -63,7 +63,7 @@ def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -
     for eqn in (None, *reversed(jaxpr.eqns)):
         if eqn is not None:
             given = [pending.pop(v, None) for v in eqn.outvars]
-            if given[0] is None and all(c is None for c in given):
+            if not given or (given[0] is None and all(c is None for c in given)):
                 continue
             targets, results = eqn.invars, _transposed(eqn, known, given)
         for atom, cotangent in zip(targets, results, strict=True):
