@@ -5,7 +5,7 @@ Only three things cannot be derived: an oracle other than the declared NumPy fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,13 @@ from volta_fn import dtypes as dt
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.primitives.declare import Domain
+
+
+def _lgamma(x: np.ndarray) -> np.ndarray:
+    """SciPy's, but for minus infinity (where C says infinity) and next to zero, where gamma(x) is 1 / x."""
+    values = np.where(np.isneginf(x), np.inf, scipy.special.gammaln(x))
+    return np.where(np.abs(x) < 1e-300, -np.log(np.abs(x)), values)
+
 
 #: Independent oracles for inexact dtypes, for primitives whose declared function is not NumPy's own.
 REFERENCES: dict[str, Callable[..., Any]] = {
@@ -33,10 +40,15 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "erf": scipy.special.erf,
     "erfc": scipy.special.erfc,
     "erf_inv": scipy.special.erfinv,
-    "lgamma": scipy.special.gammaln,
-    "digamma": scipy.special.digamma,
+    "lgamma": _lgamma,
+    "digamma": lambda x: np.where(x == 0, np.nan, scipy.special.digamma(x)),
     "polygamma": lambda order, x: scipy.special.polygamma(order.astype(int), x),
-    "complex": lambda re, im: re + 1j * im,
+    "real": lambda x: ((x + np.conj(x)) / 2).real,
+    "imag": lambda x: ((x - np.conj(x)) / 2j).real,
+    "zeta": scipy.special.zeta,
+    "bessel_i0e": scipy.special.i0e,
+    "bessel_i1e": scipy.special.i1e,
+    "complex": lambda re, im: np.stack([re, im], -1).view(np.complex128)[..., 0] if re.shape == im.shape else re + 1j * im,
     "clamp": lambda low, x, high: np.clip(x, low, high),
 }
 
@@ -56,7 +68,7 @@ COMPLEX_DOMAINS: dict[str, Domain] = {
 }
 
 #: Primitives whose derivative by some operands is zero by convention, unseen by finite differences: by which ones it is not.
-DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,)}
+DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,), "zeta": (1,)}
 
 #: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
 EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})
@@ -97,10 +109,15 @@ def shapes_of(arity: int) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
 
 def samples_of(primitive: Primitive) -> Iterator[Sample]:
     """All samples of an elementwise primitive."""
+    for label, shapes in shapes_of(primitive.arity):
+        yield from samples_with(primitive, shapes, label)
+
+
+def samples_with(primitive: Primitive, shapes: Sequence[tuple[int, ...]], label: str = "") -> Iterator[Sample]:
+    """The samples with operands of the given shapes."""
     for params in PARAMETERS.get(primitive.name, ({},)):
         called = "".join(f"{k}={v}" for k, v in params.items())
-        for label, shapes in shapes_of(primitive.arity):
-            yield from _samples(primitive, params, shapes, "-".join(filter(None, (called, label))))
+        yield from _samples(primitive, params, tuple(shapes), "-".join(filter(None, (called, label))))
 
 
 def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], label: str) -> Iterator[Sample]:
@@ -124,15 +141,22 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
         )
 
 
+def oracle(primitive: Primitive) -> Callable[..., Any]:
+    """The NumPy function that says what the primitive means for inexact dtypes."""
+    meaning = REFERENCES.get(primitive.name, primitive.evaluate)
+    assert meaning is not None, f"the elementwise primitive {primitive} declares no function"
+    return meaning
+
+
 def _sample(
     primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], domain: Domain, names: tuple[str, ...], label: str
 ) -> Sample:
-    meaning = REFERENCES.get(primitive.name, primitive.evaluate)
+    meaning = oracle(primitive)
     return Sample(
         primitive.name,
         _call(primitive, params),
         tuple([Arg(shape, on_grid(domain, i)) for i, shape in enumerate(shapes)]),
-        lambda *xs: meaning(*xs, **params),  # type: ignore[misc]  # an elementwise primitive always declares its function
+        lambda *xs: meaning(*xs, **params),
         dtypes=names,
         result_dtype=RESULTS.get(primitive.name),
         exact=primitive.name in EXACT,

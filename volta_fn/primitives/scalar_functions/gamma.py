@@ -52,7 +52,7 @@ def lgamma(x: np.ndarray) -> np.ndarray:
     negative = x < 0
     out = _lgamma_positive(np.where(negative, 1.0 - x, x))
     replace(out, negative, _lgamma_reflected, x, out)
-    return np.where(np.isinf(x), np.inf, out)
+    return np.where(np.isinf(x) | (negative & (np.floor(x) == x)), np.inf, out)
 
 
 def _lgamma_positive(x: np.ndarray) -> np.ndarray:
