@@ -49,6 +49,11 @@ from volta_fn.primitives.control_flow.conditionals import switch as switch
 from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
 from volta_fn.primitives.control_flow.loops import while_loop as while_loop
 from volta_fn.primitives.control_flow.scan import scan as scan
+from volta_fn.primitives.cumulative import cumlogsumexp as cumlogsumexp
+from volta_fn.primitives.cumulative import cummax as cummax
+from volta_fn.primitives.cumulative import cummin as cummin
+from volta_fn.primitives.cumulative import cumprod as cumprod
+from volta_fn.primitives.cumulative import cumsum as cumsum
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
 from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim as dynamic_index_in_dim
 from volta_fn.primitives.dynamic_slicing import dynamic_slice as dynamic_slice
@@ -114,6 +119,11 @@ from volta_fn.primitives.shorthand import unstack as unstack
 from volta_fn.primitives.slicing import index_in_dim as index_in_dim
 from volta_fn.primitives.slicing import slice as slice
 from volta_fn.primitives.slicing import slice_in_dim as slice_in_dim
+from volta_fn.primitives.sorting import argmax as argmax
+from volta_fn.primitives.sorting import argmin as argmin
+from volta_fn.primitives.sorting import sort as sort
+from volta_fn.primitives.sorting import sort_key_val as sort_key_val
+from volta_fn.primitives.sorting import top_k as top_k
 from volta_fn.primitives.special import bessel_i0e as bessel_i0e
 from volta_fn.primitives.special import bessel_i1e as bessel_i1e
 from volta_fn.primitives.special import digamma as digamma

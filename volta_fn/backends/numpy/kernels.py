@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volta_fn.backends.numpy import contraction, cumulative, indexing, random_bits, sorting
 from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
-from volta_fn.backends.numpy import contraction, indexing
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives import contraction as _contraction  # noqa: F401  # declared before their kernels are attached
-from volta_fn.primitives import dynamic_slicing, scatter  # noqa: F401  # declared before their kernels are attached
+from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
+from volta_fn.primitives import cumulative as _cumulative  # noqa: F401
+from volta_fn.primitives import dynamic_slicing as _dynamic_slicing  # noqa: F401
+from volta_fn.primitives import random as _random  # noqa: F401
+from volta_fn.primitives import scatter as _scatter  # noqa: F401
+from volta_fn.primitives import sorting as _sorting  # noqa: F401
 
 KERNELS: dict[str, Callable[..., Any]] = {
     # contraction
     "dot_general": contraction.dot_general,
+    # cumulative
+    "cumsum": cumulative.cumsum,
+    "cumprod": cumulative.cumprod,
+    "cummax": cumulative.cummax,
+    "cummin": cumulative.cummin,
+    "cumlogsumexp": cumulative.cumlogsumexp,
     # indexing
     "gather": indexing.gather,
     "scatter": indexing.scatter,
@@ -23,6 +33,14 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "scatter_max": indexing.scatter_max,
     "dynamic_slice": indexing.dynamic_slice,
     "dynamic_update_slice": indexing.dynamic_update_slice,
+    # sorting
+    "sort": sorting.sort,
+    "top_k": sorting.top_k,
+    "argmax": sorting.argmax,
+    "argmin": sorting.argmin,
+    # random bits
+    "random_bits": random_bits.random_bits,
+    "threefry2x32": random_bits.threefry2x32,
 }
 
 for _name, _function in KERNELS.items():

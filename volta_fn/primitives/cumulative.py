@@ -1,0 +1,162 @@
+"""Cumulative operations: sums, products, extremes and log-sum-exps of all elements so far.
+
+All but the sum obey a recurrence whose derivative is linear: if out[t] = f(out[t-1], x[t]), its tangent is
+``y[t] = a[t] y[t-1] + b[t]`` with a the derivative by the first argument, and b the tangent of x times that by the second. So one
+routine differentiates them all, without a division that zeros could spoil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives import comparison
+from volta_fn.primitives.exponential import exp
+from volta_fn.primitives.joining import concatenate, pad
+from volta_fn.primitives.movement import canonical_axis, linear_primitive, rev
+from volta_fn.primitives.selection import select
+from volta_fn.primitives.slicing import slice_in_dim
+
+
+def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
+    def abstract(operand: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
+        if operand.dtype not in allowed:
+            raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+        if not 0 <= axis < operand.ndim:
+            raise ShapeError(f"{name}: axis {axis} is out of range for an operand of shape {operand.shape}")
+        return operand
+
+    return abstract
+
+
+def _batch(primitive: Primitive) -> Callable[..., Any]:
+    def batch(data: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis: int, reverse: bool) -> tuple[Array, int]:
+        dim = dims[0] or 0
+        return bind(primitive, args[0], axis=axis + (axis >= dim), reverse=reverse), dim
+
+    return batch
+
+
+cumsum_p: Primitive = linear_primitive(
+    "cumsum",
+    _abstract("cumsum", dtypes.NUMBERS),
+    None,
+    lambda *_, **__: None,
+    lambda ct, operand, *, axis, reverse: [bind(cumsum_p, ct, axis=axis, reverse=not reverse)],
+    views=False,
+)
+cumsum_p.batch = _batch(cumsum_p)
+
+
+def _recurrence(a: Array, b: Array, axis: int) -> Array:
+    """y[t] = a[t] y[t-1] + b[t], with y[0] = b[0], by doubling how far back each element reaches."""
+    size, reach = b.shape[axis], 1
+    a = slice_in_dim(a, 1, size, 1, axis)
+    while reach < size:
+        # `a` belongs to the elements from `reach` on; those before are done.
+        further = a * slice_in_dim(b, 0, size - reach, 1, axis) + slice_in_dim(b, reach, size, 1, axis)
+        b = concatenate([slice_in_dim(b, 0, reach, 1, axis), further], axis)
+        a = slice_in_dim(a, reach, None, 1, axis) * slice_in_dim(a, 0, max(size - 2 * reach, 0), 1, axis)
+        reach *= 2
+    return b
+
+
+Rates = Callable[[Array, Array, Array], tuple[Array, Array]]
+
+
+def _declare(name: str, allowed: frozenset[np.dtype], start: float, rates: Rates) -> Primitive:
+    """A cumulative primitive whose recurrence begins with `start`; ``rates(before, x, out)`` are its derivatives by before and by x."""
+    primitive = Primitive(name, _abstract(name, allowed))
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
+        (operand,), (tangent,) = primals, tangents
+        out = bind(primitive, operand, axis=axis, reverse=reverse)
+        if type(tangent) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        turned = (axis,) if reverse else ()
+        x, total, rate = (rev(v, turned) for v in (operand, out, tangent))
+        delay = [(int(i == axis), -int(i == axis), 0) for i in range(x.ndim)]
+        before = pad(total, as_value(np.asarray(start, x.dtype)), delay) if x.shape[axis] else total
+        by_before, by_x = rates(before, x, total)
+        return out, rev(_recurrence(by_before, rate * by_x, axis), turned)
+
+    primitive.jvp = jvp
+    primitive.batch = _batch(primitive)
+    return primitive
+
+
+def _prevailing(lesser: Callable[[Array, Array], Array]) -> Rates:
+    """Of an extreme: all from the one that prevails, half from each of two equals, and all from x where nothing (NaN) was before."""
+
+    def rates(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
+        zero, half, one = (as_value(np.asarray(v, out.dtype)) for v in (0, 0.5, 1))
+        by_x = select(lesser(x, before), zero, select(comparison.eq(x, before), half, one))
+        return one - by_x, by_x
+
+    return rates
+
+
+def _shares(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
+    """Of log(exp(before) + exp(x)): each one's share of the sum; an infinity that equals the sum has all of it."""
+
+    def share(part: Array) -> Array:
+        return exp(select(comparison.eq(part, out), as_value(np.zeros((), out.dtype)), part - out))
+
+    return share(before), share(x)
+
+
+cumprod_p = _declare("cumprod", dtypes.NUMBERS, 1, lambda before, x, out: (x, before))
+cummax_p = _declare("cummax", dtypes.REALS, np.nan, _prevailing(comparison.lt))
+cummin_p = _declare("cummin", dtypes.REALS, np.nan, _prevailing(comparison.gt))
+cumlogsumexp_p = _declare("cumlogsumexp", dtypes.FLOATS, -np.inf, _shares)
+
+
+# The functions.
+
+
+def _apply(primitive: Primitive, operand: Any, axis: int, reverse: bool) -> Array:
+    value = as_value(operand)
+    return bind(primitive, value, axis=canonical_axis(axis, value.ndim), reverse=bool(reverse))
+
+
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+    """Sums of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cumsum(vf.numpy.array([1, 2, 3]), reverse=True)
+    Array([6, 5, 3], dtype=int32)
+    """
+    return _apply(cumsum_p, operand, axis, reverse)
+
+
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+    """Products of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32."""
+    return _apply(cumprod_p, operand, axis, reverse)
+
+
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+    """The greatest of all elements so far along `axis`, from its end if `reverse`; NaN once there was one."""
+    return _apply(cummax_p, operand, axis, reverse)
+
+
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+    """The least of all elements so far along `axis`, from its end if `reverse`; NaN once there was one."""
+    return _apply(cummin_p, operand, axis, reverse)
+
+
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+    """``log(sum(exp(x)))`` of all elements so far along `axis`, from its end if `reverse`, without overflow.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cumlogsumexp(vf.numpy.array([1000.0, 1000.0]))
+    Array([1000.    , 1000.6931], dtype=float32)
+    """
+    return _apply(cumlogsumexp_p, operand, axis, reverse)

@@ -1,0 +1,185 @@
+"""Sorting, the greatest k, and the places of extremes.
+
+Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives follow the
+elements to where they went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.gather import take_along_dim
+from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+
+INT32 = np.dtype(np.int32)
+
+
+# sort
+
+
+def _sort_abstract(*operands: ShapedArray, dimension: int, is_stable: bool, num_keys: int) -> tuple[ShapedArray, ...]:
+    if any(o.shape != operands[0].shape for o in operands):
+        raise ShapeError(f"sort needs operands of one shape, got {', '.join(map(str, operands))}")
+    if not 0 <= dimension < operands[0].ndim:
+        raise ShapeError(f"sort: dimension {dimension} is out of range for operands of shape {operands[0].shape}")
+    if not 1 <= num_keys <= len(operands):
+        raise ArgumentError(f"sort: num_keys must be between 1 and the number of operands, {len(operands)}, got {num_keys}")
+    return operands
+
+
+def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: int, **params: Any) -> tuple[Sequence[Array], list[Any]]:
+    if all(type(t) is Zero for t in tangents):
+        outs = bind(sort_p, *primals, dimension=dimension, **params)
+        return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+    places = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
+    *outs, origins = bind(sort_p, *primals, places, dimension=dimension, **params)
+    moved = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
+    return outs, moved
+
+
+def _index_dtype(size: int) -> np.dtype:
+    return INT32 if size < 2**31 else np.dtype(np.int64)
+
+
+def _sort_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimension: int, **params: Any
+) -> tuple[Sequence[Array], list[int]]:
+    stacked = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    return bind(sort_p, *stacked, dimension=dimension + 1, **params), [0] * len(args)
+
+
+sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True)
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """`operand` sorted along `dimension`, ascending; of several arrays (a sequence) all are permuted as the first `num_keys` demand.
+
+    Keys are compared in turn, complex numbers by real part and then by imaginary part; NaN comes last. Returns an array for an array, a
+    tuple for a sequence. Raises `ShapeError` if shapes differ or there is no such dimension.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.sort([vf.numpy.array([2, 1, 2]), vf.numpy.array([7.0, 8.0, 5.0])], num_keys=2)
+    (Array([1, 2, 2], dtype=int32), Array([8., 5., 7.], dtype=float32))
+    """
+    several = isinstance(operand, (list, tuple))
+    values = [as_value(o) for o in operand] if several else [as_value(operand)]
+    if not values or not values[0].shape:
+        raise ShapeError("sort needs at least one operand, and operands with at least one dimension")
+    dim = canonical_axis(dimension, values[0].ndim, "dimension")
+    outs = bind(sort_p, *values, dimension=dim, is_stable=bool(is_stable), num_keys=int(num_keys))
+    return tuple(outs) if several else outs[0]
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
+    """`keys` sorted along `dimension`, and `values` in the same order."""
+    ordered, carried = sort((keys, values), dimension, is_stable)
+    return ordered, carried
+
+
+# top_k
+
+
+def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[ShapedArray, ShapedArray]:
+    if operand.dtype in dtypes.COMPLEX:
+        raise DTypeError(f"top_k is not defined for {operand.dtype.name}, which has no order; take the real part or the absolute value")
+    if not 0 <= dimension < operand.ndim or not 0 <= k <= operand.shape[dimension]:
+        raise ShapeError(
+            f"top_k: k={k} must be between 0 and the size of dimension {dimension} of the operand, whose shape is {operand.shape}"
+        )
+    shape = (*operand.shape[:dimension], k, *operand.shape[dimension + 1 :])
+    return operand.update(shape=shape), ShapedArray(shape, INT32)
+
+
+def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dimension: int) -> tuple[tuple[Array, Array], list[Any]]:
+    values, indices = bind(top_k_p, *primals, k=k, dimension=dimension)
+    (tangent,) = tangents
+    moved = Zero(values.aval.at_least_vspace()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
+    return (values, indices), [moved, Zero(indices.aval.at_least_vspace())]
+
+
+def _top_k_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, k: int, dimension: int
+) -> tuple[tuple[Array, Array], list[int]]:
+    front = moveaxis(args[0], dims[0] or 0, 0)
+    return bind(top_k_p, front, k=k, dimension=dimension + 1), [0, 0]
+
+
+top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_top_k_batch, multiple_results=True)
+
+
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+    """The `k` greatest elements along `axis`, greatest first, and their int32 indices; of equals the one with the lower index first.
+
+    NaN counts as greatest. Raises `ShapeError` if there are fewer than `k`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.top_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
+    (Array([9., 5.], dtype=float32), Array([1, 2], dtype=int32))
+    """
+    value = as_value(operand)
+    if not value.shape:
+        raise ShapeError("top_k needs an operand with at least one dimension, got a scalar")
+    values, indices = bind(top_k_p, value, k=k.__index__(), dimension=canonical_axis(axis, value.ndim))
+    return values, indices
+
+
+# argmax and argmin
+
+
+def _declare_extreme(name: str) -> Primitive:
+    def abstract(operand: ShapedArray, *, axes: tuple[int, ...], index_dtype: np.dtype) -> ShapedArray:
+        if operand.dtype in dtypes.COMPLEX:
+            raise DTypeError(
+                f"{name} is not defined for {operand.dtype.name}, which has no order; take the real part or the absolute value"
+            )
+        if index_dtype not in dtypes.INTEGERS:
+            raise DTypeError(f"{name}: index_dtype must be an integer dtype, got {index_dtype.name}")
+        if len(axes) != 1 or not 0 <= axes[0] < operand.ndim or not operand.shape[axes[0]]:
+            raise ShapeError(f"{name} needs one axis, of at least one element, of an operand of shape {operand.shape}; got axes {axes}")
+        return ShapedArray(operand.shape[: axes[0]] + operand.shape[axes[0] + 1 :], index_dtype)
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        return out, Zero(out.aval.at_least_vspace())
+
+    def batch(
+        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axes: tuple[int, ...], **params: Any
+    ) -> tuple[Array, int]:
+        front = moveaxis(args[0], dims[0] or 0, 0)
+        return bind(primitive, front, axes=(axes[0] + 1,), **params), 0
+
+    primitive = Primitive(name, abstract, jvp=jvp, batch=batch)
+    return primitive
+
+
+argmax_p = _declare_extreme("argmax")
+argmin_p = _declare_extreme("argmin")
+
+
+def _extreme(primitive: Primitive, operand: Any, axis: int, index_dtype: Any) -> Array:
+    value = as_value(operand)
+    return bind(primitive, value, axes=(canonical_axis(axis, value.ndim),), index_dtype=dtypes.as_dtype(index_dtype))
+
+
+def argmax(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
+    """The index of the first greatest element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.argmax(vf.numpy.array([1.0, 3.0, 3.0]), 0, "int32")
+    Array(1, dtype=int32)
+    """
+    return _extreme(argmax_p, operand, axis, index_dtype)
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
+    """The index of the first least element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements."""
+    return _extreme(argmin_p, operand, axis, index_dtype)
