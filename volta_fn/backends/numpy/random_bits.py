@@ -15,15 +15,23 @@ _UINT32 = np.dtype(np.uint32)
 #: By how many bits each of four rounds rotates, for even and odd groups of rounds.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _GROUPS = 5
-_PARITY = np.uint32(0x1BD11BDA)
+_PARITY = 0x1BD11BDA
+_MASK = 0xFFFFFFFF
 
 #: Counters of a block: three arrays of this size fit the second-level cache.
 _BLOCK = 1 << 15
+#: Up to so many counters Python's integers are faster than a hundred calls of NumPy.
+_FEW = 12
 
 
 def threefry2x32(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The cipher of the counters (x1, x2) under the keys (k1, k2); uint32 arrays that broadcast, two of the common shape out."""
     shape = np.broadcast_shapes(k1.shape, k2.shape, x1.shape, x2.shape)
+    if math.prod(shape) <= _FEW:
+        columns = [np.broadcast_to(word, shape).ravel().tolist() for word in (k1, k2, x1, x2)]
+        pairs = [_encipher_one(*words) for words in zip(*columns, strict=True)]
+        whole = np.array(pairs, _UINT32).reshape(*shape, 2)
+        return whole[..., 0], whole[..., 1]
     first, second = np.empty(shape, _UINT32), np.empty(shape, _UINT32)
     first[...] = x1
     second[...] = x2
@@ -31,9 +39,22 @@ def threefry2x32(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray)
     return first, second
 
 
+def _encipher_one(k1: int, k2: int, first: int, second: int) -> tuple[int, int]:
+    """The cipher of one counter, in Python's integers."""
+    words = (k1, k2, k1 ^ k2 ^ _PARITY)
+    first, second = (first + k1) & _MASK, (second + k2) & _MASK
+    for group in range(_GROUPS):
+        for bits in _ROTATIONS[group % 2]:
+            first = (first + second) & _MASK
+            second = ((second << bits) & _MASK | second >> (32 - bits)) ^ first
+        first = (first + words[(group + 1) % 3]) & _MASK
+        second = (second + words[(group + 2) % 3] + group + 1) & _MASK
+    return first, second
+
+
 def _encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarray, scratch: np.ndarray) -> None:
     """The cipher in place. After every fourth round the next two of the key's three words are added, with the number of the group."""
-    words = (k1, k2, k1 ^ k2 ^ _PARITY)
+    words = (k1, k2, k1 ^ k2 ^ np.uint32(_PARITY))
     first += words[0]
     second += words[1]
     for group in range(_GROUPS):
@@ -55,6 +76,10 @@ def random_bits(key_data: np.ndarray, *, shape: tuple[int, ...], bit_width: int)
     keys = key_data.reshape(-1, 2)
     size = math.prod(shape)
     out = np.empty((len(keys), size), f"u{bit_width // 8}")
+    if out.size <= _FEW:
+        pairs = [_encipher_one(key[0], key[1], 0, count) for key in keys.tolist() for count in range(size)]
+        values = [first << 32 | second if bit_width == 64 else (first ^ second) & (1 << bit_width) - 1 for first, second in pairs]
+        return np.array(values, out.dtype).reshape(key_data.shape[:-1] + shape)
     rows = max(1, _BLOCK // max(size, 1))
     for start in range(0, len(keys), rows):
         part = keys[start : start + rows]

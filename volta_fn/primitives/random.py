@@ -1,0 +1,141 @@
+"""Random bits: counters enciphered under a key, by Threefry-2x32.
+
+*Key data* is an array of dtype uint32 whose last dimension holds the two words of a key; its other dimensions are an array of keys.
+The bits that a key gives for a shape are a function of the key and the shape alone, so mapping over keys gives what a loop gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.declare import align_batched, broadcast_shapes
+from volta_fn.primitives.joining import concatenate
+from volta_fn.primitives.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.slicing import index_in_dim
+
+_UINT32 = np.dtype(np.uint32)
+
+
+# threefry2x32
+
+
+def _threefry_abstract(*operands: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    if any(o.dtype != _UINT32 for o in operands):
+        raise DTypeError(f"threefry2x32 enciphers uint32 words, got {', '.join(map(str, operands))}")
+    out = ShapedArray(broadcast_shapes(*[o.shape for o in operands]), _UINT32)
+    return out, out
+
+
+def _threefry_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[tuple[Array, ...], list[Any]]:
+    outs = bind(threefry2x32_p, *primals)
+    return outs, [Zero(out.aval.at_least_vspace()) for out in outs]
+
+
+def _threefry_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[tuple[Array, ...], tuple[int, int]]:
+    aligned, dim = align_batched(args, dims)
+    return bind(threefry2x32_p, *aligned), (dim, dim)
+
+
+threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=_threefry_jvp, batch=_threefry_batch, multiple_results=True)
+
+
+def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
+    """The Threefry-2x32 cipher of the counters (x1, x2) under the keys (k1, k2): two words per counter; uint32 operands broadcast.
+
+    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
+
+    >>> import numpy as np
+    >>> zero = np.uint32(0)
+    >>> [hex(word) for word in threefry2x32(zero, zero, zero, zero)]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    return bind(threefry2x32_p, *[as_value(x) for x in (k1, k2, x1, x2)])
+
+
+# random_bits
+
+
+def check_key_data(function: str, key_data: ShapedArray) -> None:
+    """Raise `DTypeError` or `ShapeError` unless these are the types of key data."""
+    if key_data.dtype != _UINT32:
+        raise DTypeError(f"{function}: a key's data has dtype uint32, got {key_data}. Make keys with volta_fn.random.key(seed).")
+    if not key_data.shape or key_data.shape[-1] != 2:
+        raise ShapeError(
+            f"{function}: a key's data has shape (..., 2), two words per key, got {key_data}. Make keys with volta_fn.random.key(seed)."
+        )
+
+
+def _bits_abstract(key_data: ShapedArray, *, shape: Shape, bit_width: int) -> ShapedArray:
+    check_key_data("random_bits", key_data)
+    if bit_width not in (8, 16, 32, 64):
+        raise ArgumentError(f"random_bits: bit_width is 8, 16, 32 or 64, got {bit_width}")
+    return ShapedArray(key_data.shape[:-1] + shape, np.dtype(f"u{bit_width // 8}"))
+
+
+def _bits_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+    out = bind(random_bits_p, *primals, **params)
+    return out, Zero(out.aval.at_least_vspace())
+
+
+def _bits_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
+    return bind(random_bits_p, moveaxis(args[0], dims[0] or 0, 0), **params), 0
+
+
+random_bits_p = Primitive("random_bits", _bits_abstract, jvp=_bits_jvp, batch=_bits_batch)
+
+
+def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Array:
+    """Unsigned integers of `bit_width` (8, 16, 32 or 64) random bits, an array of `shape` for each key of `key_data`.
+
+    Raises `DTypeError` or `ShapeError` if `key_data` is no array of keys, `ArgumentError` for another width.
+
+    >>> import numpy as np
+    >>> random_bits(np.array([0, 42], np.uint32), (2,), 16)
+    Array([62494, 53225], dtype=uint16)
+    """
+    return bind(random_bits_p, as_value(key_data), shape=canonical_shape(shape), bit_width=bit_width)
+
+
+# new keys from old
+
+
+def _words(key_data: Array, extra: int) -> tuple[Array, Array]:
+    """The two words of every key, with `extra` new dimensions behind those of the array of keys."""
+    last = key_data.ndim - 1
+    new = tuple(range(last, last + extra))
+    return tuple(expand_dims(index_in_dim(key_data, word, last, keepdims=False), new) for word in (0, 1))  # type: ignore[return-value]  # two
+
+
+def _pair(first: Array, second: Array) -> Array:
+    return concatenate([expand_dims(first, (-1,)), expand_dims(second, (-1,))], first.ndim)
+
+
+def random_split(key_data: Any, shape: Sequence[int]) -> Array:
+    """Key data of an array of `shape` new keys for each key: key i is the cipher of the counter i."""
+    value = as_value(key_data)
+    check_key_data("random_split", value.aval)
+    sizes = canonical_shape(shape)
+    k1, k2 = _words(value, len(sizes))
+    counts = reshape(iota(_UINT32, math.prod(sizes)), sizes)
+    return _pair(*threefry2x32(k1, k2, np.uint32(0), counts))
+
+
+def random_fold_in(key_data: Any, data: Any) -> Array:
+    """Key data of one new key for each key, the cipher of the counter `data`, of which the lowest 32 bits count."""
+    value = as_value(key_data)
+    check_key_data("random_fold_in", value.aval)
+    counter = as_value(data)
+    if counter.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"random_fold_in: data is an integer, got {counter.aval}")
+    return _pair(*threefry2x32(*_words(value, 0), np.uint32(0), convert_element_type(counter, _UINT32)))
