@@ -26,6 +26,8 @@ from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # compl
 from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond
 from volta_fn.transforms import scan_rules as _scan_rules  # noqa: F401  # completes scan
 from volta_fn.transforms import while_rules as _while_rules  # noqa: F401  # completes while
+from volta_fn.transforms.custom_jvp import custom_jvp as custom_jvp
+from volta_fn.transforms.custom_vjp import custom_vjp as custom_vjp
 from volta_fn.transforms.grad import grad as grad
 from volta_fn.transforms.grad import jvp as jvp
 from volta_fn.transforms.grad import linearize as linearize

@@ -52,8 +52,8 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
 
 
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the bodies of all `jit` calls in place of the calls, to any depth."""
-    if not any(e.primitive.name == "jit" for e in closed.eqns):
+    """The program with the bodies of all calls in place of the calls, to any depth."""
+    if not any(e.primitive.call_param for e in closed.eqns):
         return closed
     consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     rename: dict[Var, Atom] = {}
@@ -78,12 +78,12 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
             continue
         eqn = left.pop()
         invars = [read(v) for v in eqn.invars]
-        if eqn.primitive.name != "jit":
+        if eqn.primitive.call_param is None:
             # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
             outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
             eqns.append(eqn.replace(invars=invars, outvars=outvars))
             continue
-        inner: ClosedJaxpr = eqn.params["jaxpr"]
+        inner: ClosedJaxpr = eqn.params[eqn.primitive.call_param]
         rename.update(zip(inner.jaxpr.invars, invars, strict=True))
         for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
             consts[fresh(var)] = value

@@ -35,6 +35,7 @@ class Primitive:
         "abstract",
         "arity",
         "batch",
+        "call_param",
         "derivatives",
         "domain",
         "dtypes",
@@ -78,6 +79,8 @@ class Primitive:
         self.transpose = transpose
         self.batch = batch
         self.partial_eval: Rule | None = None
+        #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
+        self.call_param: str | None = None
         #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro
         #: is linear, and its transpose rule takes the cotangent and the parameters alone.
         self.expand: Rule | None = None
@@ -107,6 +110,8 @@ class Primitive:
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
         """What `abstract` says, remembered: tracing asks the same questions over and over."""
+        if self.multiple_results:  # the parameters may hold programs, which should not live as long as the primitive
+            return self.abstract(*avals, **params)
         key = (avals, *params.items()) if params else avals
         found = self._results.get(key)
         if found is None:

@@ -34,6 +34,8 @@ def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
     """A primitive with its parameters as a function of buffers."""
+    if primitive.call_param is not None:
+        return subprogram(params[primitive.call_param])
     if primitive.name in STRUCTURED:
         return STRUCTURED[primitive.name](subprogram, **params)
     evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
@@ -74,8 +76,3 @@ class NumpyBackend:
 
 
 register_platform("cpu", lambda: [Device("cpu", 0, "cpu", NumpyBackend())])
-
-
-@structured_kernel("jit")
-def _jit(compile_sub: Callable[[ClosedJaxpr], Program], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> Program:
-    return compile_sub(jaxpr)

@@ -1,0 +1,185 @@
+"""`custom_jvp`: a function whose forward derivative the user gives. Reverse mode follows by linearizing and transposing that rule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.errors import GradientError, ShapeError, TreeError
+from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.movement import moveaxis
+from volta_fn.transforms.custom_call import CustomCall, split_arguments
+from volta_fn.transforms.grad import float0_zeros
+from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
+
+
+class custom_jvp:  # JAX's name
+    """A function with a derivative rule of its own, set with `defjvp` or `defjvps`.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: positional arguments that are not differentiated (they may be anything, such as functions); the rule gets
+            them first.
+
+    >>> import volta_fn as vf
+    >>> @vf.custom_jvp
+    ... def log1pexp(x):
+    ...     return vf.numpy.log(1.0 + vf.numpy.exp(x))
+    >>> @log1pexp.defjvp
+    ... def _(primals, tangents):
+    ...     (x,), (t,) = primals, tangents
+    ...     return log1pexp(x), t * (1.0 - 1.0 / (1.0 + vf.numpy.exp(x)))
+    >>> vf.grad(log1pexp)(100.0)
+    Array(1., dtype=float32, weak_type=True)
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.call = CustomCall(fun, nondiff_argnums, nondiff_argnames)
+        self.jvp: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Set the rule ``jvp(*nondiff_args, primals, tangents) -> (out, out_tangent)``; returns it, so it serves as a decorator.
+
+        With `symbolic_zeros`, tangents that are zero by construction are given as `Zero` objects.
+        """
+        self.jvp = jvp
+        self.symbolic_zeros = symbolic_zeros
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument (None: no contribution)."""
+
+        def jvp(primals: Any, tangents: Any) -> Any:
+            out = self(*primals)
+            terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
+            total = terms[0] if terms else tree.map(lambda x: x * 0, out)
+            for term in terms[1:]:
+                total = tree.map(lambda a, b: a + b, total, term)
+            return out, total
+
+        self.defjvp(jvp)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.jvp is None:
+            raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defjvp")
+        if current_trace() is EVAL:
+            return self.fun(*args, **kwargs)
+        arguments = split_arguments(self.call, args, kwargs)
+        leaves, in_tree = tree.flatten(arguments.differentiable)
+        values = [as_value(x) for x in leaves]
+        traced = self.call.trace(arguments, in_tree, values)
+        rule = JvpRule(self, arguments.fixed_values, in_tree, traced.out_tree)
+        operands = [*traced.captured, *values]
+        outs = bind(custom_jvp_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule, num_captured=len(traced.captured))
+        return tree.unflatten(traced.out_tree, outs)
+
+
+class JvpRule:
+    """A user's rule on flat lists of arrays."""
+
+    def __init__(self, function: custom_jvp, fixed: Sequence[Any], in_tree: Any, out_tree: Any) -> None:
+        self.function = function
+        self.fixed = fixed
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+
+    def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        given = tangents if self.function.symbolic_zeros else [_public(t) for t in tangents]
+        rule: Any = self.function.jvp
+        pair = rule(*self.fixed, tree.unflatten(self.in_tree, primals), tree.unflatten(self.in_tree, given))
+        name = self.function.call.name
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TreeError(f"the derivative rule of {name} must return (out, out_tangent), got {type(pair).__name__}")
+        outs, out_tree = tree.flatten(pair[0])
+        rates, rate_tree = tree.flatten(pair[1])
+        if out_tree != self.out_tree or rate_tree != self.out_tree:
+            raise TreeError(
+                f"the derivative rule of {name} must return a value and a tangent of structure {self.out_tree}, "
+                f"got {out_tree} and {rate_tree}"
+            )
+        values = [as_value(o) for o in outs]
+        return values, [_checked(r, v.aval, name) for r, v in zip(rates, values, strict=True)]
+
+
+def _public(tangent: Any) -> Any:
+    if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
+        return float0_zeros(tangent.aval.shape)
+    return instantiate(tangent)
+
+
+def _checked(rate: Any, aval: ShapedArray, name: str) -> Any:
+    expected = aval.at_least_vspace()
+    if type(rate) is Zero or expected.dtype == dtypes.float0:
+        return Zero(expected)
+    value = as_value(rate)
+    if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
+        raise ShapeError(f"the derivative rule of {name} returned a tangent of type {value.aval} for a result of type {aval}")
+    return value if value.dtype == expected.dtype else value.astype(expected.dtype)
+
+
+class _BatchedJvpRule:
+    """A rule on operands stacked along their first dimension where `stacked`; its results are all stacked."""
+
+    def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
+        self.rule = rule
+        self.axis = axis
+        self.stacked = list(stacked)
+
+    def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        dims = [0 if s else None for s in self.stacked]
+        live = [type(t) is not Zero for t in tangents]
+        out_live: list[bool] = []
+
+        def one(*flat: Array) -> list[Array]:
+            values, given = flat[: len(dims)], iter(flat[len(dims) :])
+            rates = [next(given) if alive else Zero(v.aval.at_least_vspace()) for alive, v in zip(live, values, strict=True)]
+            outs, out_rates = self.rule(values, rates)
+            out_live[:] = [type(r) is not Zero for r in out_rates]
+            return [*outs, *[r for r in out_rates if type(r) is not Zero]]
+
+        given = [t for t, alive in zip(tangents, live, strict=True) if alive]
+        given_dims = [d for d, alive in zip(dims, live, strict=True) if alive]
+        results, out_dims = vmap_flat(one, self.axis, [*primals, *given], [*dims, *given_dims])
+        stacked = [stack_at(r, d, 0, self.axis.size) for r, d in zip(results, out_dims, strict=True)]
+        outs, rates = stacked[: len(out_live)], iter(stacked[len(out_live) :])
+        return outs, [next(rates) if alive else Zero(o.aval.at_least_vspace()) for alive, o in zip(out_live, outs, strict=True)]
+
+
+def _abstract(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> tuple[ShapedArray, ...]:
+    return tuple(call_jaxpr.out_avals)
+
+
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
+) -> tuple[list[Array], list[Any]]:
+    if any(type(t) is not Zero for t in tangents[:num_captured]):
+        raise GradientError(
+            "a function with a custom_jvp rule closes over a value that is being differentiated, for which the rule has no derivative. "
+            "Pass that value as an argument."
+        )
+    return rule(primals[num_captured:], tangents[num_captured:])
+
+
+def _batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
+) -> tuple[Sequence[Array], list[int]]:
+    stacked = [d is not None for d in dims]
+    batched, _ = batch_jaxpr(call_jaxpr, axis, stacked, [True] * len(call_jaxpr.out_avals))
+    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    new_rule = _BatchedJvpRule(rule, axis, stacked[num_captured:])
+    outs = bind(custom_jvp_call_p, *front, call_jaxpr=batched, rule=new_rule, num_captured=num_captured)
+    return outs, [0] * len(outs)
+
+
+custom_jvp_call_p = Primitive("custom_jvp_call", _abstract, jvp=_jvp, batch=_batch, multiple_results=True, views=True)
+custom_jvp_call_p.call_param = "call_jaxpr"
