@@ -113,11 +113,11 @@ class LinearizeTrace(JVPTrace):
         if not self.eager or not (primitive.derivatives or primitive.maps_tangent):
             return super().process(primitive, args, params)
         primals: list[Any] = []
-        tangents: list[Var | None] = []
+        tangents: list[Atom | None] = []
         for arg in args:
             if type(arg) is JVPTracer and arg._trace is self:
                 primals.append(arg.primal)
-                tangents.append(arg.tangent.var)
+                tangents.append(self.linear.atom(arg.tangent))
             else:
                 primals.append(arg)
                 tangents.append(None)

@@ -41,8 +41,7 @@ def check_carry(
     hidden = function.hidden_keys if isinstance(function, Adapted) else 0
     name = function_name(function.owner if isinstance(function, Adapted) else function)
     if tree.structure(init) != after_tree:
-        found = tree.first_difference(tree.structure(init), tree.unflatten(after_tree, after))
-        path, expected, got = found or ((), tree.describe(tree.structure(init)), tree.describe(after_tree))
+        path, expected, got = structural_difference(tree.structure(init), after_tree)
         raise TreeError(
             f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_place(path, hidden)}: "
             f"it takes {expected} and returns {got}. Return a carry of the structure of the initial one."
@@ -58,6 +57,24 @@ def check_carry(
                 f"{loop}: {name} takes a carry of type {old} at {_place(path, hidden)} and returns {new}. "
                 f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
             )
+
+
+def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
+    """Where two different structures first differ, and what each has there."""
+    found = tree.first_difference(one, _example(other))
+    if found is not None:
+        return found
+    # To `first_difference` any tree fits a leaf: the place is one where `one` has a leaf and `other` has more.
+    path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
+    return path, first, second
+
+
+def _example(structure: tree.TreeDef) -> Any:
+    return tree.unflatten(structure, [array()] * structure.num_leaves)
+
+
+class array:
+    """Stands for the arrays in trees that are compared; messages show the class's name."""
 
 
 def _place(path: tree.KeyPath, hidden: int) -> str:

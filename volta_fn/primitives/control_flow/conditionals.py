@@ -18,6 +18,7 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.comparison import ne
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
+from volta_fn.primitives.control_flow.carry import structural_difference
 from volta_fn.primitives.selection import clamp
 
 _ABSENT: Any = object()
@@ -69,7 +70,7 @@ def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any 
             f"cond: pred must be a scalar, got {value.aval}. Reduce it with .any() or .all(), or choose by element with where."
         )
     truth = value if value.dtype == np.bool_ else ne(value, 0)
-    return _choose("cond", convert_element_type(truth, np.int32), (false_fun, true_fun), operands)
+    return _choose("cond", convert_element_type(truth, np.int32), {"false_fun": false_fun, "true_fun": true_fun}, operands)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -104,31 +105,31 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     if len(branches) == 1:
         return branches[0](*operands)
     last = min(len(branches) - 1, int(np.iinfo(value.dtype).max))
-    return _choose("switch", convert_element_type(clamp(0, value, last), np.int32), branches, operands)
+    named = {f"branches[{i}]": branch for i, branch in enumerate(branches)}
+    return _choose("switch", convert_element_type(clamp(0, value, last), np.int32), named, operands)
 
 
-def _choose(name: str, index: Array, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
+def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     values = [as_value(x) for x in tree.leaves(operands)]
-    bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions]
-    for function, body in zip(functions[1:], bodies[1:], strict=True):
-        _check_alike(name, functions[0], bodies[0], function, body)
+    bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
+    labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
+    for label, body in zip(labels[1:], bodies[1:], strict=True):
+        _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)
     captured, branches = _share_captured(bodies)
     flat = bind(cond_p, index, *captured, *values, branches=branches)
     return tree.unflatten(bodies[0].out_tree, flat)
 
 
-def _check_alike(name: str, one: Callable[..., Any], first: Body, other: Callable[..., Any], second: Body) -> None:
-    who = f"{name}: the results of {function_name(one)} and {function_name(other)} must have the same"
-    example = tree.unflatten(second.out_tree, second.jaxpr.out_avals)
+def _check_alike(demand: str, first: Body, second: Body) -> None:
     if first.out_tree != second.out_tree:
-        found = tree.first_difference(first.out_tree, example)
-        path, expected, got = found or ((), tree.describe(first.out_tree), tree.describe(second.out_tree))
-        raise TreeError(f"{who} structure, but differ{_place(path)}: {expected} and {got}")
+        path, one, other = structural_difference(first.out_tree, second.out_tree)
+        raise TreeError(f"{demand} structure, but differ{_place(path)}: {one} and {other}. Return the same containers with the same keys.")
+    example = tree.unflatten(second.out_tree, second.jaxpr.out_avals)
     for (path, b), a in zip(tree.leaves_with_path(example), first.jaxpr.out_avals, strict=True):
         if a.shape != b.shape:
-            raise ShapeError(f"{who} shapes, but differ{_place(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
+            raise ShapeError(f"{demand} shapes, but differ{_place(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
         if a.dtype != b.dtype:
-            raise DTypeError(f"{who} dtypes, but differ{_place(path)}: {a} and {b}. Convert one of them with .astype(...).")
+            raise DTypeError(f"{demand} dtypes, but differ{_place(path)}: {a} and {b}. Convert one of them with .astype(...).")
 
 
 def _place(path: tree.KeyPath) -> str:
