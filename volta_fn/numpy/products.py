@@ -108,6 +108,22 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return (conj(x) * y).sum(axis)
 
 
+def matvec(x1: Any, x2: Any, /) -> Array:
+    """The products of matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both."""
+    x, y = _promoted("matvec", x1, x2)
+    if x.ndim < 2 or not y.ndim:
+        raise ShapeError(f"matvec needs a matrix and a vector, got shapes {x.shape} and {y.shape}")
+    return squeeze(matmul(x, expand_dims(y, (y.ndim,))), (-1,))
+
+
+def vecmat(x1: Any, x2: Any, /) -> Array:
+    """The products of vectors x1 (..., M), conjugated, and matrices x2 (..., M, N), over stacks of both."""
+    x, y = _promoted("vecmat", x1, x2)
+    if not x.ndim or y.ndim < 2:
+        raise ShapeError(f"vecmat needs a vector and a matrix, got shapes {x.shape} and {y.shape}")
+    return squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
+
+
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """All products of an element of `a` with one of `b`, as a matrix."""
     x, y = _promoted("outer", a, b)

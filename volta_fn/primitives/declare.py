@@ -277,6 +277,13 @@ def _typed(value: Any) -> tuple[np.dtype, bool]:
     return array.dtype, array.weak_type
 
 
+def _typed_argument(function: str, position: int, value: Any) -> tuple[np.dtype, bool]:
+    try:
+        return _typed(value)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{function}: argument {position}: {error.message}") from None
+
+
 def to_dtype(value: Any, dtype: np.dtype) -> Array:
     """`value` as an array of `dtype`; scalars and weak arrays stay weak."""
     if isinstance(value, Array):
@@ -289,7 +296,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
     """Operands promoted to one dtype of `allowed`, integers becoming floats where only those are defined."""
-    dtype, _ = dtypes.promote(*[_typed(a) for a in args])
+    dtype, _ = dtypes.promote(*[_typed_argument(name, i, a) for i, a in enumerate(args, 1)])
     if dtype not in allowed and allowed <= dtypes.INEXACT:
         dtype = dtypes.to_inexact(dtype)
     return [to_dtype(a, dtype) for a in args]

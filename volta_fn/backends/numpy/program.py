@@ -60,7 +60,7 @@ class _Writer:
         if step.into is not None and isinstance(kernel, np.ufunc):
             target = args[step.into]
             donated = step.operands[step.into] in plan.overwritten
-            args.append(f"{target} if donate else None" if donated else target)
+            args.append(f"out={target} if donate else None" if donated else f"out={target}")
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:
             results = results + "," if results else "_"

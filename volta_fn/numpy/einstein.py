@@ -49,6 +49,17 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     return _arrange(array, letters, result, sizes)
 
 
+def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
+    """The order in which NumPy's planner would contract the operands, and its report; only their shapes matter.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.einsum_path("ij,jk,k->i", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4))[0]
+    ['einsum_path', (1, 2), (0, 1)]
+    """
+    stand_ins = [np.broadcast_to(np.zeros(()), np.shape(v)) if not isinstance(v, (list, tuple)) else v for v in operands]
+    return np.einsum_path(subscripts, *stand_ins, optimize=optimize)
+
+
 def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """The form (operand, [0, 1], operand, [1, 2], [0, 2]) as letters."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -1,0 +1,199 @@
+"""Elementwise arithmetic against NumPy's values and JAX's dtypes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.numpy.oracle import ALL, BF16, BOOL, COMPLEX, FLOATS, INTEGERS, REALS, SIGNED, UNSIGNED, assert_close, check, sample
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError
+
+NUMBERS = REALS + COMPLEX
+UNARY = {
+    "negative": NUMBERS, "positive": NUMBERS, "absolute": ALL, "fabs": FLOATS + INTEGERS, "sign": REALS, "square": NUMBERS,
+    "reciprocal": FLOATS + COMPLEX, "floor": FLOATS + INTEGERS, "ceil": FLOATS + INTEGERS, "trunc": FLOATS + INTEGERS, "rint": FLOATS + COMPLEX,
+    "signbit": FLOATS + SIGNED, "real": NUMBERS, "imag": NUMBERS, "conjugate": NUMBERS, "angle": NUMBERS, "nan_to_num": NUMBERS,
+    "modf": FLOATS,
+}  # fmt: skip
+BINARY = {
+    "add": ALL, "subtract": NUMBERS, "multiply": ALL, "divide": NUMBERS, "floor_divide": INTEGERS + FLOATS[2:], "remainder": REALS,
+    "fmod": REALS, "maximum": ALL, "minimum": ALL, "fmax": REALS, "fmin": REALS, "hypot": FLOATS + INTEGERS, "copysign": FLOATS,
+    "heaviside": FLOATS, "divmod": FLOATS[2:] + INTEGERS,
+}  # fmt: skip
+
+
+def nonzero(shape, dtype, seed):
+    """Numbers of at least 1 in magnitude."""
+    values = sample(shape, dtype, seed, 1.0, 3.0)
+    return values
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name):
+    for dtype in UNARY[name]:
+        check(lambda xp, x: getattr(xp, name)(x), sample((3, 4), dtype), floats=name == "angle")
+    check(lambda xp, x: getattr(xp, name)(x), sample((0, 2), UNARY[name][0]))
+    check(lambda xp, x: getattr(xp, name)(x), sample((), np.float32))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name):
+    second = nonzero if name in ("divide", "floor_divide", "remainder", "fmod", "divmod") else sample
+    for dtype in BINARY[name]:
+        check(lambda xp, x, y: getattr(xp, name)(x, y), sample((3, 1, 4), dtype, 1), second((2, 1), dtype, 2), floats=name == "hypot")
+    check(lambda xp, x, y: getattr(xp, name)(x, y), sample((0, 3), np.float32), second((3,), np.float32, 1))
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "hypot", "power", "floor_divide"])
+def test_operands_promote(name):
+    for a in (np.int8, np.uint16, np.int32, np.float16, BF16, np.float32, bool):
+        for b in (np.uint8, np.float16, np.float32, np.int16):
+            x, y = nonzero((3,), a, 1), nonzero((3,), b, 2)
+            check(lambda xp, x, y: getattr(xp, name)(x, y), x, y, tolerance=2e-2, floats=name == "hypot")
+
+
+def test_python_scalars_are_weak():
+    x = vnp.asarray(np.ones(2, np.float16))
+    for result in (vnp.add(x, 1.5), vnp.hypot(x, 2.0), vnp.power(x, 2), vnp.maximum(3, x), vnp.copysign(2.0, x), vnp.clip(x, 0, 2.0)):
+        assert (result.dtype, result.weak_type) == (np.dtype(np.float16), False)
+    assert vnp.hypot(3.0, 4.0).weak_type
+    assert vnp.add(vnp.asarray(np.int8(1)), 2).dtype == np.int8
+
+
+def test_power():
+    for dtype in FLOATS + COMPLEX:
+        check(lambda xp, x, y: xp.power(x, y), nonzero((3,), dtype, 1), sample((3,), dtype, 2), tolerance=4e-2 if dtype == BF16 else 8e-3)
+    for exponent in (0, 1, 2, 3, 5, -1, -2):
+        check(lambda xp, x, n=exponent: xp.power(x, n), nonzero((4,), np.float32, 3))
+    for dtype in INTEGERS:
+        check(lambda xp, x, y: xp.power(x, y), sample((4,), dtype, 1), sample((4,), dtype, 2, 0, 3))
+    check(lambda xp, x, y: xp.float_power(x, y), sample((4,), np.int32, 1, 1, 3), sample((4,), np.int32, 2, 1, 3), jax=False)
+
+
+def test_special_values():
+    with np.errstate(all="ignore"):
+        special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0], np.float32)
+        x, y = special[:, None], special[None, :]
+        names = ("add", "divide", "hypot", "copysign", "fmax", "fmin", "maximum", "heaviside", "remainder", "fmod", "power", "nextafter")
+        for name in names:
+            got, want = np.asarray(getattr(vnp, name)(x, y)), getattr(np, name)(x, y)
+            np.testing.assert_array_equal(got, want, err_msg=name)
+            numbers = ~np.isnan(want)
+            if name != "remainder":  # whose zeros have the sign of x, as JAX's, not of y
+                np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers], err_msg=name)
+        for name in ("floor", "ceil", "trunc", "rint", "sign", "signbit", "absolute", "negative", "nan_to_num", "square", "reciprocal"):
+            np.testing.assert_array_equal(np.asarray(getattr(vnp, name)(special)), getattr(np, name)(special), err_msg=name)
+
+
+def test_division_by_zero_of_integers():
+    zero = vnp.zeros(2, int)
+    assert (vnp.array([7, -7]) / zero).tolist() == [np.inf, -np.inf]
+
+
+def test_hypot_neither_overflows_nor_underflows():
+    big, tiny = np.float32(3e38), np.float32(1e-40)
+    assert np.isfinite(vnp.hypot(vnp.asarray(big), big / 4).item())
+    assert_close(vnp.hypot(vnp.asarray(tiny), tiny), np.hypot(np.float64(tiny), np.float64(tiny)))
+    slopes = vf.grad(lambda x: vnp.hypot(x, 4.0))(3.0), vf.grad(lambda x: vnp.hypot(x, x))(2.0)
+    np.testing.assert_allclose([float(s) for s in slopes], [0.6, np.sqrt(2)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2, -1, -2])
+def test_round(decimals):
+    for dtype in [np.dtype(np.float32), np.dtype(np.float64), *INTEGERS, np.dtype(np.complex64)]:
+        check(lambda xp, x: xp.round(x, decimals), sample((20,), dtype, 1, -120, 120), jax=dtype.kind not in "iu")
+    halves = np.array([0.5, 1.5, 2.5, -0.5, -1.5], np.float32)
+    check(lambda xp, x: xp.round(x), halves)
+    check(lambda xp, x: xp.round(x, -1), np.array([5, 15, 25, 35, -5, -15, 14, 16], np.int32), jax=False)
+
+
+def test_clip():
+    for dtype in REALS:
+        check(lambda xp, x: xp.clip(x, 0, 2), sample((5,), dtype))
+        check(lambda xp, x: xp.clip(x, None, 2), sample((5,), dtype))
+    low, high = np.array([0.0, 1.0, 2.0], np.float32), np.array([1.0, 0.0, 3.0], np.float32)
+    check(lambda xp, x, lo, hi: xp.clip(x, lo, hi), sample((4, 3), np.float32), low, high)
+    with pytest.raises(ArgumentError, match="complex"):
+        vnp.clip(np.ones(2, np.complex64), 0, 1)
+
+
+def test_frexp_and_ldexp():
+    values = np.array([0.0, -0.0, 1.0, -3.5, 1e-45, 1e38, 6.0, np.inf, -np.inf, np.nan, 1.1754942e-38], np.float32)
+    for dtype in (np.float32, np.float64, np.float16):
+        with np.errstate(over="ignore"):
+            x = values.astype(dtype)
+        mantissa, exponent = vnp.frexp(x)
+        with np.errstate(all="ignore"):
+            wanted = np.frexp(x)
+        finite = np.isfinite(x)
+        np.testing.assert_array_equal(np.asarray(mantissa), wanted[0])
+        np.testing.assert_array_equal(np.asarray(exponent)[finite], wanted[1][finite])
+        assert (mantissa.dtype, exponent.dtype) == (np.dtype(dtype), np.dtype(np.int32))
+        np.testing.assert_array_equal(np.asarray(vnp.ldexp(mantissa, exponent))[finite], x[finite])
+    check(lambda xp, x, n: xp.ldexp(x, n), sample((4,), np.float32), np.array([0, 3, -3, 126], np.int32))
+    with pytest.raises(ArgumentTypeError, match="integers"):
+        vnp.ldexp(1.0, 2.0)
+
+
+def test_nextafter_and_spacing():
+    x = np.array([0.0, 1.0, -1.0, 3e38, 1e-45], np.float32)
+    check(lambda xp, x: xp.nextafter(x, xp.ones_like(x)), x)
+    check(lambda xp, x: xp.spacing(x), x, oracle=lambda w: np.spacing(w.astype(np.float32)))
+
+
+def test_nan_to_num_replacements():
+    x = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
+    check(lambda xp, x: xp.nan_to_num(x, nan=1.0, posinf=2.0, neginf=-3.0), x)
+    z = np.array([complex(np.nan, np.inf), 1 + 2j], np.complex64)
+    got = np.asarray(vnp.nan_to_num(z))
+    np.testing.assert_array_equal(got, np.nan_to_num(z))
+
+
+def test_aliases():
+    for alias, name in (("abs", "absolute"), ("conj", "conjugate"), ("divide", "true_divide"), ("mod", "remainder"), ("pow", "power")):
+        assert getattr(vnp, alias) is getattr(vnp, name)
+
+
+def test_derivatives():
+    x = vnp.array([0.7, -1.3])
+    for function, slope in (
+        (vnp.square, lambda v: 2 * v), (vnp.reciprocal, lambda v: -1 / v**2), (vnp.absolute, np.sign),
+        (lambda v: vnp.clip(v, -1.0, 1.0), lambda v: (np.abs(v) < 1).astype(float)),
+        (lambda v: vnp.where(v > 0, v**3, 0.0), lambda v: np.where(v > 0, 3 * v**2, 0)), (vnp.round, np.zeros_like),
+    ):  # fmt: skip
+        got = vf.grad(lambda v, f=function: vnp.sum(f(v)))(x)
+        np.testing.assert_allclose(np.asarray(got), slope(np.asarray(x, np.float64)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: vnp.add([1, 2], 3), ArgumentTypeError, "add: argument 1.*list"),
+        (lambda: vnp.add(np.ones(2), np.ones(3)), BroadcastError, r"\(2,\).*\(3,\)"),
+        (lambda: vnp.hypot(1j, 2.0), ArgumentTypeError, "hypot"),
+        (lambda: vnp.subtract(np.True_, np.True_), DTypeError, "sub.*bool"),
+        (lambda: vnp.add(np.uint8(1), "x"), ArgumentTypeError, "add: argument 2"),
+        (lambda: vnp.floor_divide(vnp.ones(2, "int8"), 1000), ArgumentError, "floor_divide: the integer 1000 does not fit int8"),
+        (lambda: vnp.floor(1j), ArgumentTypeError, "floor: x is complex"),
+        (lambda: vnp.round(vnp.ones(2), out=vnp.ones(2)), ArgumentError, "round: .*out="),
+    ],
+)
+def test_errors_name_function_and_argument(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_large_integers_stay_exact():
+    x = np.array([2**62, -(2**62) + 1], np.int64)
+    assert vnp.floor_divide(x, np.int64(3)).tolist() == (x // 3).tolist()
+    assert vnp.remainder(x, np.int64(7)).tolist() == (x % 7).tolist()
+    assert vnp.add(x, np.int64(1)).dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", [*BOOL, *UNSIGNED], ids=str)
+def test_absolute_of_what_has_no_sign(dtype):
+    x = sample((3,), dtype)
+    assert vnp.absolute(x).dtype == dtype
+    np.testing.assert_array_equal(np.asarray(vnp.absolute(x)), x)

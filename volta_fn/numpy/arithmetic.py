@@ -1,0 +1,438 @@
+"""Elementwise arithmetic with NumPy's broadcasting and promotion: + - * / and their kin, rounding, extrema, signs, bits of floats."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.numpy.common import (
+    BOOL,
+    INDEX,
+    full_like_scalar,
+    is_complex,
+    is_float,
+    is_inexact,
+    no_out,
+    operand,
+    promote,
+    promote_inexact,
+    promote_numeric,
+)
+from volta_fn.primitives import arithmetic as primitive
+from volta_fn.primitives import operators
+from volta_fn.primitives.declare import promoted, to_dtype
+from volta_fn.primitives.movement import broadcast_to
+
+add = promoted(lax.add, "add", "x + y; of booleans: x or y.")
+subtract = promoted(lax.sub, "subtract", "x - y.")
+multiply = promoted(lax.mul, "multiply", "x * y; of booleans: x and y.")
+negative = promoted(lax.neg, "negative", "-x.")
+maximum = promoted(lax.max, "maximum", "The larger of x and y; NaN if either is NaN.")
+minimum = promoted(lax.min, "minimum", "The smaller of x and y; NaN if either is NaN.")
+sqrt = promoted(lax.sqrt, "sqrt", "The square root; NaN for negative real x.")
+cbrt = promoted(lax.cbrt, "cbrt", "The cube root, of negative x too.")
+nextafter = promoted(lax.nextafter, "nextafter", "The floating-point number after x in the direction of y.")
+
+
+def true_divide(x: Any, y: Any, /) -> Array:
+    """x / y as floating-point numbers, integers included.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.divide(jnp.array([1, 2]), 4)
+    Array([0.25, 0.5 ], dtype=float32)
+    """
+    return operators.true_divide(*promote("divide", x, y))
+
+
+def floor_divide(x: Any, y: Any, /) -> Array:
+    """The largest whole number not above x / y.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+    Array([ 3, -4], dtype=int32)
+    """
+    return operators.floor_divide(*promote_numeric("floor_divide", x, y))
+
+
+def remainder(x: Any, y: Any, /) -> Array:
+    """What `floor_divide` leaves: x - floor(x / y) * y, with the sign of y.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.remainder(jnp.array([7, -7]), 3)
+    Array([1, 2], dtype=int32)
+    """
+    return operators.remainder(*promote_numeric("remainder", x, y))
+
+
+def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
+    """The pair (x // y, x % y)."""
+    return floor_divide(x, y), remainder(x, y)
+
+
+def fmod(x: Any, y: Any, /) -> Array:
+    """The remainder of x / y with the sign of x.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fmod(jnp.array([7, -7]), 3)
+    Array([ 1, -1], dtype=int32)
+    """
+    return lax.rem(*promote_numeric("fmod", x, y))
+
+
+def power(x: Any, y: Any, /) -> Array:
+    """x to the power y. A Python int as exponent gives repeated multiplication.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.power(jnp.array([1.0, 2.0, 3.0]), 2)
+    Array([1., 4., 9.], dtype=float32)
+
+    Raises `ArgumentError` for an integer array to a negative power known while tracing.
+    """
+    if type(y) is int:
+        (base,) = promote_numeric("power", x)
+        return operators.power(base, y)
+    return operators.power(*promote_numeric("power", x, y))
+
+
+def float_power(x: Any, y: Any, /) -> Array:
+    """x to the power y in floating-point numbers."""
+    return lax.pow(*promote_inexact("float_power", x, y))
+
+
+def positive(x: Any, /) -> Array:
+    """+x, which is x."""
+    return operand("positive", "x", x)
+
+
+def absolute(x: Any, /) -> Array:
+    """|x|; real for complex x, and booleans themselves.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.abs(jnp.array([-1.5, 2.0]))
+    Array([1.5, 2. ], dtype=float32)
+    """
+    value = operand("absolute", "x", x)
+    return value if value.dtype == BOOL or value.dtype in dtypes.UNSIGNED else lax.abs(value)
+
+
+def fabs(x: Any, /) -> Array:
+    """|x| of real numbers, as floating-point numbers."""
+    (value,) = promote_inexact("fabs", x)
+    if is_complex(value):
+        raise ArgumentTypeError("fabs: x is complex; use abs")
+    return lax.abs(value)
+
+
+def sign(x: Any, /) -> Array:
+    """-1, 0 or 1 by the sign of x; x / |x| for complex x; NaN for NaN."""
+    value = operand("sign", "x", x)
+    return value if value.dtype == BOOL else lax.sign(value)
+
+
+def square(x: Any, /) -> Array:
+    """x * x.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.square(jnp.array([-3, 4]))
+    Array([ 9, 16], dtype=int32)
+    """
+    value = operand("square", "x", x)
+    return value if value.dtype == BOOL else lax.integer_pow(value, 2)
+
+
+def reciprocal(x: Any, /) -> Array:
+    """1 / x as floating-point numbers."""
+    (value,) = promote_inexact("reciprocal", x)
+    return lax.integer_pow(value, -1)
+
+
+def hypot(x: Any, y: Any, /) -> Array:
+    """sqrt(x² + y²) of real numbers, without overflow in between.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.hypot(jnp.array([3.0]), 4.0)
+    Array([5.], dtype=float32)
+    """
+    a, b = promote_inexact("hypot", x, y)
+    if is_complex(a):
+        raise ArgumentTypeError("hypot: the arguments must be real, got complex ones")
+    a, b = lax.abs(a), lax.abs(b)
+    either_infinite = lax.bitwise_or(is_infinite(a), is_infinite(b))
+    large, small = lax.max(a, b), lax.min(a, b)
+    zero = lax.eq(large, 0.0)
+    ratio = lax.div(small, lax.select(zero, lax.add(large, 1.0), large))
+    length = lax.select(zero, large, lax.mul(large, lax.sqrt(lax.add(1.0, lax.mul(ratio, ratio)))))
+    return lax.select(either_infinite, full_like_scalar(a, math.inf), length)
+
+
+def is_infinite(x: Array) -> Array:
+    """Whether real floating-point numbers are plus or minus infinity."""
+    return lax.eq(lax.abs(x), full_like_scalar(x, math.inf))
+
+
+def fmax(x1: Any, x2: Any, /) -> Array:
+    """The larger of the two; where one is NaN, the other."""
+    a, b = promote("fmax", x1, x2)
+    return lax.select(lax.bitwise_or(lax.gt(a, b), lax.ne(b, b)), a, b)
+
+
+def fmin(x1: Any, x2: Any, /) -> Array:
+    """The smaller of the two; where one is NaN, the other."""
+    a, b = promote("fmin", x1, x2)
+    return lax.select(lax.bitwise_or(lax.lt(a, b), lax.ne(b, b)), a, b)
+
+
+def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
+    """`arr` limited to the interval from `min` to `max`; None leaves a side open. Where min > max, the result is max.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    value = operand("clip", "arr", arr)
+    if any(is_complex(operand("clip", "a bound", v)) for v in (value, min, max) if v is not None):
+        raise ArgumentError("clip: complex numbers have no order; clip the real and imaginary parts")
+    if min is not None:
+        value = maximum(min, value)
+    if max is not None:
+        value = minimum(max, value)
+    return value
+
+
+def copysign(x1: Any, x2: Any, /) -> Array:
+    """|x1| with the sign of x2.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.copysign(3.0, jnp.array([-0.0, 2.0]))
+    Array([-3.,  3.], dtype=float32)
+    """
+    a, b = promote_inexact("copysign", x1, x2)
+    if is_complex(a):
+        raise ArgumentTypeError("copysign: the arguments must be real, got complex ones")
+    magnitude = lax.abs(a)
+    return lax.select(signbit(b), lax.neg(magnitude), magnitude)
+
+
+def signbit(x: Any, /) -> Array:
+    """Whether the sign bit is set: x < 0, and also -0.0 and NaNs of negative sign.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.signbit(jnp.array([0.0, -0.0, -1.0]))
+    Array([False,  True,  True], dtype=bool)
+    """
+    value = operand("signbit", "x", x)
+    if not is_inexact(value):
+        return lax.lt(value, full_like_scalar(value, 0)) if value.dtype != BOOL else lax.ne(value, value)
+    if is_complex(value):
+        raise ArgumentTypeError("signbit: x is complex, and complex numbers have no sign")
+    return lax.lt(lax.bitcast_convert_type(value, f"int{value.dtype.itemsize * 8}"), 0)
+
+
+def heaviside(x1: Any, x2: Any, /) -> Array:
+    """The step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0, NaN for NaN."""
+    a, b = promote_inexact("heaviside", x1, x2)
+    zero, one = full_like_scalar(a, 0), full_like_scalar(a, 1)
+    step = lax.select(lax.lt(a, zero), zero, lax.select(lax.gt(a, zero), one, b))
+    return lax.select(lax.ne(a, a), a, step)
+
+
+def floor(x: Any, /) -> Array:
+    """The largest whole number not above x, in x's dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.floor(jnp.array([1.5, -1.5]))
+    Array([ 1., -2.], dtype=float32)
+    """
+    return _whole("floor", x, lax.floor)
+
+
+def ceil(x: Any, /) -> Array:
+    """The smallest whole number not below x, in x's dtype."""
+    return _whole("ceil", x, lax.ceil)
+
+
+def trunc(x: Any, /) -> Array:
+    """The whole part of x, in x's dtype: rounded toward zero."""
+    return _whole("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
+
+
+def rint(x: Any, /) -> Array:
+    """The nearest whole number, halves to the even one, as floating-point numbers."""
+    (value,) = promote_inexact("rint", x)
+    return _to_even(value)
+
+
+def round(a: Any, decimals: int = 0, out: None = None) -> Array:
+    """`a` rounded to so many decimals (before the point if negative), halves to the even neighbour.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.round(jnp.array([0.5, 1.5, 2.345]), 1)
+    Array([0.5, 1.5, 2.3], dtype=float32)
+    """
+    no_out("round", out)
+    value = operand("round", "a", a)
+    places = decimals.__index__()
+    if not is_inexact(value):
+        return _round_integer(value, places)
+    if places == 0:
+        return _to_even(value)
+    work = to_dtype(value, dtypes.accumulator(value.dtype))
+    factor = full_like_scalar(work, 10.0 ** abs(places))
+    scaled = _to_even(lax.mul(work, factor) if places > 0 else lax.div(work, factor))
+    return lax.convert_element_type(lax.div(scaled, factor) if places > 0 else lax.mul(scaled, factor), value.dtype)
+
+
+def _to_even(x: Array) -> Array:
+    if is_complex(x):
+        return lax.complex(_to_even(lax.real(x)), _to_even(lax.imag(x)))
+    return lax.round(x, primitive.TO_NEAREST_EVEN)
+
+
+def _round_integer(value: Array, places: int) -> Array:
+    """An integer rounded to tens, hundreds, …, halves to the even multiple."""
+    if places >= 0 or value.dtype == BOOL:
+        return value
+    if 10**-places > dtypes.iinfo(value.dtype).max:
+        return lax.mul(value, full_like_scalar(value, 0))
+    unit = full_like_scalar(value, 10**-places)
+    quotient = operators.floor_divide(value, unit)
+    rest = lax.sub(value, lax.mul(quotient, unit))
+    missing = lax.sub(unit, rest)
+    odd = lax.ne(operators.remainder(quotient, full_like_scalar(value, 2)), full_like_scalar(value, 0))
+    up = lax.bitwise_or(lax.gt(rest, missing), lax.bitwise_and(lax.eq(rest, missing), odd))
+    return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
+
+
+def _whole(function: str, x: Any, rounding: Any) -> Array:
+    value = operand(function, "x", x)
+    if is_complex(value):
+        raise ArgumentTypeError(f"{function}: x is complex, and complex numbers have no order")
+    return rounding(value) if is_float(value) else value
+
+
+def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
+    """The pair (fractional part, whole part), both with the sign of x.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [float(part) for part in jnp.modf(-2.5)]
+    [-0.5, -2.0]
+    """
+    no_out("modf", out)
+    (value,) = promote_inexact("modf", x)
+    whole = trunc(value)
+    fraction = lax.select(is_infinite(value), full_like_scalar(value, 0), lax.sub(value, whole))
+    return copysign(fraction, value), whole
+
+
+def _frexp_layout(dtype: np.dtype) -> tuple[np.dtype, int, int]:
+    """The integer dtype of a float's size, the number of its mantissa bits, and its exponent's bias."""
+    info = dtypes.finfo(dtype)
+    return np.dtype(f"int{info.bits}"), info.nmant, (1 << (info.bits - info.nmant - 2)) - 1
+
+
+def frexp(x: Any, /) -> tuple[Array, Array]:
+    """The pair (mantissa, exponent) with x = mantissa * 2**exponent and 0.5 <= |mantissa| < 1 (0 for 0).
+
+    >>> import volta_fn.numpy as jnp
+    >>> [part.item() for part in jnp.frexp(jnp.array(6.0))]
+    [0.75, 3]
+    """
+    (value,) = promote_inexact("frexp", x)
+    if is_complex(value):
+        raise ArgumentTypeError("frexp: x must be real, got complex numbers")
+    bits, mantissa_bits, bias = _frexp_layout(value.dtype)
+    # Subnormal numbers have no exponent of their own: make them normal first.
+    tiny = lax.lt(lax.abs(value), full_like_scalar(value, dtypes.finfo(value.dtype).smallest_normal))
+    scaled = lax.select(tiny, lax.mul(value, full_like_scalar(value, 2.0**mantissa_bits)), value)
+    pattern = lax.bitcast_convert_type(scaled, bits)
+    field = (1 << (bits.itemsize * 8 - mantissa_bits - 1)) - 1
+    raw = lax.bitwise_and(lax.shift_right_logical(pattern, full_like_scalar(pattern, mantissa_bits)), full_like_scalar(pattern, field))
+    half = lax.bitwise_or(
+        lax.bitwise_and(pattern, full_like_scalar(pattern, ~(field << mantissa_bits))),
+        full_like_scalar(pattern, (bias - 1) << mantissa_bits),
+    )
+    exponent = lax.convert_element_type(raw, INDEX) - (bias - 1) - lax.select(tiny, mantissa_bits, np.int32(0))
+    plain = lax.bitwise_or(lax.eq(value, 0.0), lax.bitwise_not(lax.is_finite(value)))
+    mantissa = lax.select(plain, value, lax.bitcast_convert_type(half, value.dtype))
+    return mantissa, lax.select(plain, np.int32(0), exponent)
+
+
+def ldexp(x1: Any, x2: Any, /) -> Array:
+    """x1 * 2**x2 for integers x2, exact wherever the result is a number of the dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ldexp(jnp.array([0.75]), jnp.array(3))
+    Array([6.], dtype=float32)
+    """
+    exponent = operand("ldexp", "x2", x2)
+    if exponent.dtype not in dtypes.INTEGERS:
+        raise ArgumentTypeError(f"ldexp: x2 must be integers, got {exponent.dtype.name}")
+    (value,) = promote_inexact("ldexp", x1)
+    # In three steps, because 2**x2 alone may overflow where the product does not.
+    third = operators.floor_divide(exponent, 3)
+    for step in (third, third, exponent - 2 * third):
+        value = lax.mul(value, lax.exp2(to_dtype(step, value.dtype)))
+    return value
+
+
+def spacing(x: Any, /) -> Array:
+    """The distance from x to the next floating-point number away from zero, with x's sign."""
+    (value,) = promote_inexact("spacing", x)
+    if is_complex(value):
+        raise ArgumentTypeError("spacing: x must be real, got complex numbers")
+    away = lax.select(signbit(value), full_like_scalar(value, -math.inf), full_like_scalar(value, math.inf))
+    return lax.sub(lax.nextafter(value, away), value)
+
+
+def real(val: Any, /) -> Array:
+    """The real part; real numbers themselves."""
+    value = operand("real", "val", val)
+    return lax.real(value) if is_complex(value) else value
+
+
+def imag(val: Any, /) -> Array:
+    """The imaginary part; zeros for real numbers."""
+    value = operand("imag", "val", val)
+    return lax.imag(value) if is_complex(value) else broadcast_to(full_like_scalar(value, 0), value.shape)
+
+
+def conjugate(x: Any, /) -> Array:
+    """The complex conjugate; real numbers themselves.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.conj(jnp.array([1 + 2j]))
+    Array([1.-2.j], dtype=complex64)
+    """
+    return lax.conj(operand("conjugate", "x", x))
+
+
+def angle(z: Any, deg: bool = False) -> Array:
+    """The argument of complex numbers, in radians (degrees with `deg`); 0 or π for real ones."""
+    (value,) = promote_inexact("angle", z)
+    result = lax.atan2(imag(value), real(value))
+    return lax.mul(result, 180.0 / math.pi) if deg else result
+
+
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
+    """`x` with NaN replaced by `nan`, infinities by `posinf` and `neginf` (by default the largest finite numbers).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nan_to_num(jnp.array([jnp.nan, 2.0]), nan=-1.0)
+    Array([-1.,  2.], dtype=float32)
+    """
+    value = operand("nan_to_num", "x", x)
+    if not is_inexact(value):
+        return value
+    if is_complex(value):
+        return lax.complex(*[nan_to_num(part, copy, nan, posinf, neginf) for part in (lax.real(value), lax.imag(value))])
+    info = dtypes.finfo(value.dtype)
+    high = to_dtype(info.max if posinf is None else posinf, value.dtype)
+    low = to_dtype(info.min if neginf is None else neginf, value.dtype)
+    result = lax.select(lax.ne(value, value), to_dtype(nan, value.dtype), value)
+    result = lax.select(lax.eq(value, full_like_scalar(value, math.inf)), high, result)
+    return lax.select(lax.eq(value, full_like_scalar(value, -math.inf)), low, result)

@@ -1,0 +1,376 @@
+"""Making arrays: from data, filled with a value, as ramps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax, tree
+from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.aval import canonical_shape
+from volta_fn.core.device import Device
+from volta_fn.core.trace import concrete_or_raise
+from volta_fn.core.transfer import device_put
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.numpy.common import axis_of, dtype_or, operand, promote_inexact
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.transforms.vectorize import vmap
+
+_STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
+
+
+def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None = None, ndmin: int = 0, *, device: Any = None) -> Array:
+    """An array from an array, a scalar, or nested lists and tuples of these.
+
+    Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures
+    are promoted. `copy` and `order` are accepted for compatibility: arrays are immutable, so sharing memory cannot be noticed.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.array([[1, 2], [3, 4.5]])
+    Array([[1. , 2. ],
+           [3. , 4.5]], dtype=float32)
+    >>> jnp.array([1, 2], dtype="int64").dtype
+    dtype('int64')
+
+    Raises `ShapeError` for ragged nests and `ArgumentTypeError` for elements that are no numbers.
+    """
+    if order not in (None, "C", "K", "A"):
+        raise ArgumentError(f"array: order must be 'C', 'K', 'A' or None, got {order!r}; arrays have no column-major layout")
+    result = _from_object(object, None if dtype is None else dtypes.as_dtype(dtype))
+    if result.ndim < ndmin:
+        result = lax.reshape(result, (1,) * (ndmin - result.ndim) + result.shape)
+    return result if device is None else device_put(result, device)
+
+
+def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None) -> Array:
+    """`a` as an array: itself if it is one of that dtype already. See `array`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.asarray((1, 2, 3))
+    Array([1, 2, 3], dtype=int32)
+    """
+    return array(a, dtype, order=order, device=device)
+
+
+def _from_object(value: Any, dtype: np.dtype | None) -> Array:
+    if hasattr(value, "__jax_array__"):
+        value = value.__jax_array__()
+    if isinstance(value, (list, tuple)):
+        return _from_sequence(value, dtype)
+    if isinstance(value, Array):
+        return value if dtype is None else lax.convert_element_type(value, dtype)
+    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
+        found, weak = dtypes.scalar_dtype(value)
+        return from_host(np.asarray(value, found), weak) if dtype is None else from_host(_exactly(value, dtype))
+    if value is None:
+        raise ArgumentTypeError("array: None is not an array or a number")
+    return _from_host(value, dtype)
+
+
+def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
+    """A Python scalar in a dtype; an integer that does not fit is an error, not a wrapped number."""
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise ArgumentError(f"array: the integer {value} does not fit {dtype.name}") from None
+
+
+def _from_host(value: Any, dtype: np.dtype | None) -> Array:
+    """Anything that NumPy can read as an array of numbers."""
+    values = np.asarray(value)
+    if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
+        raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
+    result = from_host(values)
+    return result if dtype is None else lax.convert_element_type(result, dtype)
+
+
+def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
+    leaves = tree.leaves(value, is_leaf=lambda node: not isinstance(node, (list, tuple)))
+    if any(isinstance(leaf, Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
+        return _stack_nested(value, dtype)
+    try:
+        values = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"array: the nested sequences have different lengths or mix scalars with sequences: {error}") from None
+    if values.dtype.kind in "OUSMm":
+        raise _not_numbers(leaves)
+    if not leaves:
+        return from_host(values.astype(dtype_or(dtype, np.dtype(np.float32))))
+    pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)]
+    found, _ = dtypes.promote(*pairs)
+    return from_host(_exactly(value, dtype_or(dtype, found)))
+
+
+def _distinct_types(leaves: Sequence[Any]) -> list[Any]:
+    """Enough of the leaves to tell the common dtype: one of each type, and of integers the extremes."""
+    samples = {type(leaf) if not hasattr(leaf, "dtype") else (type(leaf), leaf.dtype): leaf for leaf in leaves}
+    integers = [leaf for leaf in leaves if type(leaf) is int]
+    extremes = [min(integers), max(integers)] if integers else []
+    return [*samples.values(), *extremes]
+
+
+def _not_numbers(leaves: Sequence[Any]) -> Exception:
+    numbers = (bool, int, float, complex, np.generic, np.ndarray)
+    too_big = next((leaf for leaf in leaves if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64), None)
+    if too_big is not None:
+        return ArgumentError(f"array: the integer {too_big} does not fit 64 bits")
+    wrong = next((leaf for leaf in leaves if not isinstance(leaf, numbers)), leaves)
+    return ArgumentTypeError(f"array: {wrong!r:.80} of type {type(wrong).__name__} is not a number or an array of numbers")
+
+
+def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
+    """A nest that holds arrays or tracers, stacked level by level."""
+    parts = [_from_object(item, dtype) for item in value]
+    shapes = {p.shape for p in parts}
+    if len(shapes) > 1:
+        raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
+    common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in parts])
+    rows = [lax.expand_dims(lax.convert_element_type(p, common, weak), (0,)) for p in parts]
+    return lax.concatenate(rows, 0)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
+    """`x` converted to a dtype (None: float32). Complex to real drops the imaginary part.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.astype(jnp.array([0.0, 1.7]), bool)
+    Array([False,  True], dtype=bool)
+    """
+    result = lax.convert_element_type(operand("astype", "x", x), dtype_or(dtype, np.dtype(np.float32)))
+    return result if device is None else device_put(result, device)
+
+
+def copy(a: Any, order: str | None = None) -> Array:
+    """`a` as an array. Arrays are immutable, so a copy cannot be told from the original."""
+    return array(a, order=order)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """An array of `shape` in which every element is `fill_value` (which may be an array that broadcasts to the shape).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.full((2, 2), 7, "int8")
+    Array([[7, 7],
+           [7, 7]], dtype=int8)
+    """
+    return broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
+
+
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """An array of zeros; float32 unless `dtype` says otherwise.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.zeros(3)
+    Array([0., 0., 0.], dtype=float32)
+    """
+    return full(shape, 0, dtype_or(dtype, np.dtype(np.float32)), device=device)
+
+
+def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """An array of ones; float32 unless `dtype` says otherwise.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ones((1, 2), int)
+    Array([[1, 1]], dtype=int32)
+    """
+    return full(shape, 1, dtype_or(dtype, np.dtype(np.float32)), device=device)
+
+
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """An array to be filled in later: zeros, because nothing here is left undefined."""
+    return zeros(shape, dtype, device=device)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+    """An array of `a`'s shape and dtype in which every element is `fill_value`; `dtype` and `shape` override.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.full_like(jnp.zeros(2), 3)
+    Array([3., 3.], dtype=float32)
+    """
+    like = a if hasattr(a, "shape") and hasattr(a, "dtype") else operand("full_like", "a", a)
+    weak = dtype is None and getattr(like, "weak_type", False)
+    size = like.shape if shape is None else canonical_shape(shape)
+    value = array(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device=device)
+    return broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
+
+
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+    """Zeros of `a`'s shape and dtype."""
+    return full_like(a, 0, dtype, shape, device=device)
+
+
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+    """Ones of `a`'s shape and dtype."""
+    return full_like(a, 1, dtype, shape, device=device)
+
+
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+    """Zeros of `prototype`'s shape and dtype: nothing here is left undefined."""
+    return full_like(prototype, 0, dtype, shape, device=device)
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Array:
+    """The numbers from `start` (0 if only one bound is given) up to but not including `stop`, `step` apart.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.arange(1, 7, 2)
+    Array([1, 3, 5], dtype=int32)
+
+    The bounds must be known while tracing, for they give the length.
+    """
+    bounds = [concrete_or_raise(v, "a bound of arange", _STEP_ADVICE) for v in (start, stop, step) if v is not None]
+    if any(np.ndim(b) for b in bounds):
+        raise ArgumentError(f"arange: start, stop and step must be scalars, got {bounds}")
+    found = dtype_or(dtype, dtypes.promote(*map(dtypes.dtype_and_weak_type, bounds))[0])
+    low, high = (0, start) if stop is None else (start, stop)
+    by = 1 if step is None else step
+    if by == 0:
+        raise ArgumentError("arange: step must not be zero")
+    if found in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
+        return _integer_ramp(range(low, high, by), found, device)
+    values = np.arange(*(np.asarray(v).item() for v in (low, high, by)))
+    return array(values.astype(found), device=device)
+
+
+def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:
+    """A ramp made on the device."""
+    for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
+        _exactly(bound, dtype)
+    ramp = lax.iota(dtype, len(numbers))
+    if numbers.step != 1:
+        ramp = lax.mul(ramp, as_value(np.asarray(numbers.step).astype(dtype)))
+    if numbers.start:
+        ramp = lax.add(ramp, as_value(np.asarray(numbers.start).astype(dtype)))
+    return ramp if device is None else device_put(ramp, device)
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0,
+    *, device: Any = None,
+) -> Any:  # fmt: skip
+    """`num` evenly spaced numbers from `start` to `stop` (inclusive if `endpoint`), along a new dimension at `axis`.
+
+    With `retstep` the pair (numbers, spacing).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linspace(0, 1, 5)
+    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
+    count = int(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE).__index__())
+    if count < 0:
+        raise ArgumentError(f"linspace: num must not be negative, got {count}")
+    low, high = promote_inexact("linspace", start, stop)
+    wanted = dtype_or(dtype, low.dtype)
+    shape = lax.broadcast_shapes(low.shape, high.shape)
+    low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
+    gaps = count - 1 if endpoint else count
+    ramp = lax.reshape(lax.iota(_counting(low.dtype), count), (count, *(1,) * len(shape)))
+    share = to_dtype(ramp, low.dtype) / max(gaps, 1)
+    # Both ends are hit exactly: the weights are 0 and 1 there.
+    numbers = lax.add(lax.mul(low, lax.sub(full_like(share, 1), share)), lax.mul(high, share))
+    if endpoint and count > 1:
+        numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
+    if wanted in dtypes.INTEGERS:
+        numbers = lax.floor(numbers)
+    place = axis_of("linspace", axis, len(shape) + 1)
+    numbers = lax.convert_element_type(_move_first(numbers, place), wanted)
+    numbers = numbers if device is None else device_put(numbers, device)
+    step = lax.reshape((high - low) / gaps if gaps > 0 else full_like(low, math.nan), shape)
+    return (numbers, step) if retstep else numbers
+
+
+def _counting(dtype: np.dtype) -> np.dtype:
+    """A dtype in which the index of an element is exact before it is converted to `dtype`."""
+    return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
+
+
+def _move_first(x: Array, place: int) -> Array:
+    order = list(range(1, x.ndim))
+    order.insert(place, 0)
+    return lax.transpose(x, order)
+
+
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Array:
+    """`num` numbers from base**start to base**stop, evenly spaced on a logarithmic scale.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.logspace(0, 2, 3)
+    Array([  1.,  10., 100.], dtype=float32)
+    """
+    exponents = linspace(start, stop, num, endpoint, axis=axis)
+    bases, exponents = promote_inexact("logspace", base, exponents)
+    result = lax.pow(bases, exponents)
+    return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
+
+
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
+    """`num` numbers from `start` to `stop`, each a constant multiple of the one before.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.geomspace(1, 8, 4)
+    Array([1., 2., 4., 8.], dtype=float32)
+    """
+    low, high = promote_inexact("geomspace", start, stop)
+    sign = lax.sign(low)
+    exponents = linspace(lax.log2(lax.div(low, sign)), lax.log2(lax.div(high, sign)), num, endpoint, axis=axis)
+    place = axis_of("geomspace", axis, exponents.ndim)
+    sign = lax.expand_dims(broadcast_to(sign, exponents.shape[:place] + exponents.shape[place + 1 :]), (place,))
+    result = lax.mul(sign, lax.exp2(exponents))
+    return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
+
+
+def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
+    """The N×M matrix with ones on the k-th diagonal and zeros elsewhere.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.eye(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    rows, columns = canonical_shape((N, N if M is None else M), "eye: the size")
+    i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    result = lax.convert_element_type(lax.eq(lax.add(i, as_value(np.int32(k))), j), dtype_or(dtype, np.dtype(np.float32)))
+    return result if device is None else device_put(result, device)
+
+
+def identity(n: int, dtype: Any = None) -> Array:
+    """The n×n identity matrix."""
+    return eye(n, dtype=dtype)
+
+
+def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """The array of `function(i, j, …)` at every index (i, j, …) of `shape`; the function is vectorised with `vmap`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)
+    Array([[ 0,  1,  2],
+           [10, 11, 12]], dtype=int32)
+    """
+    sizes = canonical_shape(shape)
+    mapped = function
+    for axis in range(len(sizes)):
+        in_axes = tuple(0 if i == len(sizes) - 1 - axis else None for i in range(len(sizes)))
+        mapped = vmap(mapped, in_axes=(*in_axes,))
+    return mapped(*[arange(n, dtype=dtype) for n in sizes], **kwargs)
+
+
+def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:
+    """An array of the first `count` items (-1: all) of an iterable of numbers."""
+    return array(np.fromiter(iter, dtypes.as_dtype(dtype), count))
+
+
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Array:
+    """An array from the bytes of a buffer."""
+    return array(np.frombuffer(buffer, dtypes.as_dtype(dtype), count, offset))
+
+
+def from_dlpack(x: Any, /, *, device: Device | None = None, copy: bool | None = None) -> Array:
+    """An array from another library's, through the DLPack protocol."""
+    return array(x if isinstance(x, Array) else np.from_dlpack(x), device=device)

@@ -1,0 +1,208 @@
+"""Running sums and products, differences, slopes and integrals along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.common import (
+    BOOL,
+    INDEX,
+    axes_of,
+    axis_of,
+    dtype_or,
+    flat_or_axis,
+    full_like_scalar,
+    no_out,
+    operand,
+    promote,
+    promote_inexact,
+)
+from volta_fn.numpy.reductions import summed_dtype
+from volta_fn.primitives.movement import broadcast_to
+
+
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """The running sum along `axis` (None: of the flattened array); booleans in int32.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.cumsum(jnp.array([1, 2, 3]))
+    Array([1, 3, 6], dtype=int32)
+    """
+    no_out("cumsum", out)
+    return _running("cumsum", a, axis, dtype, lax.cumsum)
+
+
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """The running product along `axis` (None: of the flattened array); booleans in int32."""
+    no_out("cumprod", out)
+    return _running("cumprod", a, axis, dtype, lax.cumprod)
+
+
+def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Callable[..., Array]) -> Array:
+    value = operand(function, "a", a)
+    value, place = flat_or_axis(function, value, axis)
+    wanted = dtype_or(dtype, INDEX if value.dtype == BOOL else value.dtype)
+    if wanted == BOOL:
+        # A running sum of truth values is whether one was true so far, a running product whether all were.
+        return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), place), 0)
+    return accumulate(lax.convert_element_type(value, wanted), place)
+
+
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The running sum along `axis`, which only a one-dimensional array may leave out; after a 0 with `include_initial`."""
+    return _cumulative("cumulative_sum", x, axis, dtype, include_initial, (lax.cumsum, 0))
+
+
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The running product along `axis`, which only a one-dimensional array may leave out; after a 1 with `include_initial`."""
+    return _cumulative("cumulative_prod", x, axis, dtype, include_initial, (lax.cumprod, 1))
+
+
+def _cumulative(function: str, x: Any, axis: int | None, dtype: Any, include_initial: bool, how: tuple[Any, int]) -> Array:
+    value = operand(function, "x", x)
+    if value.ndim == 0 or (axis is None and value.ndim != 1):
+        raise ShapeError(f"{function}: give axis= for an array of shape {value.shape}; it must have at least one dimension")
+    accumulate, start = how
+    place = axis_of(function, 0 if axis is None else axis, value.ndim)
+    result = _running(function, value, place, dtype_or(dtype, summed_dtype(value.dtype)), accumulate)
+    if not include_initial:
+        return result
+    shape = tuple([1 if i == place else n for i, n in enumerate(result.shape)])
+    return lax.concatenate([broadcast_to(full_like_scalar(result, start), shape), result], place)
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
+    """Differences of neighbours along `axis`, `n` times over; of booleans, whether neighbours differ.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.diff(jnp.array([1, 4, 9, 16]))
+    Array([3, 5, 7], dtype=int32)
+    """
+    value = operand("diff", "a", a)
+    if not value.ndim:
+        raise ShapeError("diff: a must have at least one dimension, got a zero-dimensional array")
+    if n < 0:
+        raise ArgumentError(f"diff: n must not be negative, got {n}")
+    place = axis_of("diff", axis, value.ndim)
+    if n == 0:
+        return value
+    ends = [_end(value, end, place) for end in (prepend, append)]
+    parts = [p for p in (ends[0], value, ends[1]) if p is not None]
+    value = lax.concatenate(promote("diff", *parts), place)
+    for _ in range(n):
+        later, earlier = lax.slice_in_dim(value, 1, None, axis=place), lax.slice_in_dim(value, 0, -1, axis=place)
+        value = lax.ne(later, earlier) if value.dtype == BOOL else lax.sub(later, earlier)
+    return value
+
+
+def _end(value: Array, end: Any, place: int) -> Array | None:
+    """What `diff` puts before or after: a scalar becomes one slice."""
+    if end is None:
+        return None
+    part = operand("diff", "prepend or append", end)
+    if part.ndim:
+        return part
+    return broadcast_to(part, tuple([1 if i == place else n for i, n in enumerate(value.shape)]))
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
+    """Differences of neighbours in the flattened array, between `to_begin` and `to_end`."""
+    value = operand("ediff1d", "ary", ary)
+    flat = lax.reshape(value, (value.size,))
+    parts = [diff(flat)]
+    for end, place in ((to_begin, 0), (to_end, len(parts) + 1)):
+        if end is not None:
+            part = operand("ediff1d", "to_begin or to_end", end)
+            parts.insert(place, lax.convert_element_type(lax.reshape(part, (part.size,)), value.dtype))
+    return lax.concatenate(parts, 0)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+    """The integral of `y` along `axis` by the trapezoidal rule, over points `x` or at distance `dx`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
+    Array(8., dtype=float32)
+    """
+    if x is None:
+        heights, gaps = promote_inexact("trapezoid", y, dx)
+    else:
+        heights, points = promote_inexact("trapezoid", y, x)
+        gaps = diff(points) if points.ndim == 1 else _last(diff(points, axis=axis), axis)
+    heights = _last(heights, axis)
+    pairs = lax.add(lax.slice_in_dim(heights, 1, None, axis=-1), lax.slice_in_dim(heights, 0, -1, axis=-1))
+    areas = lax.mul(lax.mul(pairs, gaps), full_like_scalar(pairs, 0.5))
+    return lax.reduce_sum(areas, (areas.ndim - 1,))
+
+
+def _last(value: Array, axis: int) -> Array:
+    place = axis_of("trapezoid", axis, value.ndim)
+    return lax.transpose(value, [*[i for i in range(value.ndim) if i != place], place])
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
+    """The gradient of sampled values: central differences inside, one-sided ones at the ends; one array per axis.
+
+    `varargs` are the spacings: none (1), one for all axes, or one per axis; each a number or the points' coordinates.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.gradient(jnp.array([1.0, 4.0, 9.0, 16.0]))
+    Array([3., 4., 6., 7.], dtype=float32)
+    """
+    if edge_order not in (None, 1):
+        raise ArgumentError(f"gradient: edge_order must be 1, got {edge_order}")
+    (value,) = promote_inexact("gradient", f)
+    axes = axes_of("gradient", axis, value.ndim)
+    spacings = list(varargs) * len(axes) if len(varargs) == 1 else list(varargs) or [1.0] * len(axes)
+    if len(spacings) != len(axes):
+        raise ArgumentError(f"gradient: give no, one or {len(axes)} spacings for {len(axes)} axes, got {len(varargs)}")
+    slopes = [_slope(value, operand("gradient", "a spacing", h), i) for h, i in zip(spacings, axes, strict=True)]
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _slope(value: Array, spacing: Array, place: int) -> Array:
+    size = value.shape[place]
+    if size < 2:
+        raise ShapeError(f"gradient: axis {place} of shape {value.shape} needs at least two points")
+    if spacing.ndim and spacing.shape != (size,):
+        raise ShapeError(f"gradient: the coordinates along axis {place} must have shape ({size},), got {spacing.shape}")
+    along = [size - 1 if i == place else 1 for i in range(value.ndim)]
+    points = lax.convert_element_type(spacing, value.dtype)
+    gaps = lax.reshape(diff(points), along) if spacing.ndim else broadcast_to(points, tuple(along))
+    slopes = lax.div(diff(value, axis=place), gaps)
+
+    def part(x: Array, start: int | None, stop: int | None) -> Array:
+        return lax.slice_in_dim(x, start, stop, axis=place)
+
+    before, after = part(gaps, 0, -1), part(gaps, 1, None)
+    weighted = lax.add(lax.mul(after, part(slopes, 0, -1)), lax.mul(before, part(slopes, 1, None)))
+    inside = lax.div(weighted, lax.add(before, after))
+    return lax.concatenate([part(slopes, 0, 1), inside, part(slopes, -1, None)], place)
+
+
+def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Array:
+    """Angles along `axis` with jumps of more than half a `period` (and at least `discont`) taken out by whole periods.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unwrap(jnp.array([0.0, 3.0, 6.0, 0.0]), period=7.0)
+    Array([0., 3., 6., 7.], dtype=float32)
+    """
+    (value,) = promote_inexact("unwrap", p)
+    place = axis_of("unwrap", axis, value.ndim)
+    length = lax.convert_element_type(period, value.dtype)
+    half = lax.div(length, full_like_scalar(value, 2))
+    steps = diff(value, axis=place)
+    # Each step is brought into [-half, half); a step of exactly +half stays positive.
+    offset = lax.add(steps, half)
+    wrapped = lax.sub(lax.sub(offset, lax.mul(lax.floor(lax.div(offset, length)), length)), half)
+    wrapped = lax.select(lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0))), half, wrapped)
+    least = half if discont is None else lax.convert_element_type(discont, value.dtype)
+    correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
+    corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=place), lax.cumsum(correction, place))
+    return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=place), corrected], place)

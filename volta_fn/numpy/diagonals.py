@@ -1,0 +1,181 @@
+"""Diagonals and triangles of matrices: diag, tril, triu, trace, eye's kin, and the indices of their elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import canonical_shape
+from volta_fn.errors import ShapeError
+from volta_fn.numpy import reductions
+from volta_fn.numpy.common import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
+from volta_fn.numpy.creation import array
+from volta_fn.numpy.indexing import _refuse_in_place
+
+
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+    """The N×M matrix with ones on and below the k-th diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.tri(2, 3)
+    Array([[1., 0., 0.],
+           [1., 1., 0.]], dtype=float32)
+    """
+    rows, columns = canonical_shape((N, N if M is None else M), "tri: the size")
+    return lax.convert_element_type(_on_or_below(rows, columns, k), dtype_or(dtype, np.dtype(np.float32)))
+
+
+def _on_or_below(rows: int, columns: int, k: int) -> Array:
+    i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    return lax.ge(lax.add(i, as_value(np.int32(k))), j)
+
+
+def tril(m: Any, k: int = 0) -> Array:
+    """The lower triangle of a matrix or a stack of them: zeros above the k-th diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.tril(jnp.ones((2, 2)))
+    Array([[1., 0.],
+           [1., 1.]], dtype=float32)
+    """
+    value = _matrices("tril", m)
+    return lax.select(_on_or_below(value.shape[-2], value.shape[-1], k), value, full_like_scalar(value, 0))
+
+
+def triu(m: Any, k: int = 0) -> Array:
+    """The upper triangle of a matrix or a stack of them: zeros below the k-th diagonal."""
+    value = _matrices("triu", m)
+    return lax.select(_on_or_below(value.shape[-2], value.shape[-1], k - 1), full_like_scalar(value, 0), value)
+
+
+def _matrices(function: str, m: Any) -> Array:
+    value = operand(function, "m", m)
+    if value.ndim < 2:
+        raise ShapeError(f"{function}: m must have at least two dimensions, got shape {value.shape}")
+    return value
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    """The elements a[i, i + offset] in the plane of two axes, as the last dimension of the result.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.diagonal(jnp.arange(6).reshape(2, 3), 1)
+    Array([1, 5], dtype=int32)
+    """
+    value = operand("diagonal", "a", a)
+    if value.ndim < 2:
+        raise ShapeError(f"diagonal: a must have at least two dimensions, got shape {value.shape}")
+    i, j = (axis_of("diagonal", axis, value.ndim) for axis in (axis1, axis2))
+    if i == j:
+        raise ShapeError(f"diagonal: axis1 and axis2 must differ, got {axis1} and {axis2}")
+    value = lax.transpose(value, [*[d for d in range(value.ndim) if d not in (i, j)], i, j])
+    rows, columns = value.shape[-2:]
+    top, left = max(-offset, 0), max(offset, 0)
+    size = max(min(rows - top, columns - left), 0)
+    if not size:
+        return lax.reshape(lax.slice_in_dim(value, 0, 0, axis=-1), (*value.shape[:-2], 0))
+    square = lax.slice_in_dim(lax.slice_in_dim(value, top, top + size, axis=-2), left, left + size, axis=-1)
+    # Read in row-major order, the diagonal is every (size + 1)-th element.
+    flat = lax.reshape(square, (*square.shape[:-2], size * size))
+    return lax.slice_in_dim(flat, 0, size * size, size + 1, axis=-1)
+
+
+def diag(v: Any, k: int = 0) -> Array:
+    """Of a matrix its k-th diagonal, of a vector the matrix with it as k-th diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.diag(jnp.array([1, 2]))
+    Array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
+    value = operand("diag", "v", v)
+    if value.ndim == 2:
+        return diagonal(value, k)
+    if value.ndim != 1:
+        raise ShapeError(f"diag: v must have one or two dimensions, got shape {value.shape}")
+    n = value.shape[0]
+    if not n:
+        return lax.reshape(lax.pad(value, full_like_scalar(value, 0), [(0, k * k, 0)]), (abs(k), abs(k)))
+    # Spread out with n zeros between neighbours, the vector is the diagonal of an n×(n+1) matrix less its last corner.
+    spread = lax.pad(value, full_like_scalar(value, 0), [(0, 0, n)])
+    square = lax.reshape(spread, (n, n)) if n > 1 else lax.reshape(spread, (1, 1))
+    return lax.pad(square, full_like_scalar(value, 0), [(max(-k, 0), max(k, 0), 0), (max(k, 0), max(-k, 0), 0)])
+
+
+def diagflat(v: Any, k: int = 0) -> Array:
+    """The matrix with the flattened `v` as k-th diagonal."""
+    value = operand("diagflat", "v", v)
+    return diag(lax.reshape(value, (value.size,)), k)
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
+    """The sum of a diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.trace(jnp.eye(3))
+    Array(3., dtype=float32)
+    """
+    no_out("trace", out)
+    return reductions.sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
+    """A copy of `a` with `val` (repeated as needed) on its main diagonal. `inplace=False` must be said."""
+    _refuse_in_place("fill_diagonal", inplace)
+    value = operand("fill_diagonal", "a", a)
+    if value.ndim < 2 or (value.ndim > 2 and len(set(value.shape)) > 1):
+        raise ShapeError(f"fill_diagonal: a must be a matrix or have equal dimensions, got shape {value.shape}")
+    columns = value.shape[-1]
+    step = columns + 1 if value.ndim == 2 else int(np.sum(np.cumprod([1, *value.shape[1:]])))
+    end = value.size if wrap or value.ndim > 2 else columns * columns
+    positions = np.arange(0, min(end, value.size), step)
+    new = array(val, value.dtype)
+    new = lax.reshape(new, (new.size,))[np.arange(positions.size) % max(new.size, 1)]
+    flat = lax.reshape(value, (value.size,))
+    return lax.reshape(flat.at[positions].set(new), value.shape)
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
+    """The indices of the main diagonal of an array with `ndim` dimensions of length `n`."""
+    return (lax.iota(INDEX, n),) * ndim
+
+
+def diag_indices_from(arr: Any) -> tuple[Array, ...]:
+    """The indices of the main diagonal of `arr`, all of whose dimensions must be equal."""
+    value = operand("diag_indices_from", "arr", arr)
+    if value.ndim < 2 or len(set(value.shape)) > 1:
+        raise ShapeError(f"diag_indices_from: arr must have at least two dimensions, all equal, got shape {value.shape}")
+    return diag_indices(value.shape[0], value.ndim)
+
+
+def _indices(pair: Any) -> tuple[Array, Array]:
+    rows, columns = pair
+    return array(rows.astype(np.int32)), array(columns.astype(np.int32))
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
+    """The indices of the lower triangle of an n×m matrix."""
+    return _indices(np.tril_indices(n, k, m))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
+    """The indices of the upper triangle of an n×m matrix."""
+    return _indices(np.triu_indices(n, k, m))
+
+
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+    """The indices of the lower triangle of the matrix `arr`."""
+    return tril_indices(_matrices("tril_indices_from", arr).shape[-2], k, arr.shape[-1])
+
+
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
+    """The indices of the upper triangle of the matrix `arr`."""
+    return triu_indices(_matrices("triu_indices_from", arr).shape[-2], k, arr.shape[-1])
+
+
+def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple[Array, Array]:
+    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero."""
+    return _indices(np.nonzero(np.asarray(mask_func(array(np.ones((n, n), np.float32)), k))))

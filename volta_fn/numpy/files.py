@@ -1,0 +1,43 @@
+"""Arrays from and to NumPy's files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.numpy.creation import array
+
+
+def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """The array in an .npy file, or the archive of an .npz file; arguments are those of `numpy.load`."""
+    loaded = np.load(file, *args, **kwargs)
+    return array(loaded) if isinstance(loaded, np.ndarray) else loaded
+
+
+def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:
+    """Write an array to an .npy file."""
+    np.save(file, np.asarray(arr), allow_pickle=allow_pickle)
+
+
+def savez(file: Any, *args: Any, **kwds: Any) -> None:
+    """Write arrays, by position or by name, to an .npz archive."""
+    named: dict[str, Any] = {name: np.asarray(a) for name, a in kwds.items()}
+    np.savez(file, *[np.asarray(a) for a in args], **named)
+
+
+def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0) -> Array:
+    """An array from the bytes (with `sep`, the text) of a file."""
+    return array(np.fromfile(file, dtypes.as_dtype(dtype), count, sep, offset))
+
+
+def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
+    """An array from the numbers in a text, separated by `sep`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fromstring("1 2 3", dtype=int, sep=" ")
+    Array([1, 2, 3], dtype=int32)
+    """
+    return array(np.fromstring(string, dtypes.as_dtype(dtype), count, sep=sep))

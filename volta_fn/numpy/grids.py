@@ -1,0 +1,149 @@
+"""Coordinates of grids: meshgrid, indices, ix_, and the index-notation builders mgrid, ogrid, r_, c_, s_."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.core.aval import canonical_shape
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.common import dtype_or, operand
+from volta_fn.numpy.creation import arange, array, linspace
+from volta_fn.numpy.indexing import nonzero
+from volta_fn.numpy.joining import concatenate, stack
+from volta_fn.numpy.shapes import swapaxes
+
+
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
+    """Coordinate arrays from coordinate vectors: one array per vector, all of the grid's shape (size 1 elsewhere if `sparse`).
+
+    >>> import volta_fn.numpy as jnp
+    >>> [g.tolist() for g in jnp.meshgrid(jnp.array([1, 2]), jnp.array([5, 6, 7]))]
+    [[[1, 2], [1, 2], [1, 2]], [[5, 5], [6, 6], [7, 7]]]
+
+    With `indexing="ij"` the first vector runs along the first dimension; with "xy" along the second.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    values = [operand("meshgrid", str(i), x) for i, x in enumerate(xi)]
+    if any(v.ndim > 1 for v in values):
+        raise ShapeError(f"meshgrid: the coordinates must be vectors, got shapes {[v.shape for v in values]}")
+    values = [lax.reshape(v, (v.size,)) for v in values]
+    rank = len(values)
+    sizes = [v.size for v in values]
+    shapes = [[sizes[i] if sparse is False or i == axis else 1 for i in range(rank)] for axis in range(rank)]
+    grids = [lax.broadcast_in_dim(v, shape, (axis,)) for axis, (v, shape) in enumerate(zip(values, shapes, strict=True))]
+    return [swapaxes(g, 0, 1) for g in grids] if indexing == "xy" and rank > 1 else grids
+
+
+def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
+    """The index of every element of a grid of the given dimensions, one array per dimension, stacked unless `sparse`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.indices((2, 2)).tolist()
+    [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
+    """
+    sizes = canonical_shape(dimensions)
+    wanted = dtype_or(dtype, np.dtype(np.int32))
+    if sparse:
+        return tuple([lax.broadcasted_iota(wanted, [n if i == d else 1 for i, n in enumerate(sizes)], d) for d in range(len(sizes))])
+    if not sizes:
+        return array(np.zeros((0,), wanted))
+    return stack([lax.broadcasted_iota(wanted, sizes, d) for d in range(len(sizes))])
+
+
+def ix_(*args: Any) -> tuple[Array, ...]:
+    """Vectors of indices (or masks) as an open grid: x[ix_(rows, columns)] is the sub-matrix of those rows and columns."""
+    results = []
+    for i, arg in enumerate(args):
+        value = array(arg) if isinstance(arg, (list, tuple)) else operand("ix_", str(i), arg)
+        if value.ndim != 1:
+            raise ShapeError(f"ix_: the arguments must be vectors, got shape {value.shape}")
+        value = nonzero(value)[0] if value.dtype in dtypes.BOOL else value
+        results.append(lax.reshape(value, [value.size if i == j else 1 for j in range(len(args))]))
+    return tuple(results)
+
+
+def _ramp(item: slice) -> Array:
+    """A slice's numbers: start:stop:step, or start:stop:nj for n numbers including both ends."""
+    start = 0 if item.start is None else item.start
+    if item.stop is None:
+        raise ArgumentError(f"a grid's slice needs a stop, got {item}")
+    if isinstance(item.step, complex):
+        return linspace(start, item.stop, int(abs(item.step)))
+    return arange(start, item.stop, item.step)
+
+
+class _Grid:
+    """Index notation for coordinates: ``mgrid[0:2, 0:3]`` (dense, stacked) and ``ogrid[0:2, 0:3]`` (open, a list)."""
+
+    def __init__(self, sparse: bool) -> None:
+        self.sparse = sparse
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return _ramp(key)
+        grids = meshgrid(*[_ramp(item) for item in key], indexing="ij", sparse=self.sparse)
+        common = dtypes.result_type(*[g.dtype for g in grids])
+        grids = [lax.convert_element_type(g, common) for g in grids]
+        return grids if self.sparse else stack(grids)
+
+
+mgrid, ogrid = _Grid(sparse=False), _Grid(sparse=True)
+
+
+class _Joiner:
+    """Index notation for joining: ``r_[1:4, 0, x]`` along the first dimension, ``c_[x, y]`` vectors as columns."""
+
+    def __init__(self, axis: int, ndmin: int, trans1d: int) -> None:
+        self.options = axis, ndmin, trans1d
+
+    def __getitem__(self, key: Any) -> Array:
+        items: Sequence[Any] = key if isinstance(key, tuple) else (key,)
+        axis, ndmin, trans1d = self.options
+        if items and isinstance(items[0], str):
+            axis, ndmin, trans1d = _directive(items[0], self.options)
+            items = items[1:]
+        return concatenate([_widened(item, ndmin, trans1d) for item in items], axis)
+
+
+def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Up to three comma-separated integers that replace the options."""
+    try:
+        given = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
+    axis, ndmin, trans1d = (*given, *options[len(given) :])[:3]
+    return axis, ndmin, trans1d
+
+
+def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
+    """An item as an array of at least `ndmin` dimensions, its own starting at place `trans1d` of the result (-1: at the end)."""
+    value = _ramp(item) if isinstance(item, slice) else array(item)
+    scalar = value.ndim == 0
+    value = lax.reshape(value, (1,)) if scalar else value
+    missing = ndmin - value.ndim
+    if missing <= 0:
+        return value
+    before = missing if trans1d == -1 else min(max(trans1d, 0), missing)
+    return lax.reshape(value, (1,) * before + value.shape + (1,) * (missing - before))
+
+
+r_, c_ = _Joiner(0, 1, -1), _Joiner(-1, 2, 0)
+
+
+class _Index:
+    """Index notation kept as it is: ``s_[1:2, ...]`` is the tuple ``(slice(1, 2), Ellipsis)``."""
+
+    def __init__(self, always_tuple: bool) -> None:
+        self.always_tuple = always_tuple
+
+    def __getitem__(self, key: Any) -> Any:
+        return (key,) if self.always_tuple and not isinstance(key, tuple) else key
+
+
+s_, index_exp = _Index(always_tuple=False), _Index(always_tuple=True)

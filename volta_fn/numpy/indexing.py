@@ -1,0 +1,393 @@
+"""Choosing and placing elements: where, take, put, nonzero, select, choose, compress, …
+
+An index out of range raises `OutOfBoundsError` where it is known; a traced one follows `mode`: "fill" (NaN, or for integers the
+lowest number, and negative indices count from the end), "clip", "wrap".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.numpy.common import (
+    INDEX,
+    broadcast_together,
+    concrete,
+    flat_or_axis,
+    full_like_scalar,
+    is_traced,
+    no_out,
+    operand,
+    promote,
+)
+from volta_fn.numpy.creation import array
+from volta_fn.numpy.logic import truth
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.movement import broadcast_to
+
+_SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
+
+
+def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """`x` where `condition`, else `y`, element by element; with the condition alone, `nonzero(condition)`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.where(jnp.array([True, False]), jnp.array([1.0, 2.0]), 0.5)
+    Array([1. , 0.5], dtype=float32)
+    """
+    if x is None and y is None:
+        return nonzero(condition, size=size, fill_value=fill_value)
+    if x is None or y is None:
+        raise ArgumentError("where: give both x and y, or neither")
+    if size is not None or fill_value is not None:
+        raise ArgumentError("where: size and fill_value belong to the form without x and y")
+    a, b = promote("where", x, y)
+    chosen = lax.select(truth("where", condition), a, b)
+    return broadcast_to(chosen, lax.broadcast_shapes(chosen.shape, a.shape, b.shape))
+
+
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+    """The indices of the nonzero elements, one array per dimension, in row-major order.
+
+    Their number must be known while tracing: inside traced functions give `size`; surplus ones are cut, missing ones filled with
+    `fill_value` (0, or one value per dimension).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
+    (Array([1, 3], dtype=int32),)
+    """
+    mask = truth("nonzero", a)
+    if not mask.ndim:
+        raise ShapeError("nonzero: a must have at least one dimension; use atleast_1d(a)")
+    flat = lax.reshape(mask, (mask.size,))
+    if size is None:
+        found = concrete("nonzero", "a", flat, _SIZE_ADVICE)
+        return tuple([array(i.astype(np.int32)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)])
+    count = size.__index__()
+    positions = _positions_of(flat, count)
+    there = lax.lt(lax.iota(INDEX, count), lax.reduce_sum(lax.convert_element_type(flat, INDEX), (0,)))
+    fills = fill_value if isinstance(fill_value, (tuple, list)) else [fill_value] * mask.ndim
+    if len(fills) != mask.ndim:
+        raise ArgumentError(f"nonzero: fill_value needs one entry for each of {mask.ndim} dimensions, got {len(fills)}")
+    indices = unravel_index(positions, mask.shape) if mask.size else [positions] * mask.ndim
+    return tuple([lax.select(there, i, to_dtype(0 if f is None else f, INDEX)) for i, f in zip(indices, fills, strict=True)])
+
+
+def _positions_of(mask: Array, count: int) -> Array:
+    """The positions of the first `count` true elements; 0 where there are fewer."""
+    if not mask.size or not count:
+        return broadcast_to(array(np.int32(0)), (count,))
+    rank = lax.cumsum(lax.convert_element_type(mask, INDEX), 0) - 1
+    target = lax.select(mask, rank, np.int32(count))
+    zeros = broadcast_to(array(np.int32(0)), (count,))
+    return zeros.at[target].set(lax.iota(INDEX, mask.size), mode="drop")
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The indices of the nonzero elements of the flattened array; see `nonzero`."""
+    value = operand("flatnonzero", "a", a)
+    return nonzero(lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The indices of the nonzero elements, one row for each; see `nonzero`."""
+    value = operand("argwhere", "a", a)
+    if not value.ndim:
+        found = nonzero(lax.reshape(value, (1,)), size=size, fill_value=fill_value)[0]
+        return lax.reshape(found, (found.size, 0)) if not found.size else broadcast_to(found, (found.size,))[:, None][:, :0]
+    columns = nonzero(value, size=size, fill_value=fill_value)
+    return lax.concatenate([lax.reshape(c, (c.size, 1)) for c in columns], 1)
+
+
+def take(
+    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
+    indices_are_sorted: bool = False, fill_value: Any = None,
+) -> Array:  # fmt: skip
+    """The slices of `a` at `indices` along `axis` (None: elements of the flattened array).
+
+    Args:
+        a: what to take from.
+        indices: integers of any shape, which replaces that of the axis.
+        axis: along which to take.
+        out: not supported.
+        mode: "clip", "wrap" or "fill" (with `fill_value`) for indices out of range; by default known ones are checked.
+        unique_indices, indices_are_sorted: promises that nothing here needs.
+        fill_value: what "fill" gives; NaN by default, or for integers the lowest number.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.take(jnp.array([10, 20, 30]), jnp.array([2, 0]))
+    Array([30, 10], dtype=int32)
+    """
+    no_out("take", out)
+    value = operand("take", "a", a)
+    value, place = flat_or_axis("take", value, axis)
+    index = _index_array("take", indices)
+    if mode == "wrap":
+        index, mode = _wrapped(index, value.shape[place]), None
+    elif mode == "raise":
+        mode = None
+    return _get(value, (slice(None),) * place + (index,), mode, fill_value)
+
+
+def _get(value: Array, index: tuple[Any, ...], mode: str | None, fill_value: Any) -> Array:
+    if mode is None and fill_value is None:
+        return value[index]
+    return value.at[index].get(mode=mode, fill_value=fill_value)
+
+
+def _index_array(function: str, indices: Any) -> Array:
+    index = array(indices) if isinstance(indices, (list, tuple)) else operand(function, "indices", indices)
+    if index.dtype not in dtypes.INTEGERS:
+        raise ArgumentTypeError(f"{function}: indices must be integers, got {index.dtype.name}")
+    return index
+
+
+def _wrapped(index: Array, length: int) -> Array:
+    """Indices counted round and round an axis."""
+    return index % max(length, 1)
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
+    """For each vector of `arr` along `axis`, the elements at its own `indices` (whose other dimensions broadcast).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.take_along_axis(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [0]]), axis=1)
+    Array([[2],
+           [3]], dtype=int32)
+    """
+    value = operand("take_along_axis", "arr", arr)
+    index = _index_array("take_along_axis", indices)
+    value, place = flat_or_axis("take_along_axis", value, axis)
+    if index.ndim != value.ndim:
+        raise ShapeError(f"take_along_axis: arr and indices must have as many dimensions, got {value.shape} and {index.shape}")
+    return _get(value, _grid("take_along_axis", value, index, place), mode, fill_value)
+
+
+def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array, ...]:
+    """The full index of every element that `index` names along one axis."""
+    others = [i for i in range(value.ndim) if i != place]
+    try:
+        sizes = lax.broadcast_shapes(*[tuple(s[i] for i in others) for s in (value.shape, index.shape)])
+    except ShapeError:
+        raise ShapeError(
+            f"{function}: arr {value.shape} and indices {index.shape} must broadcast in all dimensions but axis {place}"
+        ) from None
+    full = list(sizes)
+    full.insert(place, index.shape[place])
+    grid = []
+    for i in range(value.ndim):
+        if i == place:
+            grid.append(broadcast_to(index, tuple(full)))
+        elif value.shape[i] == 1:
+            grid.append(broadcast_to(array(np.int32(0)), tuple(full)))
+        else:
+            grid.append(lax.broadcasted_iota(INDEX, full, i))
+    return tuple(grid)
+
+
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None) -> Array:
+    """A copy of `arr` with `values` at the places that `take_along_axis` would read. `inplace=False` must be said."""
+    _refuse_in_place("put_along_axis", inplace)
+    value = operand("put_along_axis", "arr", arr)
+    index = _index_array("put_along_axis", indices)
+    flat, place = flat_or_axis("put_along_axis", value, axis)
+    grid = _grid("put_along_axis", flat, index, place)
+    new = lax.convert_element_type(operand("put_along_axis", "values", values), value.dtype)
+    return lax.reshape(flat.at[grid].set(new, mode=mode), value.shape)
+
+
+def _refuse_in_place(function: str, inplace: bool) -> None:
+    if inplace:
+        raise ArgumentError(f"{function}: arrays are immutable; pass inplace=False and use the returned array, or x.at[...].set(...)")
+
+
+def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
+    """A copy of `a` with `v` (repeated as needed) at the flattened indices `ind`. `inplace=False` must be said."""
+    _refuse_in_place("put", inplace)
+    value = operand("put", "a", a)
+    index = array(ind)
+    index = lax.reshape(index, (index.size,))
+    new = array(v, value.dtype)
+    new = lax.reshape(new, (new.size,))
+    if not index.size or not new.size:
+        return value
+    new = new[np.arange(index.size) % new.size]
+    index, kept = (_wrapped(index, value.size), None) if mode == "wrap" else (index, mode)
+    flat = lax.reshape(value, (value.size,))
+    return lax.reshape(flat.at[index].set(new, mode=kept), value.shape)
+
+
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
+    """A copy of `arr` with `vals` (in order, repeated as needed) where `mask` is true. `inplace=False` must be said."""
+    _refuse_in_place("place", inplace)
+    value = operand("place", "arr", arr)
+    chosen = lax.reshape(truth("place", mask), (value.size,))
+    new = array(vals, value.dtype)
+    new = lax.reshape(new, (new.size,))
+    if not value.size:
+        return value
+    if not new.size:
+        raise ArgumentError("place: vals must not be empty")
+    rank = lax.cumsum(lax.convert_element_type(chosen, INDEX), 0) - 1
+    picked = new[lax.rem(lax.max(rank, np.int32(0)), np.int32(new.size))]
+    return lax.reshape(lax.select(chosen, picked, lax.reshape(value, (value.size,))), value.shape)
+
+
+def compress(
+    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
+) -> Array:
+    """The slices along `axis` (None: the elements) where `condition`, a vector, is true; `size` as in `nonzero`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
+    Array([1, 3], dtype=int32)
+    """
+    no_out("compress", out)
+    mask = truth("compress", array(condition))
+    value = operand("compress", "a", a)
+    value, place_ = flat_or_axis("compress", value, axis)
+    if mask.ndim != 1:
+        raise ShapeError(f"compress: condition must be one-dimensional, got shape {mask.shape}")
+    if mask.shape[0] > value.shape[place_]:
+        surplus = lax.slice_in_dim(mask, value.shape[place_], None)
+        if not is_traced(surplus) and np.asarray(surplus).any():
+            raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[place_]} elements of the axis")
+        mask = lax.slice_in_dim(mask, 0, value.shape[place_])
+    (found,) = nonzero(mask, size=size, fill_value=value.shape[place_])
+    index = (slice(None),) * place_ + (found,)
+    return value[index] if size is None else _get(value, index, "fill", fill_value)
+
+
+def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
+    """The elements of `arr` where `condition` is true; `size` as in `nonzero`."""
+    mask = truth("extract", condition)
+    value = operand("extract", "arr", arr)
+    return compress(lax.reshape(mask, (mask.size,)), lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
+    """For each element the choice that belongs to the first true condition; `default` if none is.
+
+    >>> import volta_fn.numpy as jnp
+    >>> x = jnp.arange(4)
+    >>> jnp.select([x < 1, x < 3], [x, 10 * x], default=-1)
+    Array([ 0, 10, 20, -1], dtype=int32)
+    """
+    if len(condlist) != len(choicelist) or not condlist:
+        raise ArgumentError(f"select: condlist and choicelist must be of one nonzero length, got {len(condlist)} and {len(choicelist)}")
+    *choices, result = promote("select", *choicelist, default)
+    for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
+        result = lax.select(truth("select", condition), choice, result)
+    return result
+
+
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
+    """``choices[a]`` element by element; `mode` "clip" or "wrap" brings indices into range.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.choose(jnp.array([1, 0]), [jnp.array([1, 2]), jnp.array([10, 20])])
+    Array([10,  2], dtype=int32)
+    """
+    no_out("choose", out)
+    index = _index_array("choose", a)
+    options = promote("choose", *choices)
+    last = len(options) - 1
+    if mode == "raise":
+        numbers = concrete("choose", "a", index, "Give mode='clip' or mode='wrap' inside traced functions.")
+        if numbers.size and (numbers.min() < 0 or numbers.max() > last):
+            raise OutOfBoundsError(f"choose: the indices must lie between 0 and {last}, got {numbers.min()} to {numbers.max()}")
+    elif mode == "wrap":
+        index = _wrapped(index, len(options))
+    elif mode == "clip":
+        index = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, last))
+    else:
+        raise ArgumentError(f"choose: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    index, *options = broadcast_together(lax.convert_element_type(index, INDEX), *options)
+    return lax.select_n(index, *options)
+
+
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
+    """`x` with each element passed through the function (or replaced by the constant) of the last true condition.
+
+    One more function than conditions: the last serves where none is true; without it, 0.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.piecewise(jnp.array([-2.0, 3.0]), [jnp.array([True, False])], [lambda v: -v, lambda v: 10 * v])
+    Array([ 2., 30.], dtype=float32)
+    """
+    value = operand("piecewise", "x", x)
+    masks = [truth("piecewise", c) for c in (condlist if isinstance(condlist, (list, tuple)) else [condlist])]
+    functions = list(funclist)
+    if len(functions) not in (len(masks), len(masks) + 1):
+        raise ArgumentError(f"piecewise: {len(masks)} conditions need {len(masks)} or {len(masks) + 1} functions, got {len(functions)}")
+
+    def applied(function: Callable[..., Any] | Any) -> Array:
+        result = function(value, *args, **kw) if callable(function) else function
+        return broadcast_to(to_dtype(result, value.dtype), value.shape)
+
+    result = applied(functions[-1] if len(functions) > len(masks) else 0)
+    for mask, function in zip(masks, functions, strict=False):
+        result = lax.select(mask, applied(function), result)
+    return result
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
+    """Flat indices as one index array per dimension of `shape`; those out of range are brought to the nearest end.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
+    [1, 2]
+    """
+    sizes = [int(n) for n in (shape if isinstance(shape, (tuple, list, np.ndarray)) else (shape,))]
+    index = _index_array("unravel_index", indices)
+    total = int(np.prod(sizes, dtype=np.int64))
+    index = lax.select(lax.lt(index, full_like_scalar(index, 0)), index + total, index)
+    index = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(total - 1, 0)))
+    results = []
+    for n in reversed(sizes):
+        divisor = full_like_scalar(index, max(n, 1))
+        results.append(lax.rem(index, divisor))
+        index = lax.div(index, divisor)
+    return tuple(reversed(results))
+
+
+def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C") -> Array:
+    """One index array per dimension as flat indices into an array of shape `dims`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ravel_multi_index((jnp.array([1]), jnp.array([2])), (2, 3))
+    Array([5], dtype=int32)
+    """
+    sizes = [int(n) for n in dims]
+    parts = [_index_array("ravel_multi_index", i) for i in multi_index]
+    if len(parts) != len(sizes):
+        raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(parts)}")
+    if order not in ("C", "F"):
+        raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
+    parts = [_bounded(i, n, mode) for i, n in zip(parts, sizes, strict=True)]
+    strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
+    terms = promote("ravel_multi_index", *parts)
+    total = full_like_scalar(terms[0], 0)
+    for term, stride in zip(terms, strides.tolist(), strict=True):
+        total = lax.add(total, lax.mul(term, full_like_scalar(term, stride)))
+    return total
+
+
+def _bounded(index: Array, length: int, mode: str) -> Array:
+    if mode == "wrap":
+        return _wrapped(index, length)
+    if mode == "clip":
+        return lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, length - 1))
+    if mode != "raise":
+        raise ArgumentError(f"mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    numbers = concrete("ravel_multi_index", "multi_index", index, "Give mode='clip' or mode='wrap' inside traced functions.")
+    if numbers.size and (numbers.min() < 0 or numbers.max() >= length):
+        raise OutOfBoundsError(f"ravel_multi_index: an index lies outside a dimension of size {length}: {numbers.min()} to {numbers.max()}")
+    return index
+
+

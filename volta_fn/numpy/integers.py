@@ -1,0 +1,141 @@
+"""Elementwise functions of integers and their bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.numpy.common import axis_of, flat_or_axis, full_like_scalar, operand, promote
+from volta_fn.primitives import operators
+from volta_fn.primitives.declare import promoted
+
+bitwise_and = promoted(lax.bitwise_and, "bitwise_and", "The bits set in both x and y.")
+bitwise_or = promoted(lax.bitwise_or, "bitwise_or", "The bits set in x or y.")
+bitwise_xor = promoted(lax.bitwise_xor, "bitwise_xor", "The bits set in exactly one of x and y.")
+bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "The bits not set in x.")
+left_shift = promoted(lax.shift_left, "left_shift", "x with its bits moved up by y places.")
+
+
+def right_shift(x: Any, y: Any, /) -> Array:
+    """x with its bits moved down by y places; the sign bit fills signed integers, zeros unsigned ones.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.right_shift(jnp.array([16, -16]), 2)
+    Array([ 4, -4], dtype=int32)
+    """
+    return operators.right_shift(*promote("right_shift", x, y))
+
+
+def bitwise_count(x: Any, /) -> Array:
+    """How many bits are set in |x|, as uint8.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.bitwise_count(jnp.array([7, -1, 0]))
+    Array([3, 1, 0], dtype=uint8)
+    """
+    value = operand("bitwise_count", "x", x)
+    magnitude = lax.abs(value) if value.dtype in dtypes.SIGNED else value
+    return lax.convert_element_type(lax.population_count(magnitude), np.uint8)
+
+
+def gcd(x1: Any, x2: Any, /) -> Array:
+    """The greatest common divisor of integers, by Euclid's algorithm.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.gcd(jnp.array([12, -18, 0]), 8)
+    Array([4, 2, 8], dtype=int32)
+    """
+    a, b = _integers("gcd", x1, x2)
+    shape = lax.broadcast_shapes(a.shape, b.shape)
+    a, b = (lax.broadcast(v, shape) if not v.shape else v for v in (a, b))
+    a, b = (lax.add(v, lax.broadcast(full_like_scalar(v, 0), shape)) for v in (a, b))
+    zero = full_like_scalar(a, 0)
+
+    def unfinished(pair: Any) -> Array:
+        nonzero = lax.ne(pair[1], zero)
+        return lax.reduce_or(nonzero, range(len(shape)))
+
+    def step(pair: Any) -> Any:
+        large, small = pair
+        done = lax.eq(small, zero)
+        rest = lax.rem(large, lax.select(done, full_like_scalar(small, 1), small))
+        return lax.select(done, large, small), lax.select(done, zero, rest)
+
+    result, _ = lax.while_loop(unfinished, step, (_magnitude(a), _magnitude(b)))
+    return result
+
+
+def lcm(x1: Any, x2: Any, /) -> Array:
+    """The least common multiple of integers; 0 if either is 0."""
+    a, b = _integers("lcm", x1, x2)
+    divisor = gcd(a, b)
+    one = full_like_scalar(divisor, 1)
+    share = lax.div(a, lax.select(lax.eq(divisor, full_like_scalar(divisor, 0)), one, divisor))
+    return _magnitude(lax.mul(share, b))
+
+
+def _integers(function: str, x1: Any, x2: Any) -> list[Array]:
+    values = promote(function, x1, x2)
+    if values[0].dtype not in dtypes.INTEGERS:
+        raise ArgumentTypeError(f"{function}: the arguments must be integers, got {values[0].dtype.name}")
+    return values
+
+
+def _magnitude(x: Array) -> Array:
+    return lax.abs(x) if x.dtype in dtypes.SIGNED else x
+
+
+def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
+    """Groups of eight zero-or-nonzero elements as the bits of uint8; the last group is filled up with zeros.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1]))
+    Array([131], dtype=uint8)
+    """
+    value, place = flat_or_axis("packbits", _bit_array("packbits", a), axis)
+    config = [(0, -value.shape[i] % 8 if i == place else 0, 0) for i in range(value.ndim)]
+    bits = lax.pad(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), np.uint8), np.uint8(0), config)
+    groups = lax.reshape(bits, (*bits.shape[:place], bits.shape[place] // 8, 8, *bits.shape[place + 1 :]))
+    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - place - 1)))
+    return lax.reduce_sum(lax.mul(groups, weights), (place + 1,))
+
+
+def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
+    """The bits of uint8 elements, along an axis eight times as long (or cut or padded to `count`).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unpackbits(jnp.array([131], dtype="uint8"))
+    Array([1, 0, 0, 0, 0, 0, 1, 1], dtype=uint8)
+    """
+    value = operand("unpackbits", "a", a)
+    if value.dtype != np.uint8:
+        raise ArgumentTypeError(f"unpackbits: a must be uint8, got {value.dtype.name}")
+    value, place = flat_or_axis("unpackbits", value, axis)
+    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - place - 1)))
+    chosen = lax.bitwise_and(lax.expand_dims(value, (place + 1,)), weights)
+    bits = lax.convert_element_type(lax.ne(chosen, np.uint8(0)), np.uint8)
+    result = lax.reshape(bits, (*value.shape[:place], value.shape[place] * 8, *value.shape[place + 1 :]))
+    if count is None:
+        return result
+    length = result.shape[place]
+    wanted = count if count >= 0 else max(length + count, 0)
+    config = [(0, wanted - length if i == axis_of("unpackbits", place, value.ndim) else 0, 0) for i in range(value.ndim)]
+    return lax.pad(result, np.uint8(0), config)
+
+
+def _bit_array(function: str, a: Any) -> Array:
+    value = operand(function, "a", a)
+    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        raise ArgumentTypeError(f"{function}: a must be integers or booleans, got {value.dtype.name}")
+    return value
+
+
+def _bit_weights(bitorder: str) -> np.ndarray:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(f"bitorder must be 'big' or 'little', got {bitorder!r}")
+    weights = np.uint8(1) << np.arange(8, dtype=np.uint8)
+    return weights[::-1] if bitorder == "big" else weights

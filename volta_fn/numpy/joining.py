@@ -1,0 +1,272 @@
+"""Putting arrays together and taking them apart: concatenate, stack, split, block, append, insert, delete, pad, trim_zeros."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.numpy.common import axis_of, concrete, flat_or_axis, no_out, operand, promote
+from volta_fn.numpy.creation import array
+from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
+
+_STATIC_ADVICE = "It decides the shape of the result, so it must be known while tracing."
+
+
+def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
+    """The arrays to join, promoted to one dtype."""
+    if isinstance(arrays, (Array, np.ndarray)):
+        arrays = list(array(arrays)) if np.ndim(arrays) else arrays
+    if not isinstance(arrays, (list, tuple)):
+        raise ArgumentTypeError(f"{function}: expected a sequence of arrays, got {arrays!r:.80} of type {type(arrays).__name__}")
+    if not arrays:
+        raise ArgumentError(f"{function}: needs at least one array")
+    values = promote(function, *arrays)
+    return values if dtype is None else [lax.convert_element_type(v, dtype) for v in values]
+
+
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
+    """The arrays joined along an existing dimension (None: flattened and joined), promoted to one dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
+    Array([1. , 2. , 3.5], dtype=float32)
+
+    Raises `ShapeError` unless the other dimensions agree.
+    """
+    values = _items("concatenate", arrays, dtype)
+    if axis is None:
+        values, axis = [lax.reshape(v, (v.size,)) for v in values], 0
+    if any(v.ndim == 0 for v in values):
+        raise ShapeError("concatenate: zero-dimensional arrays cannot be concatenated; use stack")
+    return lax.concatenate(values, axis_of("concatenate", axis, values[0].ndim))
+
+
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
+    """The arrays joined along an existing dimension: `concatenate` by its name in the Array API standard."""
+    return concatenate(arrays, axis)
+
+
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
+    """Arrays of one shape joined along a new dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    no_out("stack", out)
+    values = _items("stack", arrays, dtype)
+    shapes = {v.shape for v in values}
+    if len(shapes) > 1:
+        raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(v.shape) for v in values)}")
+    place = axis_of("stack", axis, values[0].ndim + 1)
+    return lax.concatenate([lax.expand_dims(v, (place,)) for v in values], place)
+
+
+def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
+    return [widen(v) for v in _items(function, arrays, dtype)]
+
+
+def vstack(tup: Any, dtype: Any = None) -> Array:
+    """Rows on top of one another: joined along the first dimension, vectors counting as rows."""
+    return concatenate(_widened("vstack", tup, atleast_2d, dtype), 0)
+
+
+def hstack(tup: Any, dtype: Any = None) -> Array:
+    """Side by side: joined along the second dimension, vectors along their only one."""
+    values = _widened("hstack", tup, atleast_1d, dtype)
+    return concatenate(values, 0 if values[0].ndim == 1 else 1)
+
+
+def dstack(tup: Any, dtype: Any = None) -> Array:
+    """Joined along the third dimension."""
+    return concatenate(_widened("dstack", tup, atleast_3d, dtype), 2)
+
+
+def column_stack(tup: Any) -> Array:
+    """Vectors as the columns of a matrix; matrices side by side.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    return concatenate([v if v.ndim > 1 else lax.reshape(v, (v.size, 1)) for v in _items("column_stack", tup, None)], 1)
+
+
+def block(arrays: Any) -> Array:
+    """An array from nested lists of blocks: the innermost lists are joined along the last dimension, the next along the one before.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.block([[jnp.ones((1, 1)), jnp.zeros((1, 2))]])
+    Array([[1., 0., 0.]], dtype=float32)
+    """
+    depth = _depth(arrays)
+    rank = max(depth, *(np.ndim(leaf) for leaf in _blocks(arrays)))
+    return _join_blocks(arrays, depth, rank)
+
+
+def _depth(nest: Any) -> int:
+    if not isinstance(nest, list):
+        return 0
+    if not nest:
+        raise ArgumentError("block: lists of blocks must not be empty")
+    depths = {_depth(item) for item in nest}
+    if len(depths) > 1:
+        raise ArgumentError("block: the lists of blocks must all be nested equally deep")
+    return 1 + depths.pop()
+
+
+def _blocks(nest: Any) -> list[Any]:
+    return [leaf for item in nest for leaf in _blocks(item)] if isinstance(nest, list) else [nest]
+
+
+def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
+    if not isinstance(nest, list):
+        value = operand("block", "a block", nest)
+        return lax.reshape(value, (1,) * (rank - value.ndim) + value.shape)
+    return concatenate([_join_blocks(item, depth - 1, rank) for item in nest], axis=-depth)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Array:
+    """`values` after `arr` along `axis` (None: both flattened)."""
+    return concatenate([arr, values], axis)
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+    """Parts along `axis`: so many equal ones, or cut before the given indices.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [part.tolist() for part in jnp.split(jnp.arange(5), [1, 3])]
+    [[0], [1, 2], [3, 4]]
+
+    Raises `ShapeError` if an equal division leaves a rest (`array_split` allows one).
+    """
+    value = operand("split", "ary", ary)
+    place = axis_of("split", axis, value.ndim)
+    cuts = concrete("split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
+    if cuts.ndim == 0 and (cuts < 1 or value.shape[place] % int(cuts)):
+        raise ShapeError(f"split: axis {place} of shape {value.shape} does not divide into {cuts} equal parts; use array_split")
+    return _parts(value, cuts, place)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+    """Like `split`, with the first parts one longer where an equal division leaves a rest."""
+    value = operand("array_split", "ary", ary)
+    place = axis_of("array_split", axis, value.ndim)
+    cuts = concrete("array_split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
+    if cuts.ndim == 0 and cuts < 1:
+        raise ArgumentError(f"array_split: the number of parts must be positive, got {cuts}")
+    return _parts(value, cuts, place)
+
+
+def _parts(value: Array, cuts: np.ndarray, place: int) -> list[Array]:
+    length = value.shape[place]
+    if cuts.ndim == 0:
+        count = int(cuts)
+        small, rest = divmod(length, count)
+        bounds = np.cumsum([0] + [small + 1] * rest + [small] * (count - rest)).tolist()
+    else:
+        bounds = [0, *(slice(0, int(c)).indices(length)[1] for c in cuts.ravel()), length]
+    return [lax.slice_in_dim(value, lo, max(lo, hi), axis=place) for lo, hi in pairwise(bounds)]
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+    """Parts along the first dimension."""
+    return split(ary, indices_or_sections, 0)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+    """Parts along the second dimension (of a vector: along its only one)."""
+    return split(ary, indices_or_sections, 0 if np.ndim(ary) == 1 else 1)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
+    """Parts along the third dimension."""
+    return split(ary, indices_or_sections, 2)
+
+
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
+    """Without the elements at `obj` (an index, a slice, an array of indices or a mask) along `axis` (None: flattened).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.delete(jnp.arange(5), jnp.array([1, 3]))
+    Array([0, 2, 4], dtype=int32)
+    """
+    value = operand("delete", "arr", arr)
+    value, place = flat_or_axis("delete", value, axis)
+    length = value.shape[place]
+    keep = np.ones(length, bool)
+    keep[_positions("delete", obj, length)] = False
+    return value[(slice(None),) * place + (np.flatnonzero(keep),)]
+
+
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
+    """With `values` inserted before the positions `obj` along `axis` (None: flattened); they take `arr`'s dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.insert(jnp.arange(3), 1, 9)
+    Array([0, 9, 1, 2], dtype=int32)
+    """
+    value = operand("insert", "arr", arr)
+    value, place = flat_or_axis("insert", value, axis)
+    new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
+    length = value.shape[place]
+    at = _positions("insert", obj, length + 1)
+    scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
+    if scalar:
+        # A single position takes a block of any length.
+        new = new if new.ndim == value.ndim else _as_block(new, value, place)
+        at = np.full(new.shape[place], at[0])
+    count = len(at)
+    shape = tuple([count if i == place else n for i, n in enumerate(value.shape)])
+    new = broadcast_to(new, shape)
+    order = np.argsort(at, kind="stable")
+    targets = at[order] + np.arange(count)
+    source = np.zeros(length + count, np.int64)
+    mask = np.ones(length + count, bool)
+    mask[targets] = False
+    source[mask] = np.arange(length)
+    source[targets] = length + order
+    return lax.concatenate([value, new], place)[(slice(None),) * place + (source,)]
+
+
+def _as_block(new: Array, value: Array, place: int) -> Array:
+    """Values for one position: a vector along the axis if `value` is one, else one slice across it."""
+    if value.ndim == 1:
+        return lax.reshape(new, (new.size,))
+    shape = tuple([1 if i == place else n for i, n in enumerate(value.shape)])
+    return broadcast_to(lax.expand_dims(new, (place,)) if new.ndim == value.ndim - 1 else new, shape)
+
+
+def _positions(function: str, obj: Any, length: int) -> np.ndarray:
+    """Indices into an axis of the given length, counted from the front, from any form that they may take."""
+    if isinstance(obj, slice):
+        return np.arange(length)[obj]
+    numbers = concrete(function, "obj", array(obj), _STATIC_ADVICE)
+    if numbers.dtype == np.bool_:
+        return np.flatnonzero(numbers)
+    if numbers.dtype not in dtypes.INTEGERS and numbers.size:
+        raise ArgumentTypeError(f"{function}: obj must be integers, a slice or a mask, got {numbers.dtype.name}")
+    flat = numbers.ravel().astype(np.int64)
+    if ((flat < -length) | (flat >= length)).any():
+        raise OutOfBoundsError(f"{function}: obj {flat.tolist()} is out of bounds for an axis of {length} positions")
+    return flat % max(length, 1)
+
+
+def trim_zeros(filt: Any, trim: str = "fb") -> Array:
+    """A vector without its zeros at the front ("f") and back ("b"). Its values must be known while tracing."""
+    value = operand("trim_zeros", "filt", filt)
+    nonzero = np.flatnonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    if not nonzero.size:
+        return lax.slice_in_dim(value, 0, 0)
+    start = int(nonzero[0]) if "f" in trim.lower() else 0
+    stop = int(nonzero[-1]) + 1 if "b" in trim.lower() else value.shape[0]
+    return lax.slice_in_dim(value, start, stop)
+
+

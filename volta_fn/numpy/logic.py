@@ -1,0 +1,195 @@
+"""Comparisons, truth values and tests of elements; results are booleans."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentTypeError
+from volta_fn.numpy.arithmetic import imag, is_infinite
+from volta_fn.numpy.common import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact
+from volta_fn.numpy.creation import asarray
+from volta_fn.primitives.declare import promoted
+from volta_fn.primitives.movement import broadcast_to
+
+equal = promoted(lax.eq, "equal", "x == y.")
+not_equal = promoted(lax.ne, "not_equal", "x != y.")
+less = promoted(lax.lt, "less", "x < y.")
+less_equal = promoted(lax.le, "less_equal", "x <= y.")
+greater = promoted(lax.gt, "greater", "x > y.")
+greater_equal = promoted(lax.ge, "greater_equal", "x >= y.")
+
+
+def truth(function: str, x: Any) -> Array:
+    """Whether elements are nonzero."""
+    value = operand(function, "x", x)
+    return value if value.dtype == BOOL else lax.ne(value, full_like_scalar(value, 0))
+
+
+def logical_and(x: Any, y: Any, /) -> Array:
+    """Whether both elements are nonzero.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
+    Array([False,  True,  True], dtype=bool)
+    """
+    return lax.bitwise_and(truth("logical_and", x), truth("logical_and", y))
+
+
+def logical_or(x: Any, y: Any, /) -> Array:
+    """Whether either element is nonzero."""
+    return lax.bitwise_or(truth("logical_or", x), truth("logical_or", y))
+
+
+def logical_xor(x: Any, y: Any, /) -> Array:
+    """Whether exactly one of the elements is nonzero."""
+    return lax.bitwise_xor(truth("logical_xor", x), truth("logical_xor", y))
+
+
+def logical_not(x: Any, /) -> Array:
+    """Whether the element is zero."""
+    return lax.bitwise_not(truth("logical_not", x))
+
+
+def _everywhere(value: Array, answer: bool) -> Array:
+    return broadcast_to(asarray(np.bool_(answer)), value.shape)
+
+
+def isnan(x: Any, /) -> Array:
+    """Whether elements are NaN.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
+    Array([False,  True], dtype=bool)
+    """
+    value = operand("isnan", "x", x)
+    return lax.ne(value, value) if is_inexact(value) else _everywhere(value, False)
+
+
+def isfinite(x: Any, /) -> Array:
+    """Whether elements are neither infinite nor NaN."""
+    value = operand("isfinite", "x", x)
+    if is_complex(value):
+        return lax.bitwise_and(lax.is_finite(lax.real(value)), lax.is_finite(lax.imag(value)))
+    return lax.is_finite(value) if is_inexact(value) else _everywhere(value, True)
+
+
+def isinf(x: Any, /) -> Array:
+    """Whether elements are infinite."""
+    value = operand("isinf", "x", x)
+    if is_complex(value):
+        return lax.bitwise_or(is_infinite(lax.real(value)), is_infinite(lax.imag(value)))
+    return is_infinite(value) if is_inexact(value) else _everywhere(value, False)
+
+
+def isposinf(x: Any, /, out: None = None) -> Array:
+    """Whether elements are positive infinity."""
+    no_out("isposinf", out)
+    return _is_signed_infinity("isposinf", x, math.inf)
+
+
+def isneginf(x: Any, /, out: None = None) -> Array:
+    """Whether elements are negative infinity."""
+    no_out("isneginf", out)
+    return _is_signed_infinity("isneginf", x, -math.inf)
+
+
+def _is_signed_infinity(function: str, x: Any, infinity: float) -> Array:
+    value = operand(function, "x", x)
+    if is_complex(value):
+        raise ArgumentTypeError(f"{function}: x is complex, and complex infinities have no sign")
+    return lax.eq(value, full_like_scalar(value, infinity)) if is_inexact(value) else _everywhere(value, False)
+
+
+def isreal(x: Any, /) -> Array:
+    """Whether elements have no imaginary part."""
+    part = imag(operand("isreal", "x", x))
+    return lax.eq(part, full_like_scalar(part, 0))
+
+
+def iscomplex(x: Any, /) -> Array:
+    """Whether elements have an imaginary part."""
+    return lax.bitwise_not(isreal(x))
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype is not complex."""
+    return not iscomplexobj(x)
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype is complex."""
+    return x is not None and asarray(x).dtype in dtypes.COMPLEX
+
+
+def isscalar(element: Any) -> bool:
+    """Whether something is a scalar: a number or an array without dimensions."""
+    if isinstance(element, Array):
+        return element.ndim == 0
+    return bool(np.isscalar(element)) or (isinstance(element, np.ndarray) and element.ndim == 0)
+
+
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+    """Whether elements agree to within atol + rtol * |b|; infinities agree with themselves, NaN only if `equal_nan`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.0 + 1e-6, 2.1]))
+    Array([ True, False], dtype=bool)
+    """
+    x, y = promote("isclose", a, b)
+    if not is_inexact(x):
+        x, y = promote_inexact("isclose", x, y) if x.dtype == BOOL else (x, y)
+        x, y = promote_inexact("isclose", x, y)
+    same, nan_x, nan_y = lax.eq(x, y), isnan(x), isnan(y)
+    tolerance = lax.add(_scalar_like(x, atol), lax.mul(_scalar_like(x, rtol), lax.abs(y)))
+    both_finite = lax.bitwise_and(isfinite(x), isfinite(y))
+    near = lax.le(lax.abs(lax.sub(x, y)), tolerance)
+    result = lax.bitwise_or(same, lax.bitwise_and(both_finite, near))
+    return lax.bitwise_or(result, lax.bitwise_and(nan_x, nan_y)) if equal_nan else result
+
+
+def _scalar_like(x: Array, value: Any) -> Array:
+    """A tolerance in the real dtype of `x`."""
+    return lax.convert_element_type(value, dtypes.real_dtype(x.dtype))
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+    """Whether all elements agree in the sense of `isclose`."""
+    close = isclose(a, b, rtol, atol, equal_nan)
+    return lax.reduce_and(close, range(close.ndim))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
+    """Whether two arrays have the same shape and elements.
+
+    >>> import volta_fn.numpy as jnp
+    >>> bool(jnp.array_equal(jnp.arange(3), [0, 1, 2]))
+    True
+    """
+    x, y = asarray(a1), asarray(a2)
+    if x.shape != y.shape:
+        return asarray(np.bool_(False))
+    return _all_same(x, y, equal_nan)
+
+
+def array_equiv(a1: Any, a2: Any) -> Array:
+    """Whether two arrays are equal after broadcasting one to the other's shape."""
+    x, y = asarray(a1), asarray(a2)
+    try:
+        lax.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return asarray(np.bool_(False))
+    return _all_same(x, y, False)
+
+
+def _all_same(x: Array, y: Array, equal_nan: bool) -> Array:
+    same = equal(x, y)
+    if equal_nan:
+        same = lax.bitwise_or(same, lax.bitwise_and(isnan(x), isnan(y)))
+    return lax.reduce_and(same, range(same.ndim))
+
+

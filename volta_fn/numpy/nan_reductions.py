@@ -1,0 +1,124 @@
+"""Reductions that leave NaN out: nansum, nanmean, nanmax, …"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.numpy import cumulative, reductions
+from volta_fn.numpy.common import INDEX, Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
+from volta_fn.numpy.logic import isnan
+from volta_fn.primitives.declare import to_dtype
+
+
+def _replaced(function: str, a: Any, fill: Any) -> tuple[Array, Array]:
+    """The elements with `fill` for NaN, and where NaN was."""
+    value = operand(function, "a", a)
+    missing = isnan(value)
+    return (lax.select(missing, full_like_scalar(value, fill), value) if is_inexact(value) else value), missing
+
+
+def nansum(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """The sum along `axis`, NaN counting as 0.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
+    Array(3., dtype=float32)
+    """
+    return reductions.sum(_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nanprod(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """The product along `axis`, NaN counting as 1."""
+    return reductions.prod(_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """The running sum along `axis`, NaN counting as 0."""
+    return cumulative.cumsum(_replaced("nancumsum", a, 0)[0], axis, dtype, out)
+
+
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """The running product along `axis`, NaN counting as 1."""
+    return cumulative.cumprod(_replaced("nancumprod", a, 1)[0], axis, dtype, out)
+
+
+def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
+    """The largest element along `axis` that is not NaN; NaN if there is none."""
+    value, missing = _replaced("nanmax", a, -np.inf)
+    result = reductions.max(value, axis, out, keepdims, initial, where)
+    return _nan_where_all_missing(result, missing, axis, keepdims, initial)
+
+
+def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
+    """The smallest element along `axis` that is not NaN; NaN if there is none."""
+    value, missing = _replaced("nanmin", a, np.inf)
+    result = reductions.min(value, axis, out, keepdims, initial, where)
+    return _nan_where_all_missing(result, missing, axis, keepdims, initial)
+
+
+def _nan_where_all_missing(result: Array, missing: Array, axis: Axis, keepdims: bool, initial: Any) -> Array:
+    if not is_inexact(result) or initial is not None:
+        return result
+    return lax.select(reductions.all(missing, axis, keepdims=keepdims), full_like_scalar(result, np.nan), result)
+
+
+def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The index of the first largest element along `axis` that is not NaN; -1 if there is none."""
+    value, missing = _replaced("nanargmax", a, -np.inf)
+    found = reductions.argmax(value, axis, out, keepdims)
+    return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
+
+
+def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The index of the first smallest element along `axis` that is not NaN; -1 if there is none."""
+    value, missing = _replaced("nanargmin", a, np.inf)
+    found = reductions.argmin(value, axis, out, keepdims)
+    return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
+
+
+def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None) -> Array:
+    """The mean along `axis` of the elements that are not NaN; NaN if there is none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
+    Array(1.5, dtype=float32)
+    """
+    return reductions.mean(a, axis, dtype, out, keepdims, where=_present("nanmean", a, where))
+
+
+def _present(function: str, a: Any, where: Any) -> Array:
+    there = lax.bitwise_not(isnan(operand(function, "a", a)))
+    return there if where is None else lax.bitwise_and(there, operand(function, "where", where))
+
+
+def nanvar(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
+    mean: Any = None,
+) -> Array:  # fmt: skip
+    """The variance along `axis` of the elements that are not NaN; NaN if there are no more than `ddof`."""
+    no_out("nanvar", out)
+    value = operand("nanvar", "a", a)
+    there = _present("nanvar", value, where)
+    wanted = dtypes.real_dtype(dtype_or(dtype, dtypes.to_inexact(value.dtype)))
+    axes = axes_of("nanvar", axis, value.ndim)
+    result = reductions.var(value, axes, dtype, ddof=ddof, keepdims=True, where=there, mean=mean)
+    count = reductions.sum(there, axes, INDEX, keepdims=True)
+    enough = lax.gt(to_dtype(count, dtypes.accumulator(wanted)), to_dtype(ddof, dtypes.accumulator(wanted)))
+    result = lax.select(enough, result, full_like_scalar(result, np.nan))
+    return result if keepdims else lax.squeeze(result, axes)
+
+
+def nanstd(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
+    mean: Any = None,
+) -> Array:  # fmt: skip
+    """The standard deviation along `axis` of the elements that are not NaN."""
+    return lax.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))

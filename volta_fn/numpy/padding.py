@@ -1,0 +1,221 @@
+"""`pad` in all of NumPy's modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy import reductions
+from volta_fn.numpy.arithmetic import round as round_
+from volta_fn.numpy.common import concrete, full_like_scalar, is_inexact, operand
+from volta_fn.numpy.creation import linspace
+from volta_fn.numpy.shapes import flip
+from volta_fn.numpy.statistics import median
+from volta_fn.primitives.movement import broadcast_to
+
+Widths = list[tuple[int, int]]
+
+
+def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Array:
+    """`array` with (before, after) new elements along each dimension.
+
+    Args:
+        array: what to pad.
+        pad_width: one number for all sides, a (before, after) pair for all dimensions, a pair for each, or a dict {axis: width}.
+        mode: "constant" (`constant_values`, default 0), "edge", "reflect" and "symmetric" (`reflect_type` "even" or "odd"), "wrap",
+            "linear_ramp" (`end_values`), "maximum", "minimum", "mean", "median" (`stat_length`), "empty" (zeros), or a function
+            `(vector, pad_width, axis, kwargs) -> vector` of one-dimensional vectors.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.pad(jnp.array([1, 2, 3]), (2, 1), mode="reflect")
+    Array([3, 2, 1, 2, 3, 2], dtype=int32)
+    """
+    value = operand("pad", "array", array)
+    widths = _widths(pad_width, value.ndim)
+    if callable(mode):
+        return _pad_by_function(value, widths, mode, kwargs)
+    if mode not in _MODES:
+        raise ArgumentError(f"pad: mode must be one of {', '.join(_MODES)} or a function, got {mode!r}")
+    function, allowed = _MODES[mode]
+    unknown = set(kwargs) - set(allowed)
+    if unknown:
+        raise ArgumentError(f"pad: mode {mode!r} takes {list(allowed) or 'no options'}, got {sorted(unknown)}")
+    return function(value, widths, mode, **kwargs)
+
+
+def _widths(pad_width: Any, ndim: int) -> Widths:
+    if isinstance(pad_width, dict):
+        full = [(0, 0)] * ndim
+        for axis, width in pad_width.items():
+            full[axis] = _pairs("pad_width", width, 1)[0]
+        pairs = full
+    else:
+        pairs = _pairs("pad_width", pad_width, ndim)
+    if any(w < 0 for pair in pairs for w in pair):
+        raise ArgumentError(f"pad: pad_width must not be negative, got {pad_width}")
+    return [(int(lo), int(hi)) for lo, hi in pairs]
+
+
+def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
+    """A (before, after) pair for each dimension, from the shorter forms that NumPy allows."""
+    numbers = concrete("pad", name, value, "It must be known while tracing.")
+    try:
+        return [tuple(pair) for pair in np.broadcast_to(numbers, (ndim, 2)).tolist()]
+    except ValueError:
+        raise ArgumentError(f"pad: {name} must be a number, a pair or a pair for each of {ndim} dimensions, got {value!r}") from None
+
+
+def _constant(value: Array, widths: Widths, mode: str, constant_values: Any = 0) -> Array:
+    fills = _fill_arrays(constant_values, value)
+    if fills is not None:
+        return lax.pad(value, fills, [(lo, hi, 0) for lo, hi in widths])
+    for axis, ((lo, hi), (before, after)) in enumerate(zip(widths, _pairs("constant_values", constant_values, value.ndim), strict=True)):
+        for amount, fill in (((lo, 0, 0), before), ((0, hi, 0), after)):
+            config = [amount if i == axis else (0, 0, 0) for i in range(value.ndim)]
+            value = lax.pad(value, full_like_scalar(value, fill), config)
+    return value
+
+
+def _fill_arrays(constant_values: Any, value: Array) -> Array | None:
+    """The one fill value, as an array; None if there are several."""
+    if np.ndim(constant_values):
+        return None
+    return lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
+
+
+def _slice(value: Array, start: int, stop: int, axis: int) -> Array:
+    return lax.slice_in_dim(value, start, stop, axis=axis)
+
+
+def _surround(value: Array, before: Array, after: Array, axis: int) -> Array:
+    return lax.concatenate([before, value, after], axis)
+
+
+def _repeated(edge: Array, count: int, axis: int) -> Array:
+    """A slice of size 1 along `axis`, `count` times."""
+    return broadcast_to(edge, tuple([count if i == axis else n for i, n in enumerate(edge.shape)]))
+
+
+def _edge(value: Array, widths: Widths, mode: str) -> Array:
+    for axis, (lo, hi) in enumerate(widths):
+        if lo or hi:
+            size = _nonempty(value, axis, mode)
+            first, last = _slice(value, 0, 1, axis), _slice(value, size - 1, size, axis)
+            value = _surround(value, _repeated(first, lo, axis), _repeated(last, hi, axis), axis)
+    return value
+
+
+def _nonempty(value: Array, axis: int, mode: str) -> int:
+    size = value.shape[axis]
+    if not size:
+        raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")
+    return size
+
+
+def _mirror(value: Array, widths: Widths, mode: str, reflect_type: str = "even") -> Array:
+    if reflect_type not in ("even", "odd"):
+        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {reflect_type!r}")
+    skip = 1 if mode == "reflect" else 0
+    for axis, (lo, hi) in enumerate(widths):
+        if lo or hi:
+            size = _nonempty(value, axis, mode)
+            if size == 1 and skip:
+                value = _edge(value, [(lo, hi) if i == axis else (0, 0) for i in range(value.ndim)], mode)
+                continue
+            value = _mirror_side(value, lo, axis, skip, reflect_type)
+            value = flip(_mirror_side(flip(value, axis), hi, axis, skip, reflect_type), axis)
+    return value
+
+
+def _mirror_side(value: Array, amount: int, axis: int, skip: int, reflect_type: str) -> Array:
+    """Elements mirrored at the front, in as many rounds as it takes when there are fewer than asked for."""
+    while amount > 0:
+        step = min(amount, value.shape[axis] - skip)
+        part = flip(_slice(value, skip, skip + step, axis), axis)
+        if reflect_type == "odd":
+            edge = _slice(value, 0, 1, axis)
+            part = lax.sub(lax.add(edge, edge), part)
+        value = lax.concatenate([part, value], axis)
+        amount -= step
+    return value
+
+
+def _wrap(value: Array, widths: Widths, mode: str) -> Array:
+    for axis, (lo, hi) in enumerate(widths):
+        if lo or hi:
+            size = _nonempty(value, axis, mode)
+            copies = lax.concatenate([value] * (1 + -(-lo // size) + -(-hi // size)), axis)
+            start = -lo % size
+            value = _slice(copies, start, start + lo + size + hi, axis)
+    return value
+
+
+def _linear_ramp(value: Array, widths: Widths, mode: str, end_values: Any = 0) -> Array:
+    for axis, ((lo, hi), (before, after)) in enumerate(zip(widths, _pairs("end_values", end_values, value.ndim), strict=True)):
+        if lo or hi:
+            size = _nonempty(value, axis, mode)
+            first, last = _slice(value, 0, 1, axis), _slice(value, size - 1, size, axis)
+            ramp = lambda edge, end, count: _ramp(edge, end, count, axis)  # noqa: B023, E731  # used up within this round
+            value = _surround(value, ramp(first, before, lo), flip(ramp(last, after, hi), axis), axis)
+    return value
+
+
+def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
+    """From `end` towards `edge` (of size 1 along the axis) in `count` steps, the edge itself left out."""
+    steps = linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
+    return lax.convert_element_type(steps if is_inexact(edge) else lax.floor(steps), edge.dtype)
+
+
+def _statistic(value: Array, widths: Widths, mode: str, stat_length: Any = None) -> Array:
+    summary = _STATISTICS[mode]
+    lengths = [(None, None)] * value.ndim if stat_length is None else _pairs("stat_length", stat_length, value.ndim)
+    for axis, ((lo, hi), (front, back)) in enumerate(zip(widths, lengths, strict=True)):
+        if lo or hi:
+            size = _nonempty(value, axis, mode)
+            head = _slice(value, 0, min(front or size, size), axis)
+            tail = _slice(value, size - min(back or size, size), size, axis)
+            before, after = (_summarised(part, summary, axis, value) for part in (head, tail))
+            value = _surround(value, _repeated(before, lo, axis), _repeated(after, hi, axis), axis)
+    return value
+
+
+def _summarised(part: Array, summary: Callable[..., Array], axis: int, value: Array) -> Array:
+    result = summary(part, axis, keepdims=True)
+    return lax.convert_element_type(result if is_inexact(value) else round_(result), value.dtype)
+
+
+def _pad_by_function(value: Array, widths: Widths, function: Callable[..., Any], options: dict[str, Any]) -> Array:
+    """NumPy's protocol: zeros first, then the function gets each vector along each axis and returns it changed."""
+    padded = lax.pad(value, full_like_scalar(value, 0), [(lo, hi, 0) for lo, hi in widths])
+    for axis, width in enumerate(widths):
+        moved = lax.transpose(padded, [*[i for i in range(padded.ndim) if i != axis], axis])
+        rows = lax.reshape(moved, (-1 if moved.size else 0, moved.shape[-1]))
+        done = [function(lax.index_in_dim(rows, i, keepdims=False), width, axis, options) for i in range(rows.shape[0])]
+        moved = lax.reshape(lax.concatenate([lax.expand_dims(row, (0,)) for row in done], 0), moved.shape)
+        back = list(range(padded.ndim - 1))
+        back.insert(axis, padded.ndim - 1)
+        padded = lax.transpose(moved, back)
+    return padded
+
+
+_STATISTICS: dict[str, Callable[..., Array]] = {
+    "maximum": lambda x, axis, keepdims: reductions.max(x, axis, keepdims=keepdims),
+    "minimum": lambda x, axis, keepdims: reductions.min(x, axis, keepdims=keepdims),
+    "mean": lambda x, axis, keepdims: reductions.mean(x, axis, keepdims=keepdims),
+    "median": lambda x, axis, keepdims: median(x, axis, keepdims=keepdims),
+}
+_MODES: dict[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
+    "constant": (_constant, ("constant_values",)),
+    "edge": (_edge, ()),
+    "reflect": (_mirror, ("reflect_type",)),
+    "symmetric": (_mirror, ("reflect_type",)),
+    "wrap": (_wrap, ()),
+    "linear_ramp": (_linear_ramp, ("end_values",)),
+    "empty": (lambda value, widths, mode: _constant(value, widths, mode), ()),
+    **dict.fromkeys(_STATISTICS, (_statistic, ("stat_length",))),
+}

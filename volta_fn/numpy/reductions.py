@@ -1,0 +1,281 @@
+"""Combining the elements along axes: sum, prod, max, min, any, all, argmax, argmin, mean, var, std, …
+
+Common to all: `axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1;
+`where` masks elements out; `initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32,
+uint8 in uint32, booleans in int32), float16 and bfloat16 in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.common import (
+    BOOL,
+    INDEX,
+    Axis,
+    axes_of,
+    axis_of,
+    dtype_or,
+    full_like_scalar,
+    is_complex,
+    no_out,
+    operand,
+)
+from volta_fn.numpy.logic import truth
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.reduction import highest, lowest
+
+
+def summed_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype that sums and products of a dtype have."""
+    if dtype in dtypes.UNSIGNED:
+        return dtype if dtype.itemsize >= 4 else np.dtype(np.uint32)
+    if dtype in dtypes.SIGNED | dtypes.BOOL:
+        return dtype if dtype.itemsize >= 4 else INDEX
+    return dtype
+
+
+def masked(value: Array, where: Any, fill: Any) -> Array:
+    """`value` with `fill` wherever the mask is false."""
+    if where is None:
+        return value
+    mask = operand("a reduction", "where", where)
+    if mask.dtype != BOOL:
+        raise ArgumentError(f"where must be a boolean mask, got {mask.dtype.name}")
+    shape = lax.broadcast_shapes(mask.shape, value.shape)
+    return broadcast_to(lax.select(mask, value, full_like_scalar(value, fill)), shape)
+
+
+def restore(reduced: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """A reduction's result, with the reduced dimensions back if they are to be kept."""
+    return lax.expand_dims(reduced, axes) if keepdims else reduced
+
+
+def _with_initial(reduced: Array, initial: Any, combine: Callable[..., Array]) -> Array:
+    return reduced if initial is None else combine(reduced, to_dtype(initial, reduced.dtype))
+
+
+def sum(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+    promote_integers: bool = True,
+) -> Array:  # fmt: skip
+    """The sum of the elements along `axis`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
+    Array([4, 6], dtype=int32)
+    """
+    no_out("sum", out)
+    value = _to_summed(operand("sum", "a", a), dtype, promote_integers)
+    axes = axes_of("sum", axis, value.ndim)
+    value = masked(value, where, 0)
+    if value.dtype == BOOL:
+        return restore(_with_initial(lax.reduce_or(value, axes), initial, lax.bitwise_or), axes, keepdims)
+    return restore(_with_initial(lax.reduce_sum(value, axes), initial, lax.add), axes, keepdims)
+
+
+def prod(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+    promote_integers: bool = True,
+) -> Array:  # fmt: skip
+    """The product of the elements along `axis`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.prod(jnp.array([1.5, 2.0, 2.0]))
+    Array(6., dtype=float32)
+    """
+    no_out("prod", out)
+    value = _to_summed(operand("prod", "a", a), dtype, promote_integers)
+    axes = axes_of("prod", axis, value.ndim)
+    value = masked(value, where, 1)
+    if value.dtype == BOOL:
+        return restore(_with_initial(lax.reduce_and(value, axes), initial, lax.bitwise_and), axes, keepdims)
+    return restore(_with_initial(lax.reduce_prod(value, axes), initial, lax.mul), axes, keepdims)
+
+
+def _to_summed(value: Array, dtype: Any, promote_integers: bool) -> Array:
+    wanted = dtype_or(dtype, summed_dtype(value.dtype) if promote_integers else value.dtype)
+    return lax.convert_element_type(value, wanted, value.weak_type and dtype is None)
+
+
+def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
+    """The largest element along `axis`; NaN if there is one.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.max(jnp.array([[1, 5], [3, 2]]), axis=1)
+    Array([5, 3], dtype=int32)
+
+    Raises `ShapeError` for no elements without `initial`.
+    """
+    no_out("max", out)
+    return _extremum("max", a, axis, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
+
+
+def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
+    """The smallest element along `axis`; NaN if there is one. Raises `ShapeError` for no elements without `initial`."""
+    no_out("min", out)
+    return _extremum("min", a, axis, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
+
+
+amax, amin = max, min
+
+
+def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, parts: tuple[Any, Any, Any]) -> Array:
+    reduce, combine, identity = parts
+    value = operand(name, "a", a)
+    axes = axes_of(name, axis, value.ndim)
+    if initial is None:
+        _check_not_empty(name, value, axes)
+        if where is not None:
+            raise ArgumentError(f"{name}: where= needs initial=, the result where no element is left")
+    reduced = reduce(masked(value, where, identity(value.dtype)), axes)
+    return restore(_with_initial(reduced, initial, combine), axes, keepdims)
+
+
+def _check_not_empty(name: str, value: Array, axes: tuple[int, ...]) -> None:
+    if 0 in [value.shape[i] for i in axes]:
+        raise ShapeError(f"{name} of no elements: axis {axes} of shape {value.shape} is empty; give initial= for a result")
+
+
+def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Whether all elements along `axis` are nonzero (true of no elements).
+
+    >>> import volta_fn.numpy as jnp
+    >>> bool(jnp.all(jnp.array([1, 2, 0])))
+    False
+    """
+    no_out("all", out)
+    value = truth("all", a)
+    axes = axes_of("all", axis, value.ndim)
+    return restore(lax.reduce_and(masked(value, where, True), axes), axes, keepdims)
+
+
+def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Whether any element along `axis` is nonzero (false of no elements)."""
+    no_out("any", out)
+    value = truth("any", a)
+    axes = axes_of("any", axis, value.ndim)
+    return restore(lax.reduce_or(masked(value, where, False), axes), axes, keepdims)
+
+
+def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements along `axis` are nonzero, as int32."""
+    return sum(truth("count_nonzero", a), axis, INDEX, keepdims=keepdims)
+
+
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The index of the first largest element along `axis` (None: in the flattened array), as int32; of NaN if there is one.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.argmax(jnp.array([[1, 5], [3, 2]]), axis=1)
+    Array([1, 0], dtype=int32)
+    """
+    no_out("argmax", out)
+    return _arg_extremum("argmax", a, axis, bool(keepdims), lax.argmax)
+
+
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The index of the first smallest element along `axis` (None: in the flattened array), as int32; of NaN if there is one."""
+    no_out("argmin", out)
+    return _arg_extremum("argmin", a, axis, bool(keepdims), lax.argmin)
+
+
+def _arg_extremum(name: str, a: Any, axis: int | None, keepdims: bool, find: Callable[..., Array]) -> Array:
+    value = operand(name, "a", a)
+    flat = lax.reshape(value, (value.size,)) if axis is None else value
+    place = 0 if axis is None else axis_of(name, axis, value.ndim)
+    _check_not_empty(name, flat, (place,))
+    found = find(flat, place, INDEX)
+    return restore(found, tuple(range(value.ndim)) if axis is None else (place,), keepdims)
+
+
+def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
+    """The range of the elements along `axis`: the largest less the smallest."""
+    return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
+
+
+def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
+    """How many elements a reduction over `axes` combines: a number, or an array (with kept dimensions) under a mask."""
+    if where is None:
+        return np.prod([value.shape[i] for i in axes], dtype=np.int64).item()
+    mask = broadcast_to(operand("a reduction", "where", where), value.shape)
+    return sum(mask, axes, INDEX, keepdims=True)
+
+
+def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
+    """The elements, in the mask's shape and in the dtype in which averages are computed, and the dtype of the result."""
+    result = dtype_or(dtype, dtypes.to_inexact(value.dtype))
+    value = value if where is None else broadcast_to(value, lax.broadcast_shapes(value.shape, np.shape(where)))
+    return lax.convert_element_type(value, dtypes.accumulator(result), value.weak_type and dtype is None), result
+
+
+def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """The arithmetic mean along `axis`, as a floating-point (or complex) number; NaN of no elements.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.mean(jnp.array([1, 2, 4]))
+    Array(2.3333333, dtype=float32)
+    """
+    no_out("mean", out)
+    value, wanted = _working(operand("mean", "a", a), dtype, where)
+    axes = axes_of("mean", axis, value.ndim)
+    result = _mean(value, axes, where)
+    result = lax.convert_element_type(result, wanted, result.weak_type)
+    return result if keepdims else lax.squeeze(result, axes)
+
+
+def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
+    """The mean with kept dimensions."""
+    return lax.div(sum(value, axes, keepdims=True, where=where), to_dtype(element_count(value, axes, where), value.dtype))
+
+
+def var(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
+    mean: Any = None, correction: Any = None,
+) -> Array:  # fmt: skip
+    """The variance along `axis`: the mean of |x - mean(x)|², with n - ddof in place of n.
+
+    `mean`, if known already, spares computing it (it must have kept its dimensions); `correction` is another name for `ddof`.
+    Computed in two passes, so nearly equal large numbers lose no digits.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
+    Array(1.25, dtype=float32)
+    """
+    no_out("var", out)
+    if correction is not None and ddof != 0:
+        raise ArgumentError(f"var: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
+    removed = ddof if correction is None else correction
+    value, wanted = _working(operand("var", "a", a), dtype, where)
+    axes = axes_of("var", axis, value.ndim)
+    center = _mean(value, axes, where) if mean is None else to_dtype(mean, value.dtype)
+    apart = lax.sub(value, center)
+    squares = _squared_magnitude(apart)
+    count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
+    total = sum(squares, axes, keepdims=True, where=where)
+    result = lax.select(lax.gt(count, 0.0), lax.div(total, count), lax.div(total, full_like_scalar(total, 0.0)))
+    result = lax.convert_element_type(broadcast_to(result, total.shape), dtypes.real_dtype(wanted), result.weak_type)
+    return result if keepdims else lax.squeeze(result, axes)
+
+
+def _squared_magnitude(x: Array) -> Array:
+    if not is_complex(x):
+        return lax.mul(x, x)
+    return lax.add(lax.integer_pow(lax.real(x), 2), lax.integer_pow(lax.imag(x), 2))
+
+
+def std(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
+    mean: Any = None, correction: Any = None,
+) -> Array:  # fmt: skip
+    """The standard deviation along `axis`: the square root of `var`."""
+    return lax.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))
+
+

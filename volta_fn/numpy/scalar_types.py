@@ -1,0 +1,66 @@
+"""The dtypes as callables: `float32` stands for the dtype wherever one is expected, and `float32(x)` converts `x`.
+
+>>> import volta_fn.numpy as jnp
+>>> jnp.zeros(2, jnp.bfloat16).dtype == jnp.bfloat16
+True
+>>> jnp.float32(3)
+Array(3., dtype=float32)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.numpy.creation import asarray
+
+
+class ScalarType:
+    """A dtype that converts what it is called with: an array of that dtype comes out."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, spec: Any) -> None:
+        #: The np.dtype that it stands for.
+        self.dtype: np.dtype = dtypes.as_dtype(spec)
+
+    def __call__(self, x: Any = 0) -> Array:
+        return asarray(x, dtype=self.dtype)
+
+    @property
+    def __name__(self) -> str:
+        return self.dtype.name
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ScalarType):
+            return self.dtype == other.dtype
+        return isinstance(other, (np.dtype, type)) and self.dtype == other
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"<dtype {self.dtype.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScalarType, (self.dtype,)
+
+
+bool_ = ScalarType(dtypes.bool_)
+int8, int16, int32, int64 = map(ScalarType, (dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64))
+uint8, uint16, uint32, uint64 = map(ScalarType, (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64))
+float16, bfloat16, float32, float64 = map(ScalarType, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
+complex64, complex128 = map(ScalarType, (dtypes.complex64, dtypes.complex128))
+
+#: NumPy's other names for them, and for the defaults.
+half, single, double = float16, float32, float64
+csingle, cdouble = complex64, complex128
+int_, uint, float_, complex_ = int32, ScalarType(dtypes.uint32), float32, complex64
+
+# NumPy's hierarchy of kinds, for `issubdtype`.
+generic, number, inexact = np.generic, np.number, np.inexact
+integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
+floating, complexfloating = np.floating, np.complexfloating

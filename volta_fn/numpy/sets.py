@@ -1,0 +1,262 @@
+"""Sets of numbers: unique, isin, union1d, intersect1d, setdiff1d, setxor1d.
+
+How many elements a result has depends on the values. On concrete arrays it is counted; inside traced functions give `size`: surplus
+elements are cut, missing ones filled with `fill_value`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ShapeError
+from volta_fn.numpy import reductions
+from volta_fn.numpy.common import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
+from volta_fn.numpy.creation import array
+from volta_fn.numpy.indexing import nonzero
+from volta_fn.numpy.joining import concatenate
+from volta_fn.numpy.logic import isnan
+from volta_fn.numpy.searching import searchsorted
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.movement import broadcast_to
+
+_SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
+
+
+class UniqueAll(NamedTuple):
+    """What `unique_all` returns."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """What `unique_counts` returns."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """What `unique_inverse` returns."""
+
+    values: Array
+    inverse_indices: Array
+
+
+class _Groups(NamedTuple):
+    """Rows sorted, so that equal ones stand together: their order, where a new group starts, and the group of each row."""
+
+    order: Array
+    starts: Array
+    group: Array
+    number: Array
+
+
+def _grouped(rows: Array, equal_nan: bool) -> _Groups:
+    """Group the equal rows of an (n, m) array; rows compare by their first elements first."""
+    n, m = rows.shape
+    position = lax.iota(INDEX, n)
+    keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
+    *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
+    differs = broadcast_to(array(np.bool_(False)), (max(n - 1, 0),))
+    for column in columns:
+        differs = lax.bitwise_or(differs, _unlike_neighbours(column, equal_nan))
+    starts = lax.concatenate([broadcast_to(array(np.bool_(True)), (min(n, 1),)), differs], 0)
+    group = lax.cumsum(lax.convert_element_type(starts, INDEX), 0) - 1
+    return _Groups(order, starts, group, reductions.count_nonzero(starts))
+
+
+def _unlike_neighbours(column: Array, equal_nan: bool) -> Array:
+    before, after = lax.slice_in_dim(column, 0, -1), lax.slice_in_dim(column, 1, None)
+    unlike = lax.ne(before, after)
+    if not (equal_nan and is_inexact(column)):
+        return unlike
+    return lax.bitwise_and(unlike, lax.bitwise_not(lax.bitwise_and(isnan(before), isnan(after))))
+
+
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
+    equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> Any:  # fmt: skip
+    """The different elements (slices along `axis`), in increasing order.
+
+    Args:
+        ar: the elements.
+        return_index: also where each first occurs.
+        return_inverse: also, for every element, its number in the result.
+        return_counts: also how often each occurs.
+        axis: along which slices are compared; None: elements.
+        equal_nan: whether NaN equals NaN.
+        size: the number of results, where it must be known while tracing.
+        fill_value: for missing results; by default the smallest one.
+        sorted: accepted for compatibility; results are always sorted.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unique(jnp.array([3, 1, 3]), return_counts=True)
+    (Array([1, 3], dtype=int32), Array([1, 2], dtype=int32))
+    """
+    value = array(ar) if isinstance(ar, (list, tuple)) else operand("unique", "ar", ar)
+    shape = value.shape
+    place = 0 if axis is None else axis_of("unique", axis, value.ndim)
+    slices = lax.reshape(value, (value.size,)) if axis is None else _first(value, place)
+    n = slices.shape[0]
+    rows = lax.reshape(slices, (n, slices.size // n if n else 1))
+    groups = _grouped(rows, equal_nan)
+    if size is None:
+        size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
+    (starts,) = nonzero(groups.starts, size=size, fill_value=n)
+    there = lax.lt(starts, np.int32(n))
+    first = groups.order[lax.min(starts, np.int32(max(n - 1, 0)))] if n else starts
+    results = [_values(slices, first, there, fill_value, place)]
+    if return_index:
+        results.append(lax.select(there, first, np.int32(0) if not n else groups.order[0]))
+    if return_inverse:
+        inverse = broadcast_to(array(np.int32(0)), (n,)).at[groups.order].set(groups.group)
+        results.append(lax.reshape(inverse, shape) if axis is None else inverse)
+    if return_counts:
+        ends = lax.concatenate([lax.slice_in_dim(starts, 1, None), array(np.full((min(size, 1),), n, np.int32))], 0)
+        results.append(lax.sub(ends, starts))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _first(value: Array, place: int) -> Array:
+    return lax.transpose(value, [place, *[i for i in range(value.ndim) if i != place]])
+
+
+def _values(slices: Array, first: Array, there: Array, fill_value: Any, place: int) -> Array:
+    """The chosen slices, filled up where there are too few, with their axis back in its place."""
+    if not slices.shape[0]:
+        chosen = broadcast_to(full_like_scalar(slices, 0), (first.size, *slices.shape[1:]))
+    else:
+        chosen = slices[first]
+    if fill_value is not None:
+        fill = to_dtype(fill_value, slices.dtype)
+    elif slices.shape[0] and first.size:
+        fill = chosen[0]
+    else:
+        fill = full_like_scalar(slices, 0)
+    mask = lax.reshape(there, (there.size, *(1,) * (slices.ndim - 1)))
+    chosen = lax.select(mask, chosen, fill)
+    order = list(range(1, slices.ndim))
+    order.insert(place, 0)
+    return lax.transpose(chosen, order)
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
+    """The different elements, where each first occurs, the number of each element, and how often each occurs."""
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
+    """The different elements and how often each occurs."""
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
+    """The different elements and the number of each element among them."""
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The different elements."""
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+
+
+def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
+    """Whether elements occur among `test_elements` (or, with `invert`, do not).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 4]))
+    Array([False,  True, False], dtype=bool)
+    """
+    value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
+    tests = lax.reshape(tests, (tests.size,))
+    if not tests.size:
+        found = broadcast_to(array(np.bool_(False)), value.shape)
+    else:
+        ordered = lax.sort(tests)
+        nearest = ordered[lax.min(searchsorted(ordered, value), np.int32(tests.size - 1))]
+        found = lax.eq(nearest, value)
+    return lax.bitwise_not(found) if invert else found
+
+
+def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
+    a, b = promote(function, *[array(v) if isinstance(v, (list, tuple)) else v for v in (ar1, ar2)])
+    return lax.reshape(a, (a.size,)), lax.reshape(b, (b.size,))
+
+
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The elements of either array, each once, in increasing order."""
+    return unique(concatenate(list(_both("union1d", ar1, ar2))), size=size, fill_value=fill_value)
+
+
+def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
+    """The kept ones of sorted, different elements; with `size`, filled up with `fill_value` or the smallest of them."""
+    (index,) = nonzero(keep, size=size, fill_value=values.size)
+    if size is None or not values.size:
+        return values[index] if values.size else values
+    chosen = values[lax.min(index, np.int32(values.size - 1))]
+    fill = chosen[0] if fill_value is None and size else to_dtype(0 if fill_value is None else fill_value, values.dtype)
+    return lax.select(lax.lt(index, np.int32(values.size)), chosen, fill)
+
+
+def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The elements of the first array that are not in the second, each once, in increasing order.
+
+    With `assume_unique` in the order of the first array.
+    """
+    a, b = _both("setdiff1d", ar1, ar2)
+    if not assume_unique:
+        a = unique(a, size=None if size is None else a.size)
+        fresh = _first_of_each(a)
+        return _selected(a, lax.bitwise_and(fresh, isin(a, b, invert=True)), size, fill_value)
+    return _selected(a, isin(a, b, invert=True), size, fill_value)
+
+
+def _first_of_each(ordered: Array) -> Array:
+    """In a vector whose equal elements stand together (fillers at the end repeat the first): the first of each kind."""
+    groups = _grouped(lax.reshape(ordered, (ordered.size, 1)), True)
+    return broadcast_to(array(np.bool_(False)), ordered.shape).at[groups.order].set(groups.starts)
+
+
+def intersect1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Any:
+    """The elements that are in both arrays, each once, in increasing order; also where they first occur in each.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
+    Array([3, 4], dtype=int32)
+    """
+    a, b = _both("intersect1d", ar1, ar2)
+    ordered = lax.sort(a)
+    keep = lax.bitwise_and(_first_of_each(ordered), isin(ordered, b))
+    common = _selected(ordered, keep, size, fill_value)
+    if not return_indices:
+        return common
+    return common, _first_positions(a, common), _first_positions(b, common)
+
+
+def _first_positions(values: Array, wanted: Array) -> Array:
+    """Where each wanted element first occurs; the length of `values` for fillers that do not."""
+    if not values.size:
+        return broadcast_to(array(np.int32(0)), wanted.shape)
+    ordered, order = lax.sort((values, lax.iota(INDEX, values.size)), num_keys=1)
+    at = lax.min(searchsorted(ordered, wanted), np.int32(values.size - 1))
+    return lax.select(lax.eq(ordered[at], wanted), order[at], np.int32(values.size))
+
+
+def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The elements that are in exactly one of the arrays, each once, in increasing order."""
+    a, b = _both("setxor1d", ar1, ar2)
+    together = lax.sort(lax.concatenate([a, b], 0))
+    if together.ndim != 1:
+        raise ShapeError("setxor1d: the arrays must be vectors")
+    keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))
+    return _selected(together, keep, size, fill_value)

@@ -1,0 +1,337 @@
+"""Changing shapes and the order of elements: reshape, transpose, broadcast, flip, roll, repeat, tile, …"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.core.aval import canonical_shape
+from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
+from volta_fn.numpy.common import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, operand, operands
+from volta_fn.numpy.creation import array
+from volta_fn.primitives import movement
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """The size of each dimension."""
+    return np.shape(a) if not isinstance(a, Array) else a.shape
+
+
+def ndim(a: Any) -> int:
+    """The number of dimensions."""
+    return len(shape(a))
+
+
+def size(a: Any, axis: Axis = None) -> int:
+    """The number of elements, or the length along `axis`."""
+    sizes = shape(a)
+    return math.prod(sizes[i] for i in axes_of("size", axis, len(sizes)))
+
+
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Array:
+    """The elements in row-major order in an array of another shape; one size may be -1 and follows from the rest.
+
+    `order="F"` reads and writes the elements in column-major order.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.reshape(jnp.arange(6), (2, -1))
+    Array([[0, 1, 2],
+           [3, 4, 5]], dtype=int32)
+    """
+    value = operand("reshape", "a", a)
+    sizes = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
+    if order == "F":
+        return transpose(reshape(transpose(value), sizes[::-1]))
+    if order not in ("C", "K", "A"):
+        raise ArgumentError(f"reshape: order must be 'C' or 'F', got {order!r}")
+    return lax.reshape(value, sizes)
+
+
+def ravel(a: Any, order: str = "C") -> Array:
+    """The elements in one dimension."""
+    return reshape(a, (-1,) if size(a) else (0,), order)
+
+
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
+    """The dimensions in the order of `axes`; in reverse order without.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.transpose(jnp.zeros((2, 3, 4))).shape
+    (4, 3, 2)
+    """
+    value = operand("transpose", "a", a)
+    order = tuple(range(value.ndim))[::-1] if axes is None else axes_of("transpose", axes, value.ndim)
+    if len(order) != value.ndim:
+        raise ShapeError(f"transpose: axes {tuple(order)} must name each of the {value.ndim} dimensions of shape {value.shape}")
+    return lax.transpose(value, order)
+
+
+def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
+    """The dimensions in the order of `axes`."""
+    return transpose(a, axes)
+
+
+def matrix_transpose(x: Any, /) -> Array:
+    """The last two dimensions exchanged: every matrix of a stack transposed."""
+    value = operand("matrix_transpose", "x", x)
+    if value.ndim < 2:
+        raise ShapeError(f"matrix_transpose: x must have at least two dimensions, got shape {value.shape}")
+    return swapaxes(value, -1, -2)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
+    """Two dimensions exchanged."""
+    value = operand("swapaxes", "a", a)
+    i, j = (axis_of("swapaxes", axis, value.ndim) for axis in (axis1, axis2))
+    order = list(range(value.ndim))
+    order[i], order[j] = j, i
+    return lax.transpose(value, order)
+
+
+def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
+    """Dimensions moved to other places, the rest staying in order.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.moveaxis(jnp.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    value = operand("moveaxis", "a", a)
+    sources, places = (axes_of("moveaxis", axes, value.ndim) for axes in (source, destination))
+    if len(sources) != len(places):
+        raise ArgumentError(f"moveaxis: source {source} and destination {destination} must have as many axes")
+    order = [i for i in range(value.ndim) if i not in sources]
+    for place, i in sorted(zip(places, sources, strict=True)):
+        order.insert(place, i)
+    return lax.transpose(value, order)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+    """One dimension moved to before `start`. (`moveaxis` is clearer.)"""
+    value = operand("rollaxis", "a", a)
+    source = axis_of("rollaxis", axis, value.ndim)
+    place = start if start == value.ndim else axis_of("rollaxis", start, value.ndim)
+    return movement.moveaxis(value, source, place - (place > source))
+
+
+def expand_dims(a: Any, axis: Axis) -> Array:
+    """New dimensions of size 1 at places `axis` of the result.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.expand_dims(jnp.zeros(3), (0, 2)).shape
+    (1, 3, 1)
+    """
+    value = operand("expand_dims", "a", a)
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    return lax.expand_dims(value, axes_of("expand_dims", axis, value.ndim + count))
+
+
+def squeeze(a: Any, axis: Axis = None) -> Array:
+    """Without the dimensions `axis`, which must have size 1; without all such dimensions if None."""
+    value = operand("squeeze", "a", a)
+    axes = tuple([i for i, n in enumerate(value.shape) if n == 1]) if axis is None else axes_of("squeeze", axis, value.ndim)
+    return lax.squeeze(value, axes)
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to."""
+    return lax.broadcast_shapes(*[canonical_shape(s) for s in shapes]) if shapes else ()
+
+
+def broadcast_to(array: Any, shape: Any) -> Array:
+    """`array` repeated to fill `shape`, by NumPy's rule: dimensions align from the right, and size 1 stretches.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
+    value = operand("broadcast_to", "array", array)
+    target = canonical_shape(shape, "broadcast_to: shape")
+    fits = value.ndim <= len(target) and all(n in (1, m) for n, m in zip(value.shape[::-1], target[::-1], strict=False))
+    if not fits:
+        raise BroadcastError(f"broadcast_to: an array of shape {value.shape} does not broadcast to {target}")
+    return movement.broadcast_to(value, target)
+
+
+def broadcast_arrays(*args: Any) -> list[Array]:
+    """The arrays, each broadcast to the shape they share."""
+    values = [operand("broadcast_arrays", str(i), a) for i, a in enumerate(args)]
+    target = broadcast_shapes(*[v.shape for v in values])
+    return [movement.broadcast_to(v, target) for v in values]
+
+
+def _at_least(function: str, arys: Sequence[Any], widen: Any) -> Any:
+    results = [widen(operand(function, str(i), a)) for i, a in enumerate(arys)]
+    return results[0] if len(results) == 1 else results
+
+
+def atleast_1d(*arys: Any) -> Any:
+    """Each array with at least one dimension: scalars become arrays of one element."""
+    return _at_least("atleast_1d", arys, lambda a: a if a.ndim else lax.reshape(a, (1,)))
+
+
+def atleast_2d(*arys: Any) -> Any:
+    """Each array with at least two dimensions, new ones in front."""
+    return _at_least("atleast_2d", arys, lambda a: lax.reshape(a, (1,) * (2 - a.ndim) + a.shape))
+
+
+def atleast_3d(*arys: Any) -> Any:
+    """Each array with at least three dimensions: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
+    shapes = {0: lambda s: (1, 1, 1), 1: lambda s: (1, *s, 1), 2: lambda s: (*s, 1)}
+    return _at_least("atleast_3d", arys, lambda a: lax.reshape(a, shapes[a.ndim](a.shape)) if a.ndim < 3 else a)
+
+
+def flip(m: Any, axis: Axis = None) -> Array:
+    """The elements in reverse order along `axis` (None: along all).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.flip(jnp.arange(3))
+    Array([2, 1, 0], dtype=int32)
+    """
+    value = operand("flip", "m", m)
+    return lax.rev(value, axes_of("flip", axis, value.ndim))
+
+
+def fliplr(m: Any) -> Array:
+    """The second dimension reversed."""
+    return flip(m, 1)
+
+
+def flipud(m: Any) -> Array:
+    """The first dimension reversed."""
+    return flip(m, 0)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+    """Rotated by k quarter turns in the plane of two axes, from the first towards the second."""
+    value = operand("rot90", "m", m)
+    i, j = axes_of("rot90", axes, value.ndim)
+    turns = k % 4
+    if turns == 2:
+        return lax.rev(value, (i, j))
+    if turns == 1:
+        return swapaxes(lax.rev(value, (j,)), i, j)
+    return lax.rev(swapaxes(value, i, j), (j,)) if turns else value
+
+
+def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
+    """The elements moved on by `shift` places along `axis`, those that fall off coming back at the start.
+
+    Without `axis` the flattened array is rolled. The shift may be a traced array.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.roll(jnp.arange(5), 2)
+    Array([3, 4, 0, 1, 2], dtype=int32)
+    """
+    value = operand("roll", "a", a)
+    if axis is None:
+        return lax.reshape(roll(lax.reshape(value, (value.size,)), shift, 0), value.shape)
+    places = [axis_of("roll", i, value.ndim) for i in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    shifts = shift if isinstance(shift, (tuple, list)) else [shift] * len(places) if np.ndim(shift) == 0 else list(array(shift))
+    if len(shifts) == 1 < len(places):
+        shifts = list(shifts) * len(places)
+    if len(places) == 1 < len(shifts):
+        places = places * len(shifts)
+    if len(shifts) != len(places):
+        raise ArgumentError(f"roll: shift has {len(shifts)} entries and axis {len(places)}")
+    for by, place in zip(shifts, places, strict=True):
+        value = _roll_traced(value, by, place) if is_traced(by) else _roll_static(value, int(by), place)
+    return value
+
+
+def _roll_static(value: Array, by: int, place: int) -> Array:
+    length = value.shape[place]
+    cut = by % length if length else 0
+    if not cut:
+        return value
+    tail, head = lax.slice_in_dim(value, length - cut, None, axis=place), lax.slice_in_dim(value, 0, length - cut, axis=place)
+    return lax.concatenate([tail, head], place)
+
+
+def _roll_traced(value: Array, by: Array, place: int) -> Array:
+    """The shift picks a window from two copies laid end to end."""
+    length = value.shape[place]
+    if not length:
+        return value
+    start = -by % length
+    return lax.dynamic_slice_in_dim(lax.concatenate([value, value], place), start, length, place)
+
+
+def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Array:
+    """Each element (or slice along `axis`) repeated: all equally often, or each as often as `repeats` says.
+
+    The length of the result must be known while tracing: traced `repeats` need `total_repeat_length`; then the last slice fills
+    what is missing, and what is too much is cut.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.repeat(jnp.array([3, 4]), jnp.array([1, 3]))
+    Array([3, 4, 4, 4], dtype=int32)
+    """
+    value = operand("repeat", "a", a)
+    value, place = flat_or_axis("repeat", value, axis)
+    if np.ndim(repeats) == 0 and not is_traced(repeats) and total_repeat_length is None:
+        return _repeat_equally(value, int(repeats), place)
+    counts = movement.broadcast_to(array(repeats), (value.shape[place],))
+    if total_repeat_length is None:
+        numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
+        if numbers.size and numbers.min() < 0:
+            raise ArgumentError(f"repeat: repeats must not be negative, got {numbers}")
+        total_repeat_length = int(numbers.sum())
+    ends = lax.cumsum(lax.convert_element_type(counts, INDEX), 0)
+    # Element i of the result comes from the first slice whose running count exceeds i.
+    passed = lax.le(ends, lax.reshape(lax.iota(INDEX, total_repeat_length), (total_repeat_length, 1)))
+    source = lax.reduce_sum(lax.convert_element_type(passed, INDEX), (1,))
+    source = lax.min(source, np.int32(value.shape[place] - 1))
+    return value[(slice(None),) * place + (source,)]
+
+
+def _repeat_equally(value: Array, count: int, place: int) -> Array:
+    if count < 0:
+        raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
+    before, length, after = value.shape[:place], value.shape[place], value.shape[place + 1 :]
+    wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > place) for i in range(value.ndim)])
+    return lax.reshape(wide, (*before, length * count, *after))
+
+
+def tile(A: Any, reps: Any) -> Array:
+    """The whole array repeated `reps` times along each dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.tile(jnp.array([1, 2]), (2, 2))
+    Array([[1, 2, 1, 2],
+           [1, 2, 1, 2]], dtype=int32)
+    """
+    value = operand("tile", "A", A)
+    counts = canonical_shape(reps, "tile: reps")
+    rank = max(value.ndim, len(counts))
+    sizes = (1,) * (rank - value.ndim) + value.shape
+    counts = (1,) * (rank - len(counts)) + counts
+    paired = [n for pair in zip(counts, sizes, strict=True) for n in pair]
+    kept = [2 * i + 1 for i in range(rank)]
+    wide = lax.broadcast_in_dim(lax.reshape(value, sizes), paired, kept)
+    return lax.reshape(wide, tuple([c * n for c, n in zip(counts, sizes, strict=True)]))
+
+
+def resize(a: Any, new_shape: Any) -> Array:
+    """The elements in an array of any other shape, repeated from the start if there are too few."""
+    value = ravel(a)
+    target = canonical_shape(new_shape)
+    wanted = math.prod(target)
+    if not value.size:
+        return lax.convert_element_type(movement.broadcast_to(array(0, value.dtype), target), value.dtype)
+    repeated = tile(value, -(-wanted // value.size))
+    return lax.reshape(lax.slice_in_dim(repeated, 0, wanted), target)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along `axis`."""
+    (value,) = operands("unstack", x=x)
+    if not value.ndim:
+        raise ShapeError("unstack: x must have at least one dimension, got a zero-dimensional array")
+    place = axis_of("unstack", axis, value.ndim)
+    return tuple([lax.index_in_dim(value, i, place, keepdims=False) for i in range(value.shape[place])])

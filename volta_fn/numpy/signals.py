@@ -1,0 +1,102 @@
+"""Convolution and correlation of vectors, and the window functions of signal processing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.common import BOOL, INDEX, promote
+from volta_fn.numpy.creation import array, ones
+from volta_fn.numpy.transcendental import i0
+from volta_fn.primitives.declare import to_dtype
+
+
+def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The discrete convolution of two vectors: the "full" one, its middle as long as the longer ("same"), or only where they
+    overlap completely ("valid").
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([0, 1]))
+    Array([0, 1, 2, 3], dtype=int32)
+    """
+    return _convolved("convolve", a, v, mode, preferred_element_type)
+
+
+def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    """The cross-correlation of two vectors: sums of a[n + k] * conj(v[n])."""
+    x, y = promote("correlate", a, v)
+    _check_vectors("correlate", x, y)
+    return _convolved("correlate", x, lax.rev(lax.conj(y), (0,)), mode, preferred_element_type)
+
+
+def _check_vectors(function: str, x: Array, y: Array) -> None:
+    if x.ndim != 1 or y.ndim != 1 or not x.size or not y.size:
+        raise ShapeError(f"{function}: a and v must be vectors of at least one element, got shapes {x.shape} and {y.shape}")
+
+
+def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type: Any) -> Array:
+    x, y = promote(function, a, v)
+    _check_vectors(function, x, y)
+    if x.dtype == BOOL:
+        x, y = to_dtype(x, INDEX), to_dtype(y, INDEX)
+    if x.size < y.size:
+        x, y = y, x
+    long, short = x.size, y.size
+    sides = {"full": (short - 1, short - 1), "same": (short // 2, short - short // 2 - 1), "valid": (0, 0)}
+    if mode not in sides:
+        raise ArgumentError(f"{function}: mode must be 'full', 'same' or 'valid', got {mode!r}")
+    kernel = lax.rev(y, (0,))
+    out = lax.conv_general_dilated(
+        lax.reshape(x, (1, 1, long)), lax.reshape(kernel, (1, 1, short)), (1,), [sides[mode]], preferred_element_type=preferred_element_type
+    )
+    return lax.reshape(out, (out.size,))
+
+
+def _cosine_window(M: int, weights: tuple[float, ...]) -> Array:
+    """The sum of cosines of 0, 1, 2, … periods with the given weights, sampled at M points."""
+    if M <= 1:
+        return ones(max(M, 0))
+    angle = 2.0 * math.pi * np.arange(M) / (M - 1)
+    return array(sum(w * np.cos(k * angle) for k, w in enumerate(weights)).astype(np.float32))  # type: ignore[union-attr]  # not 0
+
+
+def hanning(M: int) -> Array:
+    """The Hann window of M points.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.hanning(3).round(6)
+    Array([0., 1., 0.], dtype=float32)
+    """
+    return _cosine_window(M, (0.5, -0.5))
+
+
+def hamming(M: int) -> Array:
+    """The Hamming window of M points."""
+    return _cosine_window(M, (0.54, -0.46))
+
+
+def blackman(M: int) -> Array:
+    """The Blackman window of M points."""
+    return _cosine_window(M, (0.42, -0.5, 0.08))
+
+
+def bartlett(M: int) -> Array:
+    """The triangular window of M points."""
+    if M <= 1:
+        return ones(max(M, 0))
+    return array((1.0 - np.abs(2.0 * np.arange(M) - (M - 1)) / (M - 1)).astype(np.float32))
+
+
+def kaiser(M: int, beta: Any) -> Array:
+    """The Kaiser window of M points with shape parameter `beta`."""
+    if M <= 1:
+        return ones(max(M, 0))
+    place = np.linspace(-1.0, 1.0, M)
+    shape = to_dtype(beta, np.dtype(np.float32))
+    inside = array(np.sqrt(1.0 - place * place).astype(np.float32))
+    return lax.div(i0(lax.mul(shape, inside)), i0(shape))

@@ -1,0 +1,116 @@
+"""Sorting: sort, argsort, lexsort, partition, argpartition, sort_complex. Sorting is always stable; NaN goes last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.common import INDEX, axis_of, flat_or_axis, operand
+from volta_fn.numpy.creation import array
+
+
+def sort(
+    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
+) -> Array:
+    """The elements in increasing order along `axis` (None: of the flattened array), NaN last; decreasing if `descending`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.sort(jnp.array([3, 1, 2]))
+    Array([1, 2, 3], dtype=int32)
+    """
+    _no_kind("sort", kind, order)
+    value, place = _axis("sort", a, axis)
+    result = lax.sort(value, dimension=place)
+    return lax.rev(result, (place,)) if descending else result
+
+
+def argsort(
+    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
+) -> Array:
+    """The indices, as int32, that sort the elements along `axis` (None: of the flattened array); equal elements keep their order.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.argsort(jnp.array([3, 1, 2]))
+    Array([1, 2, 0], dtype=int32)
+    """
+    _no_kind("argsort", kind, order)
+    value, place = _axis("argsort", a, axis)
+    if descending:
+        # Reversed before and after, equal elements keep their order.
+        value = lax.rev(value, (place,))
+    _, result = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, place)), dimension=place, num_keys=1)
+    return lax.sub(np.int32(value.shape[place] - 1), lax.rev(result, (place,))) if descending else result
+
+
+def _no_kind(function: str, kind: None, order: None) -> None:
+    if order is not None:
+        raise ArgumentError(f"{function}: order= belongs to records, which arrays cannot hold")
+    if kind not in (None, "stable", "quicksort", "mergesort", "heapsort"):
+        raise ArgumentError(f"{function}: kind must be a name that NumPy knows, got {kind!r}; every sort here is stable")
+
+
+def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
+    value = operand(function, "a", a)
+    if not value.ndim and axis in (-1, 0, None):
+        return lax.reshape(value, (1,)) if axis is None else _no_dimensions(function), 0
+    return flat_or_axis(function, value, axis)
+
+
+def _no_dimensions(function: str) -> Array:
+    raise ShapeError(f"{function}: a zero-dimensional array has no axis to sort along; pass axis=None")
+
+
+def lexsort(keys: Any, axis: int = -1) -> Array:
+    """The indices that sort by several keys, the last one being the first to count.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.lexsort([jnp.array([1, 0, 2]), jnp.array([1, 1, 0])])
+    Array([2, 1, 0], dtype=int32)
+    """
+    values = [operand("lexsort", "a key", k) for k in (keys if isinstance(keys, (tuple, list)) else list(array(keys)))]
+    if not values:
+        raise ArgumentError("lexsort: needs at least one key")
+    if len({v.shape for v in values}) > 1:
+        raise ShapeError(f"lexsort: the keys must have one shape, got {[v.shape for v in values]}")
+    if not values[0].ndim:
+        return lax.iota(INDEX, 1)[0]
+    place = axis_of("lexsort", axis, values[0].ndim)
+    operands = (*reversed(values), lax.broadcasted_iota(INDEX, values[0].shape, place))
+    return lax.sort(operands, dimension=place, num_keys=len(values))[-1]
+
+
+def partition(a: Any, kth: int, axis: int = -1) -> Array:
+    """With the kth smallest element in its sorted place, no larger ones before it and no smaller ones after.
+
+    Sorting fulfils that, and is what happens.
+    """
+    _check_kth("partition", a, kth, axis)
+    return sort(a, axis)
+
+
+def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
+    """The indices, as int32, that partition the elements; see `partition`."""
+    _check_kth("argpartition", a, kth, axis)
+    return argsort(a, axis)
+
+
+def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
+    value = operand(function, "a", a)
+    if value.dtype in dtypes.COMPLEX:
+        raise ArgumentError(f"{function}: complex numbers have no order")
+    length = value.shape[axis_of(function, axis, value.ndim)]
+    if not -length <= kth < length:
+        raise ArgumentError(f"{function}: kth={kth} is out of range for an axis of length {length}")
+
+
+def sort_complex(a: Any) -> Array:
+    """Complex numbers along the last axis in order of their real, then imaginary parts."""
+    value = operand("sort_complex", "a", a)
+    value = lax.convert_element_type(value, dtypes.complex_dtype(value.dtype))
+    parts: Sequence[Array] = lax.sort((lax.real(value), lax.imag(value)), dimension=value.ndim - 1, num_keys=2)
+    return lax.complex(*parts)
