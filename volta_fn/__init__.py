@@ -9,9 +9,11 @@ Array(20., dtype=float32)
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import lax as lax
+from volta_fn import numpy as numpy
 from volta_fn import tree as tree
 from volta_fn.core.array import Array as Array
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
+from volta_fn.core.check import check_jaxpr as check_jaxpr
 from volta_fn.core.device import Device as Device
 from volta_fn.core.device import default_device as default_device
 from volta_fn.core.device import devices as devices
@@ -33,6 +35,13 @@ from volta_fn.transforms.grad import jvp as jvp
 from volta_fn.transforms.grad import linearize as linearize
 from volta_fn.transforms.grad import value_and_grad as value_and_grad
 from volta_fn.transforms.grad import vjp as vjp
+from volta_fn.transforms.jacobian import hessian as hessian
+from volta_fn.transforms.jacobian import jacfwd as jacfwd
+from volta_fn.transforms.jacobian import jacobian as jacobian
+from volta_fn.transforms.jacobian import jacrev as jacrev
+from volta_fn.transforms.jacobian import linear_transpose as linear_transpose
+from volta_fn.transforms.program import eval_shape as eval_shape
+from volta_fn.transforms.program import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vectorize import vmap as vmap
 
 __version__ = "0.1.0"

@@ -185,7 +185,7 @@ def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
     def binders(variables: Sequence[Var]) -> str:
         return " ".join(f"{name(v)}:{v.aval}" for v in variables)
 
-    head = f"{{ lambda {binders(jaxpr.constvars)} ; {binders(jaxpr.invars)}. let"
+    head = " ".join(filter(None, ["{ lambda", binders(jaxpr.constvars), ";", f"{binders(jaxpr.invars)}. let"]))
     lines = []
     for eqn in jaxpr.eqns:
         args = " ".join(map(name, eqn.invars))

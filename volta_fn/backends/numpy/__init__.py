@@ -1,0 +1,1 @@
+"""The CPU by NumPy: always there, and the meaning of every primitive."""

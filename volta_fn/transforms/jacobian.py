@@ -1,0 +1,193 @@
+"""Jacobians and Hessians: derivatives by every element, one column (forward) or row (reverse) at a time, all at once through `vmap`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value, aval_of, from_host
+from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.errors import GradientError, TreeError
+from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.movement import reshape
+from volta_fn.transforms.grad import jvp, partial_function, vjp
+from volta_fn.transforms.transpose import backward_pass
+from volta_fn.transforms.vectorize import vmap
+
+
+def _basis(leaves: Sequence[Array]) -> list[Array]:
+    """For each leaf, a stack with one entry per element of all leaves: the standard basis of the space they span together."""
+    total = sum(leaf.size for leaf in leaves)
+    parts: list[Array] = []
+    start = 0
+    for leaf in leaves:
+        block = np.zeros((total, leaf.size), leaf.dtype)
+        block[start : start + leaf.size] = np.eye(leaf.size, dtype=leaf.dtype)
+        parts.append(from_host(block.reshape((total, *leaf.shape))))
+        start += leaf.size
+    return parts
+
+
+def _split_rows(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
+    """The rows of `stacked` that belong to each leaf, with the row dimension in the leaf's shape."""
+    parts = []
+    start = 0
+    for leaf in leaves:
+        rows = stacked[start : start + leaf.size]
+        parts.append(reshape(rows, (*leaf.shape, *stacked.shape[1:])))
+        start += leaf.size
+    return parts
+
+
+def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], what: str) -> None:
+    for leaf in leaves:
+        dtype = as_value(leaf).dtype
+        if dtype not in allowed:
+            raise GradientError(f"{what} of dtype {dtype.name} cannot be differentiated; convert to a floating dtype, or see `holomorphic`")
+
+
+def _choose(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
+    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    return numbers, [args[i] for i in numbers]
+
+
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The Jacobian of `fun` by forward mode: cheap for few inputs.
+
+    The result has the structure of `fun`'s value, each leaf replaced by the structure of the arguments at `argnums`, each leaf of
+    which has shape (\\*value shape, \\*argument shape). With `has_aux`, `fun` returns (value, aux) and so does the Jacobian.
+    Raises `GradientError` for arguments that are not of real floating dtype (complex with `holomorphic`).
+
+    >>> import volta_fn as vf
+    >>> vf.jacfwd(lambda x: x ** 2)(vf.numpy.array([1.0, 2.0]))
+    Array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
+    check_callable(fun, "jacfwd")
+
+    @functools.wraps(fun)
+    def jacobian_function(*args: Any, **kwargs: Any) -> Any:
+        numbers, chosen = _choose(args, argnums, "jacfwd")
+        point = chosen[0] if isinstance(argnums, int) else tuple(chosen)
+        leaves, structure = tree.flatten(point)
+        values = [as_value(x) for x in leaves]
+        _check_dtype(values, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacfwd: an argument")
+        partial = partial_function(fun, args, numbers, kwargs)
+        primals = (point,) if isinstance(argnums, int) else point
+
+        def push(*rates: Array) -> Any:
+            tangent = tree.unflatten(structure, rates)
+            result = jvp(partial, primals, (tangent,) if isinstance(argnums, int) else tangent, has_aux)
+            return result[1:]
+
+        out_axes = (-1, None) if has_aux else (-1,)
+        columns, *aux = vmap(push, out_axes=out_axes, axis_size=sum(v.size for v in values))(*_basis(values))
+        jacobian_tree = tree.map(lambda c: tree.unflatten(structure, _split_columns(c, values)), columns)
+        return (jacobian_tree, *aux) if has_aux else jacobian_tree
+
+    return jacobian_function
+
+
+def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
+    """The columns (last dimension) that belong to each leaf, in the leaf's shape."""
+    parts = []
+    start = 0
+    for leaf in leaves:
+        parts.append(reshape(stacked[..., start : start + leaf.size], (*stacked.shape[:-1], *leaf.shape)))
+        start += leaf.size
+    return parts
+
+
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """The Jacobian of `fun` by reverse mode: cheap for few outputs. Structure and arguments as for `jacfwd`.
+
+    >>> import volta_fn as vf
+    >>> vf.jacrev(lambda x: x.sum())(vf.numpy.array([1.0, 2.0]))
+    Array([1., 1.], dtype=float32)
+    """
+    check_callable(fun, "jacrev")
+
+    @functools.wraps(fun)
+    def jacobian_function(*args: Any, **kwargs: Any) -> Any:
+        numbers, chosen = _choose(args, argnums, "jacrev")
+        if not allow_int:
+            _check_dtype(tree.leaves(chosen), dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: an argument")
+        result = vjp(partial_function(fun, args, numbers, kwargs), *chosen, has_aux=has_aux)
+        outs, structure = tree.flatten(result[0])
+        _check_dtype(outs, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: a result")
+        pull_back = result[1]
+        rows = vmap(lambda *cts: pull_back(tree.unflatten(structure, cts)), axis_size=sum(o.size for o in outs))(*_basis(outs))
+        by_argument = [tree.map(lambda r: _Rows(_split_rows(r, outs)), row) for row in rows]
+        picked = by_argument[0] if isinstance(argnums, int) else tuple(by_argument)
+        is_rows = lambda x: isinstance(x, _Rows)  # noqa: E731  # a predicate for tree.map
+        parts = [tree.map(lambda r, i=i: r.parts[i], picked, is_leaf=is_rows) for i in range(len(outs))]
+        jacobian_tree = tree.unflatten(structure, parts)
+        return (jacobian_tree, result[2]) if has_aux else jacobian_tree
+
+    return jacobian_function
+
+
+class _Rows:
+    """The rows of a Jacobian by result; a leaf to tree functions."""
+
+    def __init__(self, parts: list[Array]) -> None:
+        self.parts = parts
+
+
+jacobian = jacrev
+
+
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The second derivatives of `fun`: forward mode over reverse mode. Structure as for two nested Jacobians.
+
+    >>> import volta_fn as vf
+    >>> vf.hessian(lambda x: (x ** 3).sum())(vf.numpy.array([1.0, 2.0]))
+    Array([[ 6.,  0.],
+           [ 0., 12.]], dtype=float32)
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+
+
+def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
+    """The transpose of a function that is linear in its arguments.
+
+    `primals` are arrays or `ShapeDtypeStruct` of the arguments' types. Returns the function from a cotangent of the result to a tuple
+    of cotangents. Raises `GradientError` if `fun` is not linear.
+
+    >>> import volta_fn as vf
+    >>> vf.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
+    (Array(6., dtype=float32),)
+    """
+    check_callable(fun, "linear_transpose")
+    leaves, in_tree = tree.flatten((primals, {}))
+    avals = [aval_of(x).strip_weak_type() for x in leaves]
+    flat = FlatFunction(fun, in_tree)
+    closed = trace_to_jaxpr(flat, avals, function_name(fun))
+    out_tree = flat.out_tree
+
+    def transposed(cotangent: Any) -> Any:
+        """Cotangents of the arguments from one of the result."""
+        given, structure = tree.flatten(cotangent)
+        if structure != out_tree:
+            raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {out_tree}")
+        cts = [as_value(c) for c in given]
+        found = backward_pass(closed, [True] * len(avals), [None] * len(avals), cts)
+        args, _ = tree.unflatten(in_tree, [instantiate(c) for c in found])
+        return args
+
+    return transposed

@@ -1,0 +1,67 @@
+"""Looking at functions without running them: `make_jaxpr`, `eval_shape`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import aval_of
+from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
+from volta_fn.core.staging import trace_to_jaxpr
+
+
+def make_jaxpr(fun: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False) -> Callable[..., Any]:
+    """A function that returns the program (`ClosedJaxpr`) that `fun` is for arguments like those given.
+
+    Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are used as they are. With `return_shape` the result is a
+    pair of the program and the shapes and dtypes of the results.
+
+    >>> import volta_fn as vf
+    >>> vf.make_jaxpr(lambda x: vf.lax.sin(x) * 2.0)(1.0)
+    { lambda ; a:f32[]. let
+        b:f32[] = sin a
+        c:f32[] = mul b 2.0:f32[]
+      in (c,) }
+    """
+    check_callable(fun, "make_jaxpr")
+    static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+
+    @functools.wraps(fun)
+    def to_jaxpr(*args: Any, **kwargs: Any) -> Any:
+        fixed = {i % len(args): args[i] for i in static}
+        dynamic = [a for i, a in enumerate(args) if i not in fixed]
+
+        @functools.wraps(fun)
+        def of_dynamic(*values: Any, **named: Any) -> Any:
+            rest = iter(values)
+            return fun(*[fixed[i] if i in fixed else next(rest) for i in range(len(args))], **named)
+
+        closed, out_tree = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
+        if not return_shape:
+            return closed
+        return closed, tree.unflatten(out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
+
+    return to_jaxpr
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The shapes and dtypes of ``fun(*args, **kwargs)``, as a pytree of `ShapeDtypeStruct`, without computing anything.
+
+    >>> import volta_fn as vf
+    >>> vf.eval_shape(lambda x: x.sum(0), vf.ShapeDtypeStruct((1000, 3), "float32"))
+    ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    check_callable(fun, "eval_shape")
+    closed, out_tree = _trace(fun, args, kwargs)
+    return tree.unflatten(out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
+
+
+def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    leaves, in_tree = tree.flatten((tuple(args), kwargs))
+    flat = FlatFunction(fun, in_tree)
+    labels = argument_labels(fun, in_tree, len(leaves))
+    closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)
+    return closed, flat.out_tree
