@@ -7,38 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.laws import laws_for
+from tests.laws import laws_for, missing
 from tests.laws.common import arrays, draw
 from tests.samples import all_samples
 from tests.samples.sample import Sample
 from volta_fn import dtypes, jit
-from volta_fn.backends.numpy.backend import STRUCTURED
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES
 
 SAMPLES = list(all_samples())
 COVERED = {name for sample in SAMPLES for name in sample.primitives}
 
 
-def missing(primitive: Primitive) -> list[str]:
-    """What a primitive lacks to be whole."""
-    if primitive.expand is not None:  # a macro: nothing sees it but what expands it
-        return []
-    lacks = []
-    if primitive.evaluate is None and primitive.name not in STRUCTURED:
-        lacks.append("an evaluation rule")
-    if primitive.jvp is None:
-        lacks.append("a derivative rule (jvp)")
-    if primitive.batch is None:
-        lacks.append("a batching rule (batch)")
-    if primitive.name not in COVERED:
-        lacks.append("samples in tests/samples")
-    return lacks
-
-
 @pytest.mark.parametrize("name", list(PRIMITIVES))
 def test_primitive_is_whole(name: str) -> None:
-    lacks = missing(PRIMITIVES[name])
+    lacks = missing(PRIMITIVES[name], COVERED)
     assert not lacks, f"the primitive {name} lacks {', '.join(lacks)}"
 
 

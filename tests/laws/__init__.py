@@ -11,8 +11,26 @@ from tests.laws.transposition import transpose_is_adjoint
 from tests.laws.values import values_agree
 from tests.samples.sample import Sample
 from volta_fn import dtypes
+from volta_fn.backends.numpy.backend import STRUCTURED
+from volta_fn.core.primitive import Primitive
 
 Law = Callable[[Sample], None]
+
+
+def missing(primitive: Primitive, covered: set[str]) -> list[str]:
+    """What a primitive lacks to be whole: a rule, or a sample (`covered` names the primitives that have some)."""
+    if primitive.expand is not None:  # a macro: nothing sees it but what expands it
+        return []
+    lacks = []
+    if primitive.evaluate is None and primitive.name not in STRUCTURED:
+        lacks.append("an evaluation rule")
+    if primitive.jvp is None:
+        lacks.append("a derivative rule (jvp)")
+    if primitive.batch is None:
+        lacks.append("a batching rule (batch)")
+    if primitive.name not in covered:
+        lacks.append("samples in tests/samples")
+    return lacks
 
 
 def laws_for(sample: Sample) -> list[Law]:

@@ -11,7 +11,7 @@ import volta_fn as vf
 from tests.laws.common import Function, arrays, assert_close, draw, host, restricted
 from tests.laws.staging import in_the_middle
 from tests.samples.sample import Sample
-from volta_fn import dtypes, tree
+from volta_fn import dtypes
 
 #: Examples mapped over: unlike any size in the samples, so that no axis can be mistaken for another.
 SIZE = 7
@@ -29,7 +29,9 @@ def vmap_is_a_loop(sample: Sample) -> None:
             continue
         expected = loop(function, examples, pattern)
         for in_axes in _axes([np.ndim(x) for x in examples[0]], pattern):
-            given = [x if a is None else np.stack([e[i] for e in examples], a) for i, (x, a) in enumerate(zip(examples[0], in_axes, strict=True))]
+            given = [
+                x if a is None else np.stack([e[i] for e in examples], a) for i, (x, a) in enumerate(zip(examples[0], in_axes, strict=True))
+            ]
             actual = host(vf.vmap(function, in_axes)(*arrays(given)))
             _assert_all_close(actual, expected, f"vmap of {sample} in {dtype.name} with in_axes={in_axes}")
 

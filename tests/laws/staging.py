@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from tests.laws.common import Function, arrays, assert_same_bits, draw, host, restricted
+from tests.laws.common import ROUNDING, Function, arrays, assert_close, assert_same_bits, draw, host, restricted
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array
@@ -50,15 +50,23 @@ def jit_is_eager(sample: Sample) -> None:
 
 
 def gradient_under_jit_is_eager(sample: Sample) -> None:
-    """The vjp (or, where there is none, the jvp) inside `jit`, of `jit`, and eagerly, bit for bit."""
+    """The vjp (or, where there is none, the jvp) inside `jit`, of `jit`, and eagerly.
+
+    Not to the last bit: g·x/y is run backwards as g/y·x in a program, but eagerly by the derivative's own formula.
+    """
     for name in sample.dtypes:
         dtype = dtypes.as_dtype(name)
         if dtype not in dtypes.INEXACT:
             continue
         given = arrays(draw(sample, dtype))
         expected = host(_derivative(sample, sample.function)(*given))
-        _assert_same(host(vf.jit(_derivative(sample, sample.function))(*given)), expected, f"jit of the derivative of {sample} in {name}")
-        _assert_same(host(_derivative(sample, vf.jit(sample.function))(*given)), expected, f"the derivative of jit of {sample} in {name}")
+        inside = host(vf.jit(_derivative(sample, sample.function))(*given))
+        outside = host(_derivative(sample, vf.jit(sample.function))(*given))
+        assert len(inside) == len(outside) == len(expected)
+        rtol = sample.tolerance.get(name, ROUNDING[name])
+        for of_jit, in_jit, eager in zip(outside, inside, expected, strict=True):
+            assert_close(in_jit, eager, rtol, f"jit of the derivative of {sample} in {name}")
+            assert_close(of_jit, eager, rtol, f"the derivative of jit of {sample} in {name}")
 
 
 def _derivative(sample: Sample, function: Function) -> Function:

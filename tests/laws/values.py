@@ -22,6 +22,9 @@ def values_agree(sample: Sample, seed: int = 0) -> None:
             assert leaf.dtype == expected, f"{sample} in {name}: result of dtype {leaf.dtype} where {expected} was promised"
             assert not leaf.weak_type, f"{sample} in {name}: a weak result from strong arguments"
         outputs = host(result)
+        for leaf, output in zip(leaves, outputs, strict=True):
+            held = (output.shape, output.dtype)
+            assert held == (leaf.shape, leaf.dtype), f"{sample} in {name}: {leaf.aval} holds {output.dtype}{list(output.shape)}"
         if sample.reference is not None:
             _compare(sample, dtype, inputs, outputs)
         if sample.check is not None:

@@ -49,9 +49,16 @@ def _conversions() -> Iterator[Sample]:
 
 def _conversion(target: np.dtype, arg: Arg, names: tuple[str, ...], label: str, options: dict[str, Any]) -> Sample:
     return Sample(
-        "convert_element_type", lambda x: lax.convert_element_type(x, target), (arg,), lambda x: _converted(x, target),
-        dtypes=[d for d in names if d != target.name], result_dtype=lambda d: target, exact=True, label=f"{label}to-{target.name}", **options,
-    )  # fmt: skip
+        "convert_element_type",
+        lambda x: lax.convert_element_type(x, target),
+        (arg,),
+        lambda x: _converted(x, target),
+        dtypes=[d for d in names if d != target.name],
+        result_dtype=lambda d: target,
+        exact=True,
+        label=f"{label}to-{target.name}",
+        **options,
+    )
 
 
 def _bits(target: str) -> Callable[[np.ndarray], np.ndarray]:
@@ -70,24 +77,54 @@ def _bits(target: str) -> Callable[[np.ndarray], np.ndarray]:
 
 def _bitcast(target: str, names: tuple[str, ...], shape: tuple[int, ...], label: str) -> Sample:
     return Sample(
-        "bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, target), (Arg(shape, normal()),), _bits(target),
-        dtypes=names, result_dtype=lambda d: target, exact=True, differentiable=(), label=label,
-    )  # fmt: skip
+        "bitcast_convert_type",
+        lambda x: lax.bitcast_convert_type(x, target),
+        (Arg(shape, normal()),),
+        _bits(target),
+        dtypes=names,
+        result_dtype=lambda d: target,
+        exact=True,
+        differentiable=(),
+        label=label,
+    )
 
 
 SAMPLES = [
     *_conversions(),
     Sample(
-        "convert_element_type", lambda x: lax.convert_element_type(x, "float32"), (Arg((2, 3), _quarters),), lambda x: x.astype(np.float32),
-        dtypes=("float64",), result_dtype=lambda d: np.float32, exact=True, derivative_tolerance=1e-2, second_order=False, reverse=False,
-        why="finite differences of float32 results see its steps", label="derivative",
+        "convert_element_type",
+        lambda x: lax.convert_element_type(x, "float32"),
+        (Arg((2, 3), _quarters),),
+        lambda x: x.astype(np.float32),
+        dtypes=("float64",),
+        result_dtype=lambda d: np.float32,
+        exact=True,
+        derivative_tolerance=1e-2,
+        second_order=False,
+        reverse=False,
+        why="finite differences of float32 results see its steps",
+        label="derivative",
     ),
-    Sample("convert_element_type", lambda x: lax.convert_element_type(x, "int32"), (Arg((0, 2)),), lambda x: x.astype(np.int32), dtypes=FLOATS, result_dtype=lambda d: np.int32, label="empty"),
-    *[_bitcast(f"uint{n}", names, (2, 3), f"same-{n}") for n, names in ((8, ("int8",)), (16, ("int16", "float16", "bfloat16")), (32, ("int32", "float32")), (64, ("float64",)))],
-    *[_bitcast(to, (of,), (2, 3), f"{of}-to-{to}") for to, of in (("float16", "int16"), ("bfloat16", "uint16"), ("float32", "uint32"), ("float64", "int64"))],
+    Sample(
+        "convert_element_type",
+        lambda x: lax.convert_element_type(x, "int32"),
+        (Arg((0, 2)),),
+        lambda x: x.astype(np.int32),
+        dtypes=FLOATS,
+        result_dtype=lambda d: np.int32,
+        label="empty",
+    ),
+    *[
+        _bitcast(f"uint{n}", names, (2, 3), f"same-{n}")
+        for n, names in ((8, ("int8",)), (16, ("int16", "float16", "bfloat16")), (32, ("int32", "float32")), (64, ("float64",)))
+    ],
+    *[
+        _bitcast(to, (of,), (2, 3), f"{of}-to-{to}")
+        for to, of in (("float16", "int16"), ("bfloat16", "uint16"), ("float32", "uint32"), ("float64", "int64"))
+    ],
     _bitcast("uint8", ("int16", "float32", "float64"), (2, 3), "narrower"),
     _bitcast("uint32", ("float64",), (), "narrower-0d"),
     _bitcast("float64", ("int32", "float32"), (3, 2), "wider"),
     _bitcast("uint32", ("uint8",), (4,), "wider-to-0d"),
     _bitcast("uint32", ("float32",), (0, 2), "empty"),
-]  # fmt: skip
+]

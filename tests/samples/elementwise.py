@@ -137,7 +137,13 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
         reference = by_python(primitive.name, **params) if primitive.name in BY_PYTHON else primitive.evaluate
         args = tuple([Arg(shape, extremes) for shape in shapes])
         yield Sample(
-            primitive.name, _call(primitive, params), args, reference, dtypes=wholes, result_dtype=RESULTS.get(primitive.name), label=f"{label}whole"
+            primitive.name,
+            _call(primitive, params),
+            args,
+            reference,
+            dtypes=wholes,
+            result_dtype=RESULTS.get(primitive.name),
+            label=f"{label}whole",
         )
 
 
@@ -173,8 +179,6 @@ TOLERANCES: dict[str, dict[str, Any]] = {}
 
 def _call(primitive: Primitive, params: dict[str, Any]) -> Callable[..., Any]:
     return lambda *xs: bind(primitive, *xs, **params)
-
-
 
 
 _TO_BOOL = lambda dtype: np.bool_

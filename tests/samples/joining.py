@@ -25,20 +25,40 @@ def _padded(x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, i
     return x
 
 
-def _pad_sample(shape: tuple[int, ...], config: Sequence[tuple[int, int, int]], label: str, dtypes: Sequence[str] = ("float32", "float64", "complex128")) -> Sample:
+def _pad_sample(
+    shape: tuple[int, ...], config: Sequence[tuple[int, int, int]], label: str, dtypes: Sequence[str] = ("float32", "float64", "complex128")
+) -> Sample:
     return Sample(
-        "pad", lambda x, v: lax.pad(x, v, config), (Arg(shape), Arg(())), lambda x, v: _padded(x, v, config),
-        dtypes=dtypes, linear=(0, 1), label=label,
-    )  # fmt: skip
+        "pad",
+        lambda x, v: lax.pad(x, v, config),
+        (Arg(shape), Arg(())),
+        lambda x, v: _padded(x, v, config),
+        dtypes=dtypes,
+        linear=(0, 1),
+        label=label,
+    )
 
 
 SAMPLES = [
     Sample(
-        "concatenate", lambda x, y, z: lax.concatenate([x, y, z], 1), (Arg((2, 3)), Arg((2, 1)), Arg((2, 2))),
-        lambda x, y, z: np.concatenate([x, y, z], 1), dtypes=ALL, linear=(0, 1, 2),
+        "concatenate",
+        lambda x, y, z: lax.concatenate([x, y, z], 1),
+        (Arg((2, 3)), Arg((2, 1)), Arg((2, 2))),
+        lambda x, y, z: np.concatenate([x, y, z], 1),
+        dtypes=ALL,
+        linear=(0, 1, 2),
     ),
-    Sample("concatenate", lambda x, y: lax.concatenate([x, y, x], 0), (Arg((2,)), Arg((0,))), lambda x, y: np.concatenate([x, y, x]), linear=(0,), label="twice"),
-    Sample("concatenate", lambda x, y: lax.concatenate([x, y], -2), (Arg((1, 0)), Arg((2, 0))), lambda x, y: np.zeros((3, 0)), label="empty"),
+    Sample(
+        "concatenate",
+        lambda x, y: lax.concatenate([x, y, x], 0),
+        (Arg((2,)), Arg((0,))),
+        lambda x, y: np.concatenate([x, y, x]),
+        linear=(0,),
+        label="twice",
+    ),
+    Sample(
+        "concatenate", lambda x, y: lax.concatenate([x, y], -2), (Arg((1, 0)), Arg((2, 0))), lambda x, y: np.zeros((3, 0)), label="empty"
+    ),
     _pad_sample((3,), [(1, 2, 0)], "edges", ALL),
     _pad_sample((3, 2), [(2, 1, 1), (0, 3, 2)], "interior"),
     _pad_sample((5, 3), [(-1, -2, 0), (1, -1, 0)], "negative"),
@@ -47,4 +67,4 @@ SAMPLES = [
     _pad_sample((2,), [(-3, 4, 0)], "all-cut"),
     _pad_sample((0, 2), [(1, 1, 3), (0, 0, 1)], "empty-operand"),
     _pad_sample((2,), [(-1, -1, 0)], "empty-result"),
-]  # fmt: skip
+]

@@ -28,9 +28,14 @@ def _family(name: str, ufunc: Any, names: tuple[str, ...], draw: Draw, suffix: s
     reduce = getattr(lax, name)
     for label, shape, axes in _SHAPES:
         yield Sample(
-            name, lambda x, axes=axes: reduce(x, axes), (Arg(shape, draw),),
-            lambda x, axes=axes: _reduced(ufunc, x, axes), dtypes=names if not label else (names[0], names[-1]), label=label + suffix, **options,
-        )  # fmt: skip
+            name,
+            lambda x, axes=axes: reduce(x, axes),
+            (Arg(shape, draw),),
+            lambda x, axes=axes: _reduced(ufunc, x, axes),
+            dtypes=names if not label else (names[0], names[-1]),
+            label=label + suffix,
+            **options,
+        )
 
 
 def _reduced(ufunc: Any, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -53,12 +58,16 @@ SAMPLES = [
     *_family("reduce_prod", np.multiply, INTEGERS, extremes, "whole"),
     # The product of others is the derivative even where factors are zero.
     Sample(
-        "reduce_prod", lambda x: lax.reduce_prod(x, (0,)), (Arg((4, 3), constant(_WITH_ZEROS)),),
-        lambda x: np.prod(x, 0), dtypes=INEXACT, label="zeros",
+        "reduce_prod",
+        lambda x: lax.reduce_prod(x, (0,)),
+        (Arg((4, 3), constant(_WITH_ZEROS)),),
+        lambda x: np.prod(x, 0),
+        dtypes=INEXACT,
+        label="zeros",
     ),
     *_family("reduce_max", np.maximum, _REAL, distinct()),
     *_family("reduce_min", np.minimum, _REAL, distinct()),
     *_family("reduce_and", np.bitwise_and, _BITS, extremes),
     *_family("reduce_or", np.bitwise_or, _BITS, extremes),
     *_family("reduce_xor", np.bitwise_xor, _BITS, extremes),
-]  # fmt: skip
+]
