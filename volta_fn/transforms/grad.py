@@ -20,7 +20,7 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.linearize import linearize_flat
-from volta_fn.transforms.transpose import backward_pass
+from volta_fn.transforms.replay import pull_back
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
@@ -88,8 +88,7 @@ class _Linearized:
     def pull_back(self, cotangents: Sequence[Any]) -> list[Any]:
         """Cotangents of the inputs (as arrays; float0 zeros for integers) from those of the outputs."""
         given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
-        count = len(self.program.jaxpr.invars)
-        found = iter(backward_pass(self.program, [True] * count, (), given, all_linear=True))
+        found = iter(pull_back(self.program, given))
         return [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
 
 
@@ -176,7 +175,7 @@ def value_and_grad(
         numbers = [positional_index(i, len(args), "grad") for i in ((argnums,) if isinstance(argnums, int) else argnums)]
         chosen = [args[i] for i in numbers]
         _check_inputs(chosen, name, holomorphic, allow_int)
-        linearized = _Linearized(_partial(fun, args, numbers, kwargs), chosen, has_aux, "grad")
+        linearized = _Linearized(partial_function(fun, args, numbers, kwargs), chosen, has_aux, "grad")
         _check_output(linearized, name, holomorphic)
         out = linearized.outs[0]
         grads = linearized.pull_back([from_host(np.ones((), out.dtype))])
@@ -188,7 +187,7 @@ def value_and_grad(
     return with_gradient
 
 
-def _partial(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
+def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """`fun` as a function of the arguments at `numbers` alone."""
     if list(numbers) == list(range(len(args))) and not kwargs:
         return fun
