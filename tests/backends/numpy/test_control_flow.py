@@ -1,57 +1,137 @@
-"""The kernels of control flow on hand-written programs: memory is never shared with what changes later."""
+"""Loops that reuse memory: carries that are passed on, exchanged, viewed and overwritten, against Python loops on copies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 
-from volta_fn.backends.numpy import control_flow
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn.backends.numpy.control_flow import _private, _step
+from volta_fn.core.jaxpr import ClosedJaxpr
 
-VECTOR = ShapedArray((2,), np.dtype(np.float64))
-
-
-def types(count: int) -> ClosedJaxpr:
-    """A program of so many vectors in and out, of which only the types matter here."""
-    return ClosedJaxpr(Jaxpr([], [Var(VECTOR) for _ in range(count)], [Var(VECTOR) for _ in range(count)], []))
+ROWS = np.arange(15.0).reshape(5, 3)
+CONSTANT = np.array([0.5, 1.5, 2.5])
 
 
-def scan(step: Any, *operands: np.ndarray, outputs: int, carry: int, length: int, reverse: bool = False, consts: int = 0) -> Any:
-    run = control_flow._scan(
-        lambda _: step, jaxpr=types(outputs), length=length, reverse=reverse, num_consts=consts, num_carry=carry, unroll=1
-    )
-    return run(*operands)
+def grown(c: Any, x: Any) -> Any:
+    """Both parts in memory of their own."""
+    return (c[0] * 2 + x, c[1] - x * 0.5), (c[0], c[1])
 
 
-def test_a_step_that_returns_its_inputs() -> None:
-    rows = np.arange(6.0).reshape(3, 2)
-    start = np.array([-1.0, -2.0])
-    last, seen, same = scan(lambda c, x: (x, c, x), start, rows, outputs=3, carry=1, length=3)
-    assert last.tolist() == [4, 5] and seen.tolist() == [[-1, -2], [0, 1], [2, 3]] and same.tolist() == rows.tolist()
-    assert not np.shares_memory(same, rows) and not np.shares_memory(seen, start)
-    assert start.tolist() == [-1, -2]
+def exchanged(c: Any, x: Any) -> Any:
+    return (c[1], c[0] + x), (c[0], x)
 
 
-def test_reverse_goes_from_last_to_first() -> None:
-    rows = np.arange(6.0).reshape(3, 2)
-    last, seen = scan(
-        lambda k, c, x: (c * k + x, c), np.full(2, 10.0), np.zeros(2), rows, outputs=2, carry=1, length=3, reverse=True, consts=1
-    )
-    assert last.tolist() == [420, 531] and seen.tolist() == [[42, 53], [4, 5], [0, 0]]
+def doubled(c: Any, x: Any) -> Any:
+    """One new array for both parts."""
+    new = c[0] + c[1] * x
+    return (new, new), new
 
 
-def test_steps_without_rows_or_carry() -> None:
-    (ys,) = scan(lambda: (np.ones(2),), outputs=1, carry=0, length=3)
-    assert ys.tolist() == [[1, 1]] * 3
-    assert scan(lambda c: (c + 1,), np.zeros(2), outputs=1, carry=1, length=4)[0].tolist() == [4, 4]
-    assert scan(lambda c: (c + 1,), np.zeros(2), outputs=1, carry=1, length=0)[0].tolist() == [0, 0]
+def viewed(c: Any, x: Any) -> Any:
+    """The second part is the first turned round."""
+    new = c[0] * x + 1
+    return (new, lax.rev(new, (0,))), c[1]
 
 
-def test_while_and_cond() -> None:
-    programs = {"c": lambda limit, x: (x < limit,), "b": lambda step, x: (x + step,)}
-    run = control_flow._while(programs.__getitem__, cond_jaxpr="c", body_jaxpr="b", cond_nconsts=1, body_nconsts=1)  # type: ignore[arg-type]
-    assert run(np.float64(5), np.float64(2), np.float64(0)) == (6.0,)
-    choose = control_flow._cond({"f": lambda x: (x,), "t": lambda x: (-x,)}.__getitem__, branches=("f", "t"))  # type: ignore[arg-type]
-    assert choose(np.int32(1), np.float64(3)) == (-3.0,) and choose(np.array(0, np.int32), np.float64(3)) == (3.0,)
+def viewed_late(c: Any, x: Any) -> Any:
+    """A view of the old carry goes on beside a new one."""
+    return (c[0] + x, lax.rev(c[0], (0,))), (c[1], lax.rev(c[0], (0,)))
+
+
+def from_rows(c: Any, x: Any) -> Any:
+    return (x, c[0] + c[1]), (c[0], lax.rev(x, (0,)))
+
+
+def constant(c: Any, x: Any) -> Any:
+    """A part computed from what the program holds."""
+    return (lax.max(CONSTANT, CONSTANT), c[0] * x), (c[0], CONSTANT)
+
+
+def held(c: Any, x: Any) -> Any:
+    """A part replaced by what the program holds."""
+    return (vf.device_put(CONSTANT), c[0] + x), c[1]
+
+
+def nested(c: Any, x: Any) -> Any:
+    """The result of a loop inside, whose memory nobody vouches for."""
+    inner = lax.scan(lambda d, _: (d * 0.5 + x, None), c[0], None, length=2)[0]
+    return (inner, c[0] - inner), (inner, c[1])
+
+
+STEPS = [grown, exchanged, doubled, viewed, viewed_late, from_rows, constant, held, nested]
+
+
+def by_hand(step: Any, start: Any, reverse: bool) -> Any:
+    """The loop on copies: every array of each step is a new one."""
+    fresh = vf.jit(step)
+    carry, ys = start, []
+    for x in ROWS[::-1] if reverse else ROWS:
+        carry, y = vf.tree.map(lambda a: np.array(a), fresh(vf.tree.map(np.copy, carry), x.copy()))
+        ys.append(y)
+    stacked = vf.tree.map(lambda *parts: np.stack(parts[::-1] if reverse else parts), *ys)
+    return carry, stacked
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_is_overwritten_too_early(step: Any, reverse: bool) -> None:
+    start = (np.array([1.0, -1.0, 2.0]), np.array([0.5, 0.25, -2.0]))
+    shared = vf.device_put(start[0])
+    for first in (start, (shared, shared)):
+        values = tuple(np.array(a) for a in first)
+        expected = vf.tree.leaves(by_hand(step, values, reverse))
+        for run in (lax.scan, vf.jit(lambda f, c, xs, reverse: lax.scan(f, c, xs, reverse=reverse), static_argnums=(0, 3))):
+            got = vf.tree.leaves(run(step, first, ROWS, reverse=reverse) if run is lax.scan else run(step, first, ROWS, reverse))
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-14)
+        assert all((np.asarray(a) == b).all() for a, b in zip(first, values, strict=True))
+    assert CONSTANT.tolist() == [0.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_while_loops_likewise(step: Any) -> None:
+    start = (np.array([1.0, -1.0, 2.0]), np.array([0.5, 0.25, -2.0]))
+    rows = vf.device_put(ROWS)
+
+    def body(state: Any) -> Any:
+        i, c = state
+        return i + 1, step(c, rows[i])[0]
+
+    _, carry = lax.while_loop(lambda s: s[0] < 5, body, (0, start))
+    for a, b in zip(carry, by_hand(step, start, False)[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+    assert start[0].tolist() == [1, -1, 2]
+
+
+def body_of(step: Any) -> ClosedJaxpr:
+    program: ClosedJaxpr = vf.jit(lambda a, b, x: step((a, b), x)).lower(CONSTANT, CONSTANT, CONSTANT).jaxpr
+    return program
+
+
+def test_private_parts_of_the_carry() -> None:
+    found = {step.__name__: _private(body_of(step), 2) for step in STEPS}
+    assert found == {
+        "grown": [True, True],
+        "exchanged": [False, True],
+        "doubled": [False, False],
+        "viewed": [False, False],
+        "viewed_late": [True, False],
+        "from_rows": [False, True],
+        "constant": [True, True],
+        "held": [False, True],
+        "nested": [False, True],
+    }
+
+
+def test_a_carry_is_updated_in_place() -> None:
+    """An elementwise update writes into the old carry where that is allowed."""
+    step = _step(vf.jit(lambda v: v * 0.5).lower(np.ones(1000)).jaxpr, 0, 1)
+    start = np.ones(1000)
+    (first,) = step(False, start)
+    (second,) = step(True, first)
+    assert not np.shares_memory(start, first) and np.shares_memory(first, second)
+    assert (start[0], second[0]) == (1.0, 0.25)

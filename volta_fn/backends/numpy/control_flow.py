@@ -1,18 +1,22 @@
 """Control flow on NumPy arrays: Python loops around compiled sub-programs.
 
-A compiled program never writes into its inputs, so a carry goes from step to step without a copy, even if a step returns its own
-input or a view of a row. What steps give is copied into arrays made for it before the loop.
+A carry goes from step to step without a copy. From the second step on a step may overwrite those parts of it that the step before made
+in memory of their own (`_private`); the initial carry is the caller's and stays as it is. What steps give besides is copied into arrays
+made for it before the loop.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.numpy.backend import Program, structured_kernel
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.backends.numpy.backend import Program, make_kernel, structured_kernel
+from volta_fn.backends.numpy.program import compile_plan
+from volta_fn.compiler.plan import inline_calls, make_plan
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 
 Compile = Callable[[ClosedJaxpr], Program]
 
@@ -29,13 +33,16 @@ def _cond(compile_sub: Compile, *, branches: tuple[ClosedJaxpr, ...]) -> Program
 
 @structured_kernel("while")
 def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
-    condition, body = compile_sub(cond_jaxpr), compile_sub(body_jaxpr)
+    condition = compile_sub(cond_jaxpr)
     count = cond_nconsts + body_nconsts
+    step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals))
 
     def run(*operands: Any) -> tuple[Any, ...]:
         cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
+        overwrite = False
         while condition(*cond_consts, *carry)[0]:
-            carry = body(*body_consts, *carry)
+            carry = step(overwrite, *body_consts, *carry)
+            overwrite = True
         return carry
 
     return run
@@ -43,7 +50,7 @@ def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJ
 
 @structured_kernel("scan")
 def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
-    body = compile_sub(jaxpr)
+    step = _step(jaxpr, num_consts, num_carry)
     y_avals = jaxpr.out_avals[num_carry:]
 
     def run(*operands: Any) -> tuple[Any, ...]:
@@ -52,11 +59,40 @@ def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: boo
         ys = [np.empty((length, *a.shape), a.dtype) for a in y_avals]
         order = range(length - 1, -1, -1) if reverse else range(length)
         steps: Iterable[tuple[Any, ...]] = zip(*[r[::-1] if reverse else r for r in rows], strict=True) if rows else ((),) * length
+        overwrite = False
         for i, row in zip(order, steps, strict=True):
-            outs = body(*consts, *carry, *row)
+            outs = step(overwrite, *consts, *carry, *row)
+            overwrite = True
             carry = outs[:num_carry]
             for y, out in zip(ys, outs[num_carry:], strict=True):
                 y[i] = out
         return (*carry, *ys)
 
     return run
+
+
+def _step(closed: ClosedJaxpr, consts: int, carry: int) -> Program:
+    """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
+    key = ("numpy step", consts, carry)
+    program = closed.cache.get(key)
+    if program is None:
+        inlined = inline_calls(closed)
+        donated = [*[False] * consts, *_private(inlined, carry)]
+        program = closed.cache[key] = compile_plan(
+            make_plan(inlined, [*donated, *[False] * (len(closed.in_avals) - len(donated))]), make_kernel
+        )
+    return program
+
+
+def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
+    """Which parts of the carry a step returns in new memory that it shares with no other part."""
+    sources: dict[Var, frozenset[Var]] = {}
+    made: set[Var] = set()
+    for eqn in closed.eqns:
+        views = eqn.primitive.views
+        shared = frozenset().union(*[sources.get(v, {v}) for v in eqn.invars if isinstance(v, Var)]) if views else frozenset()
+        sources.update({v: shared | {v} for v in eqn.outvars})
+        made.update(() if views else eqn.outvars)
+    outs = closed.jaxpr.outvars[:carry]
+    sharers = Counter(source for out in outs if isinstance(out, Var) for source in sources.get(out, {out}))
+    return [not isinstance(out, Literal) and out in made and sharers[out] == 1 for out in outs]

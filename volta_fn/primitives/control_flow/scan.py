@@ -64,7 +64,7 @@ def scan(
         ArgumentError, ArgumentTypeError: no length is known, or `f` does not return a pair.
 
     >>> import volta_fn as vf
-    >>> vf.lax.scan(lambda total, x: (total + x, total), 0.0, vf.numpy.arange(4.0))
+    >>> vf.lax.scan(lambda total, x: (total + x, total), 0, vf.numpy.arange(4.0))
     (Array(6., dtype=float32), Array([0., 0., 1., 3.], dtype=float32))
     """
     check_callable(f, "scan")
