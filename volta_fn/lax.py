@@ -49,6 +49,13 @@ from volta_fn.primitives.control_flow.conditionals import switch as switch
 from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
 from volta_fn.primitives.control_flow.loops import while_loop as while_loop
 from volta_fn.primitives.control_flow.scan import scan as scan
+from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
+from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
+from volta_fn.primitives.convolution import conv_general_dilated as conv_general_dilated
+from volta_fn.primitives.convolution_forms import conv as conv
+from volta_fn.primitives.convolution_forms import conv_general_dilated_patches as conv_general_dilated_patches
+from volta_fn.primitives.convolution_forms import conv_transpose as conv_transpose
+from volta_fn.primitives.convolution_forms import conv_with_general_padding as conv_with_general_padding
 from volta_fn.primitives.cumulative import cumlogsumexp as cumlogsumexp
 from volta_fn.primitives.cumulative import cummax as cummax
 from volta_fn.primitives.cumulative import cummin as cummin
@@ -73,6 +80,7 @@ from volta_fn.primitives.exponential import rsqrt as rsqrt
 from volta_fn.primitives.exponential import sqrt as sqrt
 from volta_fn.primitives.gather import gather as gather
 from volta_fn.primitives.gather import index_take as index_take
+from volta_fn.primitives.geometry import padtype_to_pads as padtype_to_pads
 from volta_fn.primitives.indexing import GatherDimensionNumbers as GatherDimensionNumbers
 from volta_fn.primitives.indexing import GatherScatterMode as GatherScatterMode
 from volta_fn.primitives.indexing import ScatterDimensionNumbers as ScatterDimensionNumbers
@@ -146,4 +154,5 @@ from volta_fn.primitives.trigonometric import sin as sin
 from volta_fn.primitives.trigonometric import sinh as sinh
 from volta_fn.primitives.trigonometric import tan as tan
 from volta_fn.primitives.trigonometric import tanh as tanh
+from volta_fn.primitives.window import reduce_window as reduce_window
 from volta_fn.transforms.sequential import map as map

@@ -1,0 +1,98 @@
+"""Windows over an array: blocks of the *patch array* `x[g, n, c, p * stride + k * dilation - low]`, with zeros outside x.
+
+The patch array is never made as a whole; its axes are numbered 0 for the group g, 1 for the batch n, 2 for the channel c, then come the
+positions p, then the taps k.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+__all__ = ["Phase", "Window", "patch_block", "patch_strides", "phases", "without_gaps"]
+
+
+class Window(NamedTuple):
+    """How positions and taps meet the input along one axis: at `position * stride + tap * dilation - low`."""
+
+    stride: int
+    dilation: int
+    low: int
+
+
+class Phase(NamedTuple):
+    """Some taps and some positions of one axis, and how they meet the undilated input."""
+
+    taps: slice
+    places: slice
+    window: Window
+
+
+def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
+    """Take one axis apart whose input is dilated by `base` (has base - 1 holes between its elements), so that no hole is ever met.
+
+    Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is whole. With
+    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
+    """
+    if base == 1:
+        return [Phase(slice(None), slice(None), window)]
+    place_step, tap_step = base // gcd(window.stride, base), base // gcd(window.dilation, base)
+    found = []
+    for r in range(min(place_step, positions)):
+        start = r * window.stride - window.low
+        first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
+        low = -(start + first * window.dilation) // base
+        reduced = Window(window.stride * place_step // base, window.dilation * tap_step // base, low)
+        found.append(Phase(slice(first, None, tap_step), slice(r, None, place_step), reduced))
+    return found
+
+
+def without_gaps(
+    x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]
+) -> tuple[np.ndarray, list[Window]]:
+    """The subgrid of the spatial axes of `x` that windows can meet at all, and the windows over it.
+
+    A stride of 2 with a single tap, say, meets every other element: over that subgrid the stride is 1.
+    """
+    subgrid, reduced = [], []
+    for window, places, count in zip(windows, positions, taps, strict=True):
+        stride = window.stride if places > 1 else window.dilation
+        dilation = window.dilation if count > 1 else stride
+        step = gcd(stride, dilation)
+        start = -window.low % step
+        subgrid.append(slice(start, None, step))
+        reduced.append(Window(stride // step, dilation // step, (window.low + start) // step))
+    return x[:, :, :, *subgrid], reduced
+
+
+def patch_strides(x: np.ndarray, windows: Sequence[Window]) -> tuple[int, ...]:
+    """The strides in bytes of the patch array over `x`."""
+    places = (stride * window.stride for stride, window in zip(x.strides[3:], windows, strict=True))
+    taps = (stride * window.dilation for stride, window in zip(x.strides[3:], windows, strict=True))
+    return (*x.strides[:3], *places, *taps)
+
+
+def patch_block(x: np.ndarray, windows: Sequence[Window], places: Sequence[slice], taps: Sequence[slice]) -> np.ndarray:
+    """The patch array of the given positions and taps: a view of `x`, or of a padded copy of what they reach."""
+    spans = []
+    for window, place, tap in zip(windows, places, taps, strict=True):
+        start = place.start * window.stride + tap.start * window.dilation - window.low
+        stop = (place.stop - 1) * window.stride + (tap.stop - 1) * window.dilation - window.low + 1
+        spans.append((start, stop))
+    x = _span(x, spans)
+    shape = (*x.shape[:3], *(s.stop - s.start for s in places), *(s.stop - s.start for s in taps))
+    return as_strided(x, shape, patch_strides(x, windows), writeable=False)
+
+
+def _span(x: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The part of `x` from start to stop along each spatial axis, padded with zeros where it leaves `x`."""
+    inside = [slice(max(start, 0), max(min(stop, size), 0)) for (start, stop), size in zip(spans, x.shape[3:], strict=True)]
+    if all((s.start, s.stop) == span for s, span in zip(inside, spans, strict=True)):
+        return x[:, :, :, *inside]
+    padded = np.zeros((*x.shape[:3], *(stop - start for start, stop in spans)), x.dtype)
+    if all(s.start < s.stop for s in inside):
+        destination = [slice(s.start - start, s.stop - start) for s, (start, _) in zip(inside, spans, strict=True)]
+        padded[:, :, :, *destination] = x[:, :, :, *inside]
+    return padded

@@ -1,0 +1,192 @@
+"""Sliding windows reduced, and the derivatives of such reductions: pooling.
+
+Windows run over every axis of the operand (with one tap along axes that are not pooled). A tap meets a strided view of the operand, so
+windows are reduced by combining as many views as they have taps, along one axis after another. Padding is never made: positions at which
+a tap would leave the operand are left out. A block of positions at a time keeps intermediate results in the caches.
+
+Maxima and minima have a *winner*: the first element of a window, in row-major order, that equals its extremum (NaN wins over numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from volta_fn.backends.numpy.contraction import working_dtype
+from volta_fn.backends.numpy.patches import Window, phases
+from volta_fn.backends.numpy.tiling import blocks
+from volta_fn.primitives.geometry import Ints, Padding, window_counts
+from volta_fn.primitives.reduction import highest, lowest
+
+__all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
+
+Part = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
+
+_BLOCK_ELEMENTS = 1 << 17  # of the operand, that one block of positions meets
+
+
+class Geometry(TypedDict):
+    """How windows lie on the operand, per axis."""
+
+    window_dimensions: Ints
+    window_strides: Ints
+    padding: Padding
+    base_dilation: Ints
+    window_dilation: Ints
+
+
+class _Block(NamedTuple):
+    """Some windows: where their results are, which part of the operand they meet, and how they lie on that part."""
+
+    places: Part
+    source: Part
+    taps: Ints
+    windows: tuple[Window, ...]
+
+
+def reduce_window(operand: np.ndarray, *, op: str, **geometry: Unpack[Geometry]) -> np.ndarray:
+    """The "sum", "max" or "min" of every window; of no element that is 0, the dtype's least or its greatest value."""
+    out = np.empty(_out_shape(operand, geometry), operand.dtype)
+    for block in _blocks(operand.shape, out.shape, geometry):
+        out[block.places] = _reduce(_values(operand, block), out[block.places].shape, block, op)
+    return out
+
+
+def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
+    """For every window the tangent of its winner, of the maximum ("ge") or minimum ("le"); 0 where a window meets no element."""
+    out = np.zeros(_out_shape(operand, geometry), tangents.dtype)
+    for block in _blocks(operand.shape, out.shape, geometry):
+        chosen, rates = out[block.places], tangents[block.source]
+        for places, source, wins in _winners(_values(operand, block), chosen.shape, block, select):
+            np.copyto(chosen[places], rates[source], where=wins)
+    return out
+
+
+def select_and_scatter_add(source: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
+    """An array like the operand that holds, at the winner of each window, the sum of what `source` has for the windows it wins."""
+    out = np.zeros(operand.shape, working_dtype(source.dtype))
+    for block in _blocks(operand.shape, source.shape, geometry):
+        sums, given = out[block.source], source[block.places]
+        for places, met, wins in _winners(_values(operand, block), given.shape, block, select):
+            sums[met] += np.where(wins, given[places], given.dtype.type(0))
+    return out.astype(source.dtype, copy=False)
+
+
+def _out_shape(operand: np.ndarray, geometry: Geometry) -> Ints:
+    return window_counts(
+        operand.shape,
+        geometry["window_dimensions"],
+        geometry["window_strides"],
+        geometry["padding"],
+        geometry["base_dilation"],
+        geometry["window_dilation"],
+    )
+
+
+def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
+    """What a block meets, in the dtype in which it is compared and summed."""
+    return operand[block.source].astype(working_dtype(operand.dtype), copy=False)
+
+
+def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
+    """All windows, a block at a time, and each phase of a dilated operand by itself."""
+    lows = [low for low, _ in geometry["padding"]]
+    whole = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
+    for phase in product(*map(phases, whole, geometry["base_dilation"], geometry["window_dimensions"], counts)):
+        taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
+        places = [range(size)[p.places] for size, p in zip(counts, phase, strict=True)]
+        windows = [p.window for p in phase]
+        for block in blocks([len(p) for p in places], _lengths(places, windows, taps)):
+            spans = [_span(*axis) for axis in zip(block, windows, taps, shape, strict=True)]
+            here = tuple([_as_slice(place[part]) for place, part in zip(places, block, strict=True)])
+            yield _Block((*here, ...), (*[s for s, _ in spans], ...), taps, tuple([w for _, w in spans]))
+
+
+def _lengths(places: Sequence[range], windows: Sequence[Window], taps: Ints) -> list[int]:
+    """How many positions a block has along each axis: outer axes are cut first, so that it stays contiguous."""
+    lengths = [max(len(p), 1) for p in places]
+
+    def reach() -> int:
+        return prod((n - 1) * w.stride + (k - 1) * w.dilation + 1 for n, w, k in zip(lengths, windows, taps, strict=True) if k)
+
+    for axis in range(len(lengths)):
+        while reach() > _BLOCK_ELEMENTS and lengths[axis] > 1:
+            lengths[axis] = -(-lengths[axis] // 2)
+    return lengths
+
+
+def _span(block: slice, window: Window, taps: int, size: int) -> tuple[slice, Window]:
+    """The part of an axis that a block of positions meets, and the window from the first of these positions over that part."""
+    start = max(block.start * window.stride - window.low, 0)
+    stop = min((block.stop - 1) * window.stride + (taps - 1) * window.dilation - window.low + 1, size)
+    return slice(start, max(start, stop)), window._replace(low=window.low - block.start * window.stride + start)
+
+
+def _as_slice(places: range) -> slice:
+    return slice(places.start, places.stop, places.step)
+
+
+def _meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, slice]:
+    """The positions, of `count`, at which a tap meets one of `size` elements, and those elements."""
+    offset = tap * window.dilation - window.low
+    first = max(-(offset // window.stride), 0)
+    last = min((size - 1 - offset) // window.stride, count - 1)
+    start = first * window.stride + offset
+    return slice(first, max(first, last + 1)), slice(start, start + max(last - first + 1, 0) * window.stride, window.stride)
+
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _identity(op: str, dtype: np.dtype) -> np.ndarray:
+    start = {"sum": lambda _: 0, "max": lowest, "min": highest}[op]
+    return np.asarray(start(dtype), dtype)
+
+
+def _reduce(x: np.ndarray, counts: Ints, block: _Block, op: str) -> np.ndarray:
+    """Windows reduced along one axis after another."""
+    for axis, (count, taps, window) in enumerate(zip(counts, block.taps, block.windows, strict=True)):
+        if (taps, window, count) != (1, Window(1, window.dilation, 0), x.shape[axis]):
+            x = _reduce_first(x.swapaxes(0, axis), count, taps, window, op).swapaxes(0, axis)
+    return x
+
+
+def _reduce_first(x: np.ndarray, count: int, taps: int, window: Window, op: str) -> np.ndarray:
+    """Windows reduced along the first axis."""
+    combine, start = _UFUNCS[op], _identity(op, x.dtype)
+    if count == 1:
+        _, met = _meeting(0, Window(window.dilation, 0, window.low), taps, len(x))
+        return combine.reduce(x[met], axis=0, keepdims=True, dtype=x.dtype, initial=start)
+    out = None
+    for tap in range(taps):
+        places, met = _meeting(tap, window, count, len(x))
+        if out is not None:
+            combine(out[places], x[met], out=out[places])
+        elif places == slice(0, count):
+            out = x[met].copy()
+        else:
+            out = np.full((count, *x.shape[1:]), start)
+            out[places] = x[met]
+    return np.full((count, *x.shape[1:]), start) if out is None else out
+
+
+def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str) -> Iterator[tuple[Part, Part, np.ndarray]]:
+    """For every tap, in row-major order: positions, the elements of `x` that it meets there, and which of these win."""
+    best = _reduce(x, counts, block, "max" if select == "ge" else "min")
+    undecided = np.ones(counts, bool)
+    has_nan = best.dtype.kind == "f" and bool(np.isnan(best).any())
+    for taps in product(*map(range, block.taps)):
+        met = [_meeting(*axis) for axis in zip(taps, block.windows, counts, x.shape, strict=True)]
+        places: Part = (*[m[0] for m in met], ...)
+        source: Part = (*[m[1] for m in met], ...)
+        values, extrema = x[source], best[places]
+        wins = values == extrema
+        if has_nan:
+            wins |= np.isnan(values) & np.isnan(extrema)
+        wins &= undecided[places]
+        undecided[places] ^= wins
+        yield places, source, wins

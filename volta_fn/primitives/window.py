@@ -1,0 +1,239 @@
+"""Sliding windows: `reduce_window` and the primitives behind it. Pooling is a window's sum or extremum.
+
+Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the tangent of its *winner*, the first
+element of the window that equals it; `select_and_gather_add` fetches that tangent and `select_and_scatter_add`, its transpose, sends a
+cotangent back to it. Both are linear in the array that they move and piecewise constant in the one that decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.arithmetic import add, max, min
+from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.geometry import (
+    Ints,
+    canonical_ints,
+    canonical_padding,
+    check_cut,
+    dilated,
+    padtype_to_pads,
+    window_counts,
+)
+from volta_fn.primitives.joining import pad
+from volta_fn.primitives.movement import broadcast, linear_primitive, moveaxis
+from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.slicing import slice
+
+
+def _counts(operand: ShapedArray | Linear, geometry: dict[str, Any]) -> Ints:
+    return window_counts(
+        operand.shape,
+        geometry["window_dimensions"],
+        geometry["window_strides"],
+        geometry["padding"],
+        geometry["base_dilation"],
+        geometry["window_dilation"],
+    )
+
+
+def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
+    """The same windows over operands with one more axis, in front."""
+    return {name: (((0, 0) if name == "padding" else 1), *value) for name, value in geometry.items()}
+
+
+def _in_front(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
+    return [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+
+
+# windows reduced
+
+
+def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
+    def abstract(operand: ShapedArray, **geometry: Any) -> ShapedArray:
+        if operand.dtype not in allowed:
+            raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+        return operand.update(shape=_counts(operand, geometry))
+
+    return abstract
+
+
+def _batch_of(primitive: Primitive) -> Callable[..., tuple[Array, int]]:
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **geometry: Any) -> tuple[Array, int]:
+        return bind(primitive, *_in_front(axis, args, dims), **_with_leading_axis(geometry)), 0
+
+    return batch
+
+
+def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
+    """An element gets the cotangents of all windows that it is in: windows over the dilated cotangent, strides and dilation exchanged."""
+    taps, strides, bases = geometry["window_dimensions"], geometry["window_strides"], geometry["base_dilation"]
+    pads = []
+    for size, count, k, stride, (low, _), base, dilation in zip(
+        operand.shape, ct.shape, taps, strides, geometry["padding"], bases, geometry["window_dilation"], strict=True
+    ):
+        reach = dilated(k, dilation)
+        before = reach - 1 - low
+        pads.append((before, dilated(size, base) - 1 + reach - dilated(count, stride) - before))
+    swapped = {"window_strides": bases, "base_dilation": strides, "padding": tuple(pads)}
+    return [bind(reduce_window_sum_p, ct, **{**geometry, **swapped})]
+
+
+reduce_window_sum_p = linear_primitive(
+    "reduce_window_sum",
+    _abstract("reduce_window_sum", dtypes.NUMBERS),
+    None,
+    lambda *_, **__: None,
+    _sum_transpose,
+    views=False,
+)
+reduce_window_sum_p.batch = _batch_of(reduce_window_sum_p)
+
+
+def _extremum(name: str, winner: str) -> Primitive:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **geometry: Any) -> tuple[Array, Any]:
+        (operand,), (tangent,) = primals, tangents
+        out = bind(primitive, operand, **geometry)
+        if type(tangent) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, bind(select_and_gather_add_p, tangent, operand, select=winner, **geometry)
+
+    primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp)
+    primitive.batch = _batch_of(primitive)
+    return primitive
+
+
+reduce_window_max_p = _extremum("reduce_window_max", "ge")
+reduce_window_min_p = _extremum("reduce_window_min", "le")
+
+
+# tangents to and from the winners
+
+
+def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_shape: Callable[[ShapedArray, Ints], Ints]) -> Primitive:
+    """A primitive that is linear in its first operand, what it moves, and constant in its second, which decides."""
+
+    def abstract(moved: ShapedArray, operand: ShapedArray, *, select: str, **geometry: Any) -> ShapedArray:
+        counts = _counts(operand, geometry)
+        expected = moved_shape(operand, counts)
+        if moved.shape != expected:
+            raise ShapeError(
+                f"{name}: for an operand of shape {operand.shape} the first argument must have shape {expected}, got {moved.shape}"
+            )
+        return ShapedArray(result_shape(operand, counts), moved.dtype)
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        if type(tangents[0]) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, bind(primitive, tangents[0], primals[1], **params)
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, select: str, **geometry: Any) -> tuple[Array, int]:
+        return bind(primitive, *_in_front(axis, args, dims), select=select, **_with_leading_axis(geometry)), 0
+
+    primitive = Primitive(name, abstract, jvp=jvp, batch=batch)
+    return primitive
+
+
+select_and_gather_add_p = _moves("select_and_gather_add", lambda operand, counts: operand.shape, lambda operand, counts: counts)
+select_and_scatter_add_p = _moves("select_and_scatter_add", lambda operand, counts: counts, lambda operand, counts: operand.shape)
+select_and_gather_add_p.transpose = lambda ct, moved, operand, **params: [bind(select_and_scatter_add_p, ct, operand, **params), None]
+select_and_scatter_add_p.transpose = lambda ct, moved, operand, **params: [bind(select_and_gather_add_p, ct, operand, **params), None]
+
+
+# the user's function
+
+
+def reduce_window(
+    operand: Any,
+    init_value: Any,
+    computation: Callable[[Any, Any], Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Array:
+    """Reduce every window of `operand` with `computation`, a function of two arrays that treats elements alike, from `init_value`.
+
+    Windows of `window_dimensions` elements, `window_dilation` apart, lie every `window_strides` elements (None: 1) over the operand, whose
+    elements `base_dilation` sets apart and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension.
+    Holes and padding hold `init_value`. `lax.add` from 0, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation
+    combines slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the
+    window that equals it.
+
+    Raises `ShapeError` for a geometry that does not fit the operand, `DTypeError` if `init_value` is of another dtype.
+
+    >>> import volta_fn as vf
+    >>> x = vf.numpy.array([3.0, 1.0, 4.0, 1.0])
+    >>> vf.lax.reduce_window(x, -vf.numpy.inf, vf.lax.max, (2,), (2,))
+    Array([3., 4.], dtype=float32)
+    """
+    value = as_value(operand)
+    init = _initial(init_value, value)
+    taps = canonical_ints(window_dimensions, value.ndim, "reduce_window: window_dimensions")
+    strides = canonical_ints(window_strides, value.ndim, "reduce_window: window_strides")
+    bases = canonical_ints(base_dilation, value.ndim, "reduce_window: base_dilation")
+    dilations = canonical_ints(window_dilation, value.ndim, "reduce_window: window_dilation")
+    sizes, reach = [list(map(dilated, ns, by)) for ns, by in ((value.shape, bases), (taps, dilations))]
+    pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
+    check_cut("reduce_window", value.shape, pads, bases)
+    geometry = {
+        "window_dimensions": taps,
+        "window_strides": strides,
+        "padding": pads,
+        "base_dilation": bases,
+        "window_dilation": dilations,
+    }
+    if computation is add and value.dtype in dtypes.NUMBERS and _is(init, 0):
+        return bind(reduce_window_sum_p, value, **geometry)
+    for combine, primitive, identity in ((max, reduce_window_max_p, lowest), (min, reduce_window_min_p, highest)):
+        if computation is combine:
+            out = bind(primitive, value, **geometry)
+            return out if _is(init, identity(value.dtype)) else combine(out, init)
+    return _folded(value, init, computation, geometry)
+
+
+def _initial(init_value: Any, operand: Array) -> Array:
+    init = as_value(init_value)
+    if init.shape:
+        raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
+    if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
+        init = convert_element_type(init, operand.dtype)
+    if init.dtype != operand.dtype:
+        raise DTypeError(
+            f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "
+            f"as in numpy.asarray(value, '{operand.dtype.name}')"
+        )
+    return init
+
+
+def _is(init: Array, value: Any) -> bool:
+    """Whether `init` is known to be `value`."""
+    return isinstance(init, ConcreteArray) and bool(np.asarray(init) == np.asarray(value, init.dtype))
+
+
+def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any], geometry: dict[str, Any]) -> Array:
+    """All windows at once, an element of each at a time: strided slices of the padded operand, combined in row-major order."""
+    counts = _counts(operand.aval, geometry)
+    strides, dilations = geometry["window_strides"], geometry["window_dilation"]
+    config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
+    padded = pad(operand, init, config)
+    out = broadcast(init, counts)
+    if 0 in counts:
+        return out
+    for taps in itertools.product(*map(range, geometry["window_dimensions"])):
+        starts = [k * d for k, d in zip(taps, dilations, strict=True)]
+        limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, strides, strict=True)]
+        out = computation(out, slice(padded, starts, limits, strides))
+    return out
