@@ -6,6 +6,7 @@
 Array(20., dtype=float32)
 """
 
+from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import lax as lax
@@ -24,6 +25,7 @@ from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
 from volta_fn.primitives import array_updates as _array_updates  # noqa: F401  # attaches x[…] and x.at
 from volta_fn.primitives import operators as _operators  # noqa: F401  # attaches the operators
+from volta_fn.primitives.callbacks import pure_callback as pure_callback
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit
 from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond
 from volta_fn.transforms import scan_rules as _scan_rules  # noqa: F401  # completes scan

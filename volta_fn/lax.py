@@ -16,6 +16,8 @@ from volta_fn.primitives.arithmetic import rem as rem
 from volta_fn.primitives.arithmetic import round as round
 from volta_fn.primitives.arithmetic import sign as sign
 from volta_fn.primitives.arithmetic import sub as sub
+from volta_fn.primitives.barriers import optimization_barrier as optimization_barrier
+from volta_fn.primitives.barriers import stop_gradient as stop_gradient
 from volta_fn.primitives.cast import bitcast_convert_type as bitcast_convert_type
 from volta_fn.primitives.cast import convert_element_type as convert_element_type
 from volta_fn.primitives.comparison import bitwise_and as bitwise_and

@@ -167,7 +167,7 @@ def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
 def _without_inputs(known: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
     """The part of the known program that gives these outputs, which are the same in every step."""
     jaxpr = known.jaxpr
-    eqns = [e for e in jaxpr.eqns if not any(v in varying for v in e.outvars)]
+    eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
     return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known.consts))
 
 

@@ -37,7 +37,7 @@ class _Writer:
 
     def __init__(self, make_kernel: KernelMaker) -> None:
         self.make_kernel = make_kernel
-        self.globals: dict[str, Any] = {"ndarray": np.ndarray, "asarray": np.asarray}
+        self.globals: dict[str, Any] = {"__name__": "volta_fn.plan", "ndarray": np.ndarray, "asarray": np.asarray}
         self.kernels: dict[int, str] = {}
 
     def name(self, prefix: str, value: Any) -> str:

@@ -1,0 +1,205 @@
+"""Calls back into Python from a running program: `pure_callback` for values, `debug_callback` for effects such as printing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, CallbackError, GradientError
+from volta_fn.primitives.control_flow.scan import scan
+from volta_fn.primitives.movement import broadcast, moveaxis
+
+Avals = tuple[ShapedArray, ...]
+VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all", "legacy_vectorized")
+
+
+def _call(callback: Callable[..., Any], args: Sequence[Any], name: str) -> Any:
+    try:
+        return callback(*args)
+    except Exception as error:
+        raise CallbackError(f"{name} raised {type(error).__name__}: {error}") from error
+
+
+# pure_callback
+
+
+class HostFunction:
+    """A user's function on flat lists of NumPy arrays."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, out_tree: Any) -> None:
+        self.function = function
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.name = f"the callback {getattr(function, '__name__', function)!s}"
+
+    def __call__(self, *leaves: np.ndarray) -> list[np.ndarray]:
+        args, kwargs = tree.unflatten(self.in_tree, [from_host(x) for x in leaves])
+        result = _call(functools.partial(self.function, **kwargs), args, self.name)
+        outs, structure = tree.flatten(result)
+        if structure != self.out_tree:
+            raise CallbackError(f"{self.name} was to return a result of structure {self.out_tree}, but returned {structure}")
+        return [np.asarray(o) for o in outs]
+
+
+def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> tuple[np.ndarray, ...]:
+    outs = callback(*operands)
+    for out, aval in zip(outs, result_avals, strict=True):
+        if out.shape != aval.shape or out.dtype != aval.dtype:
+            raise CallbackError(
+                f"{callback.name} was to return an array of shape {aval.shape} and dtype {aval.dtype.name}, "
+                f"but returned shape {out.shape} and dtype {out.dtype.name}"
+            )
+    return tuple([np.array(o) for o in outs])
+
+
+def _abstract(*avals: ShapedArray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> Avals:
+    return result_avals
+
+
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
+    if any(type(t) is not Zero for t in tangents):
+        raise GradientError(
+            f"{params['callback'].name} is a pure_callback, whose derivative is unknown. "
+            "Give the function around it a custom_jvp or custom_vjp, or put stop_gradient on its arguments."
+        )
+    outs = bind(pure_callback_p, *primals, **params)
+    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+
+
+def _batch(
+    axis: AxisData,
+    args: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    callback: HostFunction,
+    result_avals: Avals,
+    vmap_method: str | None,
+) -> tuple[Sequence[Array], list[int]]:
+    if vmap_method is None:
+        raise ArgumentError(f"{callback.name} is called under vmap: say how with pure_callback(..., vmap_method=…), one of {VMAP_METHODS}")
+    settings: dict[str, Any] = {"callback": callback, "vmap_method": vmap_method}
+    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    stacked = [d is not None for d in dims]
+    if vmap_method == "sequential":
+        outs = _one_by_one(front, stacked, axis.size, result_avals, settings)
+    else:
+        fill = axis.size if vmap_method == "broadcast_all" else 1
+        whole = [
+            a if s else (broadcast(a, (fill,)) if vmap_method != "legacy_vectorized" else a) for a, s in zip(front, stacked, strict=True)
+        ]
+        wide = tuple([a.update(shape=(axis.size, *a.shape)) for a in result_avals])
+        outs = bind(pure_callback_p, *whole, result_avals=wide, **settings)
+    return outs, [0] * len(outs)
+
+
+def _one_by_one(
+    args: Sequence[Array], stacked: Sequence[bool], size: int, result_avals: Avals, settings: dict[str, Any]
+) -> Sequence[Array]:
+    rows = [a for a, s in zip(args, stacked, strict=True) if s]
+
+    def one(row: Any) -> Any:
+        given = iter(row)
+        operands = [next(given) if s else a for a, s in zip(args, stacked, strict=True)]
+        return bind(pure_callback_p, *operands, result_avals=result_avals, **settings)
+
+    return scan(lambda carry, row: (carry, one(row)), None, tuple(rows))[1]
+
+
+pure_callback_p = Primitive("pure_callback", _abstract, evaluate=_evaluate, jvp=_jvp, batch=_batch, multiple_results=True)
+
+
+def pure_callback(
+    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: None = None, vmap_method: str | None = None, **kwargs: Any
+) -> Any:
+    """Call a Python function of arrays from a program; it must be pure: it may run any number of times, or never if unused.
+
+    Args:
+        callback: called with arrays in the structure of `args` and `kwargs`.
+        result_shape_dtypes: a pytree of objects with `shape` and `dtype`, which the result must match.
+        vmap_method: what `vmap` does: "sequential" calls once per example, "expand_dims" once with unmapped arguments given a leading
+            dimension of 1, "broadcast_all" once with all arguments stacked.
+
+    Raises:
+        CallbackError: the function raised, or its result does not match.
+        GradientError: it is differentiated.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> vf.jit(lambda x: vf.pure_callback(lambda v: np.sort(v), x, x))(vf.numpy.array([3, 1, 2]))
+    Array([1, 2, 3], dtype=int32)
+    """
+    if vmap_method is not None and vmap_method not in VMAP_METHODS:
+        raise ArgumentError(f"vmap_method must be one of {VMAP_METHODS}, got {vmap_method!r}")
+    leaves, in_tree = tree.flatten((args, kwargs))
+    wanted, out_tree = tree.flatten(result_shape_dtypes)
+    avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in wanted])
+    host = HostFunction(callback, in_tree, out_tree)
+    outs = bind(pure_callback_p, *[as_value(x) for x in leaves], callback=host, result_avals=avals, vmap_method=vmap_method)
+    return tree.unflatten(out_tree, outs)
+
+
+# debug_callback
+
+
+def _debug_evaluate(*operands: np.ndarray, callback: Callable[..., Any]) -> tuple[()]:
+    callback(*operands)
+    return ()
+
+
+def _debug_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, callback: Callable[..., Any]) -> tuple[tuple[()], tuple[()]]:
+    bind(debug_callback_p, *primals, callback=callback)
+    return (), ()
+
+
+class _PerExample:
+    """Calls a callback once for each example of operands stacked along their first dimension."""
+
+    def __init__(self, callback: Callable[..., Any], stacked: Sequence[bool], size: int) -> None:
+        self.callback = callback
+        self.stacked = stacked
+        self.size = size
+
+    def __call__(self, *operands: np.ndarray) -> None:
+        for i in range(self.size):
+            self.callback(*[x[i] if s else x for x, s in zip(operands, self.stacked, strict=True)])
+
+
+def _debug_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, callback: Callable[..., Any]
+) -> tuple[tuple[()], tuple[()]]:
+    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    bind(debug_callback_p, *front, callback=_PerExample(callback, [d is not None for d in dims], axis.size))
+    return (), ()
+
+
+debug_callback_p = Primitive(
+    "debug_callback",
+    lambda *avals, callback: (),
+    evaluate=_debug_evaluate,
+    jvp=_debug_jvp,
+    batch=_debug_batch,
+    multiple_results=True,
+    effectful=True,
+)
+
+
+def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Call a Python function with the values that `args` and `kwargs` have when the program runs; its result is ignored.
+
+    Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
+    the primal values.
+    """
+    leaves, in_tree = tree.flatten((args, kwargs))
+
+    def host(*values: np.ndarray) -> None:
+        given, named = tree.unflatten(in_tree, [from_host(np.asarray(v)) for v in values])
+        _call(functools.partial(callback, **named), given, f"the callback {getattr(callback, '__name__', callback)!s}")
+
+    bind(debug_callback_p, *[as_value(x) for x in leaves], callback=host)
