@@ -1,5 +1,6 @@
 """The primitives as functions, under the names that `jax.lax` gives them. Strict about dtypes; `volta_fn.numpy` promotes."""
 
+from volta_fn.primitives import linalg as linalg
 from volta_fn.primitives.arithmetic import abs as abs
 from volta_fn.primitives.arithmetic import add as add
 from volta_fn.primitives.arithmetic import ceil as ceil

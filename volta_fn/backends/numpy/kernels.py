@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, random_bits, sorting, windows
+from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, linalg, random_bits, sorting, windows
 from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to

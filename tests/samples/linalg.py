@@ -1,0 +1,111 @@
+"""Samples of the linear algebra primitives. Where factors are determined only up to signs, what they are made of is compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.samples.sample import Arg, Sample, positive_definite, well_conditioned
+from volta_fn import lax
+from volta_fn.dtypes import complex_dtype, real_dtype
+from volta_fn.primitives.linalg.matrices import adjoint, matmul
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def _adjoint(x: np.ndarray) -> np.ndarray:
+    return x.conj().swapaxes(-1, -2)
+
+
+def _triangular(flags: dict[str, bool]) -> Sample:
+    def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        op = np.tril(a) if flags.get("lower") else np.triu(a)
+        op = np.where(np.eye(a.shape[-1]), 1, op) if flags.get("unit_diagonal") else op
+        op = op.conj() if flags.get("conjugate_a") else op
+        op = op.swapaxes(-1, -2) if flags.get("transpose_a") else op
+        return np.linalg.solve(op, b) if flags.get("left_side") else _adjoint(np.linalg.solve(_adjoint(op), _adjoint(b)))
+
+    args = Arg((2, 3, 3), well_conditioned()), Arg((2, 3, 2) if flags.get("left_side") else (2, 2, 3))
+    label = " ".join(flags) or "plain"
+    function = lambda a, b: lax.linalg.triangular_solve(a, b, **flags)
+    return Sample("triangular_solve", function, args, reference, dtypes=DTYPES, linear=(1,), label=label)
+
+
+def _lu_product(x: np.ndarray) -> np.ndarray:
+    """L and U of a matrix that needs no exchange of rows."""
+    out = x.copy()
+    for i in range(min(x.shape)):
+        out[i + 1 :, i] /= out[i, i]
+        out[i + 1 :, i + 1 :] -= np.outer(out[i + 1 :, i], out[i, i + 1 :])
+    return out
+
+
+def _factors(*shape: int) -> Sample:
+    """Q and R, which the sign (phase) of the diagonal of R determines: NumPy and the kernel call the same LAPACK."""
+    full = shape[-2] < shape[-1]
+    return Sample(
+        "qr", lambda x: lax.linalg.qr(x, full_matrices=full), (Arg(shape, well_conditioned()),),
+        lambda x: tuple(np.linalg.qr(x, "complete" if full else "reduced")), dtypes=DTYPES, label="x".join(map(str, shape)),
+    )  # fmt: skip
+
+
+def _svd_parts(x):
+    """The singular values, and the product of the vectors, which does not depend on their phases."""
+    u, s, vt = lax.linalg.svd(x, full_matrices=False)
+    return s, matmul(u, vt)
+
+
+def _svd_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    return s, u @ vt
+
+
+def _eigh_parts(x):
+    """The eigenvalues, and the Hermitian matrix with the same eigenvectors and the eigenvalues 1, 2, …."""
+    v, w = lax.linalg.eigh(x)
+    return w, matmul(v * np.arange(1, x.shape[-1] + 1).astype(v.dtype), adjoint(v))
+
+
+def _eigh_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w, v = np.linalg.eigh(x)
+    return w, (v * np.arange(1, x.shape[-1] + 1)) @ _adjoint(v)
+
+
+SAMPLES = [
+    _triangular({}),
+    _triangular({"lower": True, "left_side": True, "transpose_a": True, "conjugate_a": True}),
+    _triangular({"left_side": True, "unit_diagonal": True}),
+    _triangular({"lower": True, "conjugate_a": True}),
+    Sample("cholesky", lambda x: lax.linalg.cholesky(x), (Arg((2, 3, 3), positive_definite()),), np.linalg.cholesky, dtypes=DTYPES),
+    Sample("cholesky", lambda x: lax.linalg.cholesky(x), (Arg((0, 0)),), lambda x: x, label="empty"),
+    Sample(
+        "lu", lambda x: lax.linalg.lu(x), (Arg((3, 3), well_conditioned()),),
+        lambda x: (_lu_product(x), np.arange(3), np.arange(3)), dtypes=DTYPES,
+        result_dtype=lambda dtype: (dtype, np.dtype(np.int32), np.dtype(np.int32)),
+    ),
+    Sample("lu", lambda x: lax.linalg.lu(x)[0], (Arg((4, 2), well_conditioned()),), _lu_product, label="tall"),
+    Sample("lu", lambda x: lax.linalg.lu(x)[0], (Arg((2, 4), well_conditioned()),), _lu_product, label="wide"),
+    _factors(2, 3, 3),
+    _factors(4, 2),
+    _factors(2, 4),
+    Sample(
+        "eigh", _eigh_parts, (Arg((2, 3, 3), positive_definite()),), _eigh_reference,
+        dtypes=DTYPES, result_dtype=lambda dtype: (real_dtype(dtype), dtype),
+    ),
+    *[
+        Sample(
+            "svd", _svd_parts, (Arg(shape, well_conditioned()),), _svd_reference,
+            dtypes=DTYPES, result_dtype=lambda dtype: (real_dtype(dtype), dtype), label="x".join(map(str, shape)),
+            derivative_tolerance=2e-8, why="singular values lie close, so higher derivatives, and the stencil's error, are large",
+        )
+        for shape in ((2, 3, 3), (4, 2), (2, 4))
+    ],
+    Sample(
+        "svd", lambda x: lax.linalg.svd(x, compute_uv=False), (Arg((3, 2), well_conditioned()),),
+        lambda x: np.linalg.svd(x, compute_uv=False), dtypes=DTYPES, result_dtype=real_dtype, label="values",
+    ),
+    Sample("svd", lambda x: lax.linalg.svd(x), (Arg((0, 2)),), lambda x: tuple(np.linalg.svd(x)), differentiable=(), label="empty"),
+    Sample(
+        "eig", lambda x: tuple(lax.linalg.eig(x, compute_left_eigenvectors=False)), (Arg((3, 3), well_conditioned()),), np.linalg.eig,
+        dtypes=DTYPES, result_dtype=complex_dtype,
+    ),
+]  # fmt: skip

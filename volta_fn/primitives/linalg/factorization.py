@@ -1,0 +1,184 @@
+"""The LU and QR factorisations, and the solution of linear systems by LU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import GradientError
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.gather import take_along_dim
+from volta_fn.primitives.joining import concatenate, pad
+from volta_fn.primitives.linalg.matrices import (
+    adjoint,
+    batch_in_front,
+    check_matrix,
+    matmul,
+    no_tangents,
+    only_diagonal,
+    real_part,
+    tril,
+    triu,
+)
+from volta_fn.primitives.linalg.triangular import triangular_solve
+from volta_fn.primitives.movement import broadcast_in_dim, broadcasted_iota
+from volta_fn.primitives.slicing import slice_in_dim
+from volta_fn.primitives.sorting import sort_key_val
+
+INT32 = np.dtype(np.int32)
+
+
+# lu
+
+
+def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]:
+    check_matrix("lu", x)
+    *batch, m, n = x.shape
+    return ShapedArray(x.shape, x.dtype), ShapedArray((*batch, min(m, n)), INT32), ShapedArray((*batch, m), INT32)
+
+
+def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
+    """With P dA = dL U + L dU and F = L⁻¹ P dA U⁻¹: dL = L tril(F, -1) and dU = triu(F) U (de Hoog et al., 2011).
+
+    Rectangular matrices are treated as part of square ones, continued by the identity.
+    """
+    outs = bind(lu_p, *primals)
+    if type(tangents[0]) is Zero:
+        return no_tangents(outs)
+    packed, pivots, permutation = outs
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    lower = _continued(tril(slice_in_dim(packed, 0, k, 1, -1), -1), 0, m - k)
+    upper = _continued(triu(slice_in_dim(packed, 0, k, 1, -2)), n - k, 0)
+    inner = triangular_solve(lower, _permuted(tangents[0], permutation), left_side=True, lower=True, unit_diagonal=True)
+    inner = triangular_solve(upper, inner)
+    unit = lower + _identity(m, 0, m, packed.dtype)
+    rate = matmul(unit, tril(inner, -1)) + matmul(triu(inner), upper)
+    return outs, [rate, Zero(pivots.aval.at_least_vspace()), Zero(permutation.aval.at_least_vspace())]
+
+
+def _continued(x: Array, rows: int, columns: int) -> Array:
+    """A rectangular triangular factor made square: by columns of zeros, or by rows of the identity."""
+    if not rows and not columns:
+        return x
+    config = [(0, 0, 0)] * (x.ndim - 2) + [(0, rows, 0), (0, columns, 0)]
+    whole = pad(x, np.zeros((), x.dtype), config)
+    return whole + _identity(whole.shape[-1], whole.shape[-1] - rows, whole.shape[-1], x.dtype) if rows else whole
+
+
+def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
+    """Ones on the diagonal from `start` up to `stop`."""
+    return as_value(np.diag(np.isin(np.arange(size), np.arange(start, stop)).astype(dtype)))
+
+
+def _permuted(x: Array, permutation: Array) -> Array:
+    """The rows of each matrix in the order of its permutation."""
+    return take_along_dim(x, broadcast_in_dim(permutation, x.shape, range(x.ndim - 1)), x.ndim - 2)
+
+
+lu_p = Primitive("lu", _lu_abstract, jvp=_lu_jvp, multiple_results=True)
+lu_p.batch = batch_in_front(lu_p)
+
+
+def lu(x: Any) -> tuple[Array, Array, Array]:
+    """The LU factorisation with partial pivoting of matrices (*batch, m, n): ``x[permutation] = L U``.
+
+    Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged rows i and pivots[i]) and the
+    int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[0]
+    Array([[4.  , 2.  ],
+           [0.25, 1.5 ]], dtype=float32)
+    """
+    packed, pivots, permutation = bind(lu_p, as_value(x))
+    return packed, pivots, permutation
+
+
+def lu_solve(packed: Array, permutation: Array, b: Array, trans: int = 0) -> Array:
+    """X with op(A) X = b (*batch, n, k), given `lu` of A; op does nothing, transposes (`trans` 1) or takes the adjoint (`trans` 2)."""
+    if trans == 0:
+        x = triangular_solve(packed, _permuted(b, permutation), left_side=True, lower=True, unit_diagonal=True)
+        return triangular_solve(packed, x, left_side=True)
+    flags = {"left_side": True, "transpose_a": True, "conjugate_a": trans == 2}
+    x = triangular_solve(packed, b, **flags)
+    x = triangular_solve(packed, x, lower=True, unit_diagonal=True, **flags)
+    _, inverse = sort_key_val(permutation, broadcasted_iota(INT32, permutation.shape, permutation.ndim - 1))
+    return _permuted(x, inverse)
+
+
+def linear_solve(a: Array, b: Array) -> Array:
+    """X with A X = b, for square matrices (*batch, n, n) and right-hand sides (*batch, n, k)."""
+    packed, _, permutation = lu(a)
+    return lu_solve(packed, permutation, b)
+
+
+# qr
+
+
+def _qr_abstract(x: ShapedArray, *, full_matrices: bool) -> tuple[ShapedArray, ShapedArray]:
+    check_matrix("qr", x)
+    *batch, m, n = x.shape
+    k = m if full_matrices else min(m, n)
+    return ShapedArray((*batch, m, k), x.dtype), ShapedArray((*batch, k, n), x.dtype)
+
+
+def _qr_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool) -> tuple[Sequence[Array], list[Any]]:
+    """The derivative of a wide matrix is that of its square part, which alone makes Q; the rest of R is Qᴴ times the rest."""
+    (x,), (rate,) = primals, tangents
+    q, r = outs = bind(qr_p, x, full_matrices=full_matrices)
+    if type(rate) is Zero:
+        return no_tangents(outs)
+    m, n = x.shape[-2:]
+    if full_matrices and m > n:
+        raise GradientError(
+            f"qr with full_matrices=True has no derivative for tall matrices (shape {x.shape}): the last columns of Q are arbitrary; "
+            "use full_matrices=False (mode='reduced')"
+        )
+    if m >= n:
+        return outs, list(_tall_qr_rates(q, r, rate))
+    q_rate, r_rate = _tall_qr_rates(q, slice_in_dim(r, 0, m, 1, -1), slice_in_dim(rate, 0, m, 1, -1))
+    rest, rest_rate = (slice_in_dim(v, m, n, 1, -1) for v in (x, rate))
+    beyond = matmul(adjoint(q_rate), rest) + matmul(adjoint(q), rest_rate)
+    return outs, [q_rate, concatenate([r_rate, beyond], r.ndim - 1)]
+
+
+def _tall_qr_rates(q: Array, r: Array, rate: Array) -> tuple[Array, Array]:
+    """With C = Qᴴ dX R⁻¹ and its skew-Hermitian part D that agrees with C below the diagonal: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
+
+    (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary diagonal of C, for R keeps a real one.)
+    """
+    solved = triangular_solve(r, rate)
+    inner = matmul(adjoint(q), solved)
+    below = tril(inner, -1)
+    skew = below - adjoint(below)
+    if inner.dtype in dtypes.COMPLEX:
+        diagonal = only_diagonal(inner)
+        skew = skew + (diagonal - to_dtype(real_part(diagonal), inner.dtype))
+    upper = inner - skew
+    return solved - matmul(q, upper), matmul(upper, r)
+
+
+qr_p = Primitive("qr", _qr_abstract, jvp=_qr_jvp, multiple_results=True)
+qr_p.batch = batch_in_front(qr_p)
+
+
+def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
+    """Q with orthonormal columns and upper triangular R with Q R = x, of matrices (*batch, m, n).
+
+    Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not determine.
+
+    >>> import volta_fn as vf
+    >>> q, r = vf.lax.linalg.qr(vf.numpy.ones((3, 2)), full_matrices=False)
+    >>> q.shape, r.shape
+    ((3, 2), (2, 2))
+    """
+    q, r = bind(qr_p, as_value(x), full_matrices=bool(full_matrices))
+    return q, r

@@ -1,0 +1,118 @@
+"""What the linear algebra primitives and their derivatives are written with: parts, transposes and products of stacks of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives import complex_parts
+from volta_fn.primitives.comparison import ge
+from volta_fn.primitives.contraction import batch_matmul
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.movement import broadcasted_iota, moveaxis, transpose
+from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.selection import select
+
+#: The dtypes that linear algebra computes in.
+LINALG = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.complex64, np.complex128))
+
+
+def check_matrix(name: str, x: ShapedArray, square: bool = False) -> None:
+    """Raise unless `x` is a stack of (square) matrices of a dtype that linear algebra computes in."""
+    if x.dtype not in LINALG:
+        raise DTypeError(f"{name} computes in float32, float64, complex64 and complex128, got {x}; convert with lax.convert_element_type")
+    if x.ndim < 2:
+        raise ShapeError(f"{name} needs matrices, of two dimensions or more, got shape {x.shape}")
+    if square and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{name} needs square matrices (last two dimensions equal), got shape {x.shape}")
+
+
+def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
+    """The batching rule of a primitive of one stack of matrices and several results: the new dimension joins the stack."""
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+        outs = bind(primitive, moveaxis(args[0], dims[0] or 0, 0), **params)
+        return (outs, [0] * len(outs)) if primitive.multiple_results else (outs, 0)
+
+    return batch
+
+
+def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
+    """Results none of which has a tangent."""
+    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """The products of two equally long stacks of matrices."""
+    return batch_matmul(a, b)
+
+
+def swap(x: Array) -> Array:
+    """Each matrix transposed."""
+    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def adjoint(x: Array) -> Array:
+    """Each matrix transposed and conjugated."""
+    return complex_parts.conj(swap(x))
+
+
+def real_part(x: Array) -> Array:
+    """The real part; a real array is itself."""
+    return complex_parts.real(x) if x.dtype in dtypes.COMPLEX else x
+
+
+def _offsets(x: Array) -> tuple[Array, Array]:
+    """For every element of a matrix, its row and its column."""
+    shape = x.shape[-2:]
+    return broadcasted_iota(np.int32, shape, 0), broadcasted_iota(np.int32, shape, 1)
+
+
+def tril(x: Array, k: int = 0) -> Array:
+    """Each matrix with zeros above its k-th diagonal."""
+    rows, columns = _offsets(x)
+    return select(ge(rows + k, columns), x, as_value(np.zeros((), x.dtype)))
+
+
+def triu(x: Array, k: int = 0) -> Array:
+    """Each matrix with zeros below its k-th diagonal."""
+    rows, columns = _offsets(x)
+    return select(ge(columns, rows + k), x, as_value(np.zeros((), x.dtype)))
+
+
+def only_diagonal(x: Array) -> Array:
+    """Each matrix with zeros off its diagonal."""
+    rows, columns = _offsets(x)
+    return select(rows == columns, x, as_value(np.zeros((), x.dtype)))
+
+
+def diagonal(x: Array) -> Array:
+    """The diagonal of each square matrix."""
+    return reduce_sum(only_diagonal(x), (x.ndim - 1,))
+
+
+def hermitian_of(x: Array, lower: bool = True) -> Array:
+    """The Hermitian matrix that has the given triangle of `x`, and the real part of its diagonal."""
+    part = tril(x, -1) if lower else triu(x, 1)
+    return part + adjoint(part) + to_dtype(real_part(only_diagonal(x)), x.dtype)
+
+
+def eye_like(x: Array) -> Array:
+    """Ones on the diagonal, zeros elsewhere: one matrix of the shape and dtype of those in `x`."""
+    rows, columns = _offsets(x)
+    return to_dtype(rows == columns, x.dtype)
+
+
+def safe_inverse(x: Array) -> Array:
+    """1 / x, and zero where x is zero."""
+    zero, one = (as_value(np.asarray(v, x.dtype)) for v in (0, 1))
+    vanishes = x == zero
+    return select(vanishes, zero, one / select(vanishes, one, x))

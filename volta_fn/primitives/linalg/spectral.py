@@ -1,0 +1,219 @@
+"""Eigenvalues, eigenvectors and the singular value decomposition.
+
+Vectors of equal eigenvalues (singular values) are determined only up to a rotation, so their derivatives do not exist; here the
+undetermined part is taken as zero, which is right for every function that does not depend on the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import GradientError
+from volta_fn.primitives import complex_parts
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.exponential import sqrt
+from volta_fn.primitives.linalg.factorization import linear_solve
+from volta_fn.primitives.linalg.matrices import (
+    adjoint,
+    batch_in_front,
+    check_matrix,
+    diagonal,
+    eye_like,
+    hermitian_of,
+    matmul,
+    no_tangents,
+    only_diagonal,
+    real_part,
+    safe_inverse,
+)
+from volta_fn.primitives.linalg.triangular import symmetrized
+from volta_fn.primitives.movement import broadcast_to, broadcasted_iota, expand_dims
+from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.selection import select
+from volta_fn.primitives.sorting import argmax
+
+
+def _row(values: Array) -> Array:
+    """Values per column of a matrix, to multiply its columns."""
+    return expand_dims(values, (values.ndim - 1,))
+
+
+def _column(values: Array) -> Array:
+    """Values per row of a matrix, to multiply its rows."""
+    return expand_dims(values, (values.ndim,))
+
+
+# eigh
+
+
+def _eigh_abstract(x: ShapedArray, *, lower: bool, sort_eigenvalues: bool) -> tuple[ShapedArray, ShapedArray]:
+    check_matrix("eigh", x, square=True)
+    return ShapedArray(x.shape, x.dtype), ShapedArray(x.shape[:-1], dtypes.real_dtype(x.dtype))
+
+
+def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
+    """With C = Vᴴ dA V: dw = diag(C), and dV = V (C ∘ 1/(w_j - w_i)) off the diagonal."""
+    v, w = outs = bind(eigh_p, *primals, **params)
+    if type(tangents[0]) is Zero:
+        return no_tangents(outs)
+    inner = matmul(adjoint(v), matmul(hermitian_of(tangents[0], params["lower"]), v))
+    gaps = to_dtype(safe_inverse(_row(w) - _column(w)), v.dtype)
+    return outs, [matmul(v, inner * gaps), real_part(diagonal(inner))]
+
+
+eigh_p = Primitive("eigh", _eigh_abstract, jvp=_eigh_jvp, multiple_results=True)
+eigh_p.batch = batch_in_front(eigh_p)
+
+
+def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
+    """Eigenvectors, as columns, and ascending real eigenvalues of Hermitian matrices (*batch, n, n).
+
+    With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle that `lower` says is read. NaN
+    where LAPACK does not converge.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.eigh(vf.numpy.array([[2.0, 0.0], [0.0, 1.0]]))[1]
+    Array([1., 2.], dtype=float32)
+    """
+    value = as_value(x)
+    check_matrix("eigh", value.aval, square=True)
+    value = symmetrized(value) if symmetrize_input else value
+    v, w = bind(eigh_p, value, lower=bool(lower), sort_eigenvalues=bool(sort_eigenvalues))
+    return v, w
+
+
+# svd
+
+
+def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> tuple[ShapedArray, ...]:
+    check_matrix("svd", x)
+    *batch, m, n = x.shape
+    k = min(m, n)
+    s = ShapedArray((*batch, k), dtypes.real_dtype(x.dtype))
+    if not compute_uv:
+        return (s,)
+    rows, columns = (m, n) if full_matrices else (k, k)
+    return s, ShapedArray((*batch, m, rows), x.dtype), ShapedArray((*batch, columns, n), x.dtype)
+
+
+def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
+    """With C = Uᴴ dA V and F = 1/(s_j² - s_i²) off the diagonal: ds = Re diag(C), dU = U (F ∘ (C s + (C s)ᴴ)), dV = V (F ∘ (s C + (s C)ᴴ)).
+
+    Complex vectors also turn by their imaginary diagonal; those of non-square matrices leave the space that they span.
+    (Townsend, Differentiating the Singular Value Decomposition, 2016.)
+    """
+    (x,), (rate,) = primals, tangents
+    if type(rate) is Zero:
+        return no_tangents(bind(svd_p, x, full_matrices=full_matrices, compute_uv=compute_uv))
+    m, n = x.shape[-2:]
+    if compute_uv and full_matrices and m != n:
+        raise GradientError(
+            f"svd with full_matrices=True has no derivative for matrices that are not square (shape {x.shape}): "
+            "their further vectors are arbitrary; use full_matrices=False"
+        )
+    outs = s, u, vt = bind(svd_p, x, full_matrices=False, compute_uv=True)
+    v = adjoint(vt)
+    inner = matmul(adjoint(u), matmul(rate, v))
+    s_rate = real_part(diagonal(inner))
+    if not compute_uv:
+        return (s,), [s_rate]
+    row, column = (to_dtype(values, x.dtype) for values in (_row(s), _column(s)))
+    gaps = safe_inverse((row - column) * (row + column))
+    by_row, by_column = inner * row, inner * column
+    turn = only_diagonal(inner - adjoint(inner)) * (safe_inverse(row) * as_value(np.asarray(0.5, x.dtype)))
+    u_rate = matmul(u, gaps * (by_row + adjoint(by_row)) + turn)
+    v_rate = matmul(v, gaps * (by_column + adjoint(by_column)))
+    if m > n:
+        u_rate = u_rate + _leaving(u, matmul(rate, v)) * safe_inverse(row)
+    if n > m:
+        v_rate = v_rate + _leaving(v, matmul(adjoint(rate), u)) * safe_inverse(row)
+    return outs, [s_rate, u_rate, adjoint(v_rate)]
+
+
+def _leaving(basis: Array, change: Array) -> Array:
+    """The part of a change that is orthogonal to the columns of a basis."""
+    return change - matmul(basis, matmul(adjoint(basis), change))
+
+
+svd_p = Primitive("svd", _svd_abstract, jvp=_svd_jvp, multiple_results=True)
+svd_p.batch = batch_in_front(svd_p)
+
+
+def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """The singular value decomposition of matrices (*batch, m, n): (U, s, Vᴴ) with U diag(s) Vᴴ = x, or s if not `compute_uv`.
+
+    The singular values s descend. U and V are square if `full_matrices`, else they have min(m, n) columns. NaN where LAPACK does not
+    converge. Differentiable unless U or V have columns that x does not determine.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
+    Array([4., 3.], dtype=float32)
+    """
+    outs = bind(svd_p, as_value(x), full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
+    if not compute_uv:
+        return outs[0]
+    s, u, vt = outs
+    return u, s, vt
+
+
+# eig
+
+
+def _eig_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    check_matrix("eig", x, square=True)
+    dtype = dtypes.complex_dtype(x.dtype)
+    return ShapedArray(x.shape[:-1], dtype), ShapedArray(x.shape, dtype)
+
+
+def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
+    """With C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)), less what would change the vectors' length or phase."""
+    w, v = outs = bind(eig_p, *primals)
+    if type(tangents[0]) is Zero or not v.size:
+        return no_tangents(outs)
+    inner = linear_solve(v, matmul(to_dtype(tangents[0], v.dtype), v))
+    moved = matmul(v, inner * safe_inverse(_row(w) - _column(w)))
+    return outs, [diagonal(inner), moved - v * _drift(v, moved)]
+
+
+def _drift(v: Array, moved: Array) -> Array:
+    """The multiple of each eigenvector in its change that LAPACK's normalisation forbids: unit length, largest element real."""
+    rows = v.ndim - 2
+    overlap = complex_parts.conj(v) * moved
+    largest = _row(argmax(complex_parts.real(complex_parts.conj(v) * v), rows))
+    is_largest = broadcasted_iota(np.int32, v.shape, rows) == largest
+    ratio = select(is_largest, moved * safe_inverse(v), as_value(np.zeros((), v.dtype)))
+    longer = complex_parts.real(reduce_sum(overlap, (rows,)))
+    turned = complex_parts.imag(reduce_sum(ratio, (rows,)))
+    return _row(complex_parts.complex(longer, turned))
+
+
+eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)
+eig_p.batch = batch_in_front(eig_p)
+
+
+def eig(x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Array]:
+    """Complex eigenvalues of square matrices (*batch, n, n) and, as columns of unit length, their left and right eigenvectors.
+
+    The list holds the eigenvalues w and what is asked for of the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix
+    without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]
+    Array([0.+1.j, 0.-1.j], dtype=complex64)
+    """
+    w, v = bind(eig_p, as_value(x))
+    outs = [w]
+    if compute_left_eigenvectors:
+        left = adjoint(linear_solve(v, broadcast_to(eye_like(v), v.shape)))
+        size = complex_parts.real(complex_parts.conj(left) * left)
+        length = sqrt(reduce_sum(size, (v.ndim - 2,)))
+        outs.append(left / to_dtype(_row(length), v.dtype))
+    return [*outs, v] if compute_right_eigenvectors else outs
