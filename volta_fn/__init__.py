@@ -11,6 +11,7 @@ from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import lax as lax
 from volta_fn import numpy as numpy
+from volta_fn import random as random
 from volta_fn import tree as tree
 from volta_fn.core.array import Array as Array
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
@@ -30,6 +31,10 @@ from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # compl
 from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond
 from volta_fn.transforms import scan_rules as _scan_rules  # noqa: F401  # completes scan
 from volta_fn.transforms import while_rules as _while_rules  # noqa: F401  # completes while
+from volta_fn.transforms.checkpoint import checkpoint as checkpoint
+from volta_fn.transforms.checkpoint import checkpoint_name as checkpoint_name
+from volta_fn.transforms.checkpoint import checkpoint_policies as checkpoint_policies
+from volta_fn.transforms.checkpoint import remat as remat
 from volta_fn.transforms.custom_jvp import custom_jvp as custom_jvp
 from volta_fn.transforms.custom_vjp import custom_vjp as custom_vjp
 from volta_fn.transforms.grad import grad as grad

@@ -21,6 +21,17 @@ from volta_fn.primitives.barriers import optimization_barrier as optimization_ba
 from volta_fn.primitives.barriers import stop_gradient as stop_gradient
 from volta_fn.primitives.cast import bitcast_convert_type as bitcast_convert_type
 from volta_fn.primitives.cast import convert_element_type as convert_element_type
+from volta_fn.primitives.collective import all_gather as all_gather
+from volta_fn.primitives.collective import all_to_all as all_to_all
+from volta_fn.primitives.collective import axis_index as axis_index
+from volta_fn.primitives.collective import axis_size as axis_size
+from volta_fn.primitives.collective import pmax as pmax
+from volta_fn.primitives.collective import pmean as pmean
+from volta_fn.primitives.collective import pmin as pmin
+from volta_fn.primitives.collective import ppermute as ppermute
+from volta_fn.primitives.collective import pshuffle as pshuffle
+from volta_fn.primitives.collective import psum as psum
+from volta_fn.primitives.collective import psum_scatter as psum_scatter
 from volta_fn.primitives.comparison import bitwise_and as bitwise_and
 from volta_fn.primitives.comparison import bitwise_not as bitwise_not
 from volta_fn.primitives.comparison import bitwise_or as bitwise_or

@@ -20,7 +20,7 @@ def _stop_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array,
     return out, Zero(out.aval.at_least_vspace())
 
 
-stop_gradient_p = Primitive(
+stop_gradient_p: Primitive = Primitive(
     "stop_gradient",
     lambda operand: operand,
     evaluate=lambda operand: operand,

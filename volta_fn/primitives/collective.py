@@ -1,0 +1,317 @@
+"""Collectives: operations across the examples of a `vmap` with a name for its axis. They end where that axis is mapped.
+
+Each primitive's ``axis_names`` says which named axes it speaks of. A `vmap` over one of them turns the operation into one along the
+stacked dimension, after which the result is the same for every example of that axis, or belongs to it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core import axes as named_axes
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, GradientError, ShapeError
+from volta_fn.primitives.arithmetic import mul
+from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim
+from volta_fn.primitives.joining import concatenate
+from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis, reshape
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
+from volta_fn.primitives.slicing import index_in_dim
+
+Names = tuple[Any, ...]
+
+
+def _as_names(axis_name: Any) -> Names:
+    """The bound names that are meant; `ArgumentError` if one is not bound."""
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    for name in names:
+        named_axes.axis_size(name)
+    return names
+
+
+def axis_size(axis_name: Any) -> int:
+    """The number of examples along a named axis (the product, for several names)."""
+    size = 1
+    for name in _as_names(axis_name):
+        size *= named_axes.axis_size(name)
+    return size
+
+
+# Reductions over an axis.
+
+
+def _reduction(name: str, reduce: Callable[[Array, Sequence[int]], Array], repeat: Callable[[Array, int], Array]) -> Primitive:
+    """`repeat` gives the reduction of n equal examples."""
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names) -> tuple[Array, int | None]:
+        (value,), (dim,) = args, dims
+        if axis.name not in axis_names:
+            return bind(primitive, value, axis_names=axis_names), dim
+        reduced = repeat(value, axis.size) if dim is None else reduce(value, (dim,))
+        rest = tuple([n for n in axis_names if n != axis.name])
+        return (bind(primitive, reduced, axis_names=rest) if rest else reduced), None
+
+    primitive = Primitive(name, lambda operand, *, axis_names: operand, batch=batch)
+    return primitive
+
+
+def _times(value: Array, count: int) -> Array:
+    return mul(value, as_value(np.asarray(count, value.dtype)))
+
+
+psum_p = _reduction("psum", reduce_sum, _times)
+pmax_p = _reduction("pmax", reduce_max, lambda value, count: value)
+pmin_p = _reduction("pmin", reduce_min, lambda value, count: value)
+
+
+def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        (tangent,) = tangents
+        return out, Zero(out.aval.at_least_vspace()) if type(tangent) is Zero else bind(primitive, tangent, **params)
+
+    return jvp
+
+
+def _no_jvp(primitive: Primitive) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        if type(tangents[0]) is not Zero:
+            raise GradientError(f"{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
+        out = bind(primitive, *primals, **params)
+        return out, Zero(out.aval.at_least_vspace())
+
+    return jvp
+
+
+psum_p.jvp = _linear_jvp(psum_p)
+psum_p.transpose = lambda ct, operand, *, axis_names: [bind(psum_p, ct, axis_names=axis_names)]
+pmax_p.jvp = _no_jvp(pmax_p)
+pmin_p.jvp = _no_jvp(pmin_p)
+
+
+def psum(x: Any, axis_name: Any) -> Any:
+    """The sum of `x`, a pytree, over all examples of a named axis (or several); a Python number gives that many times itself.
+
+    Raises `ArgumentError` if the name is not bound by a surrounding `vmap`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x / vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
+    Array([0.25, 0.75], dtype=float32)
+    """
+    names = _as_names(axis_name)
+    return tree.map(
+        lambda leaf: leaf * axis_size(names) if isinstance(leaf, (int, float)) else bind(psum_p, as_value(leaf), axis_names=names), x
+    )
+
+
+def pmean(x: Any, axis_name: Any) -> Any:
+    """The mean of `x`, a pytree, over all examples of a named axis."""
+    size = axis_size(axis_name)
+    return tree.map(lambda total: total / size, psum(tree.map(as_value, x), axis_name))
+
+
+def pmax(x: Any, axis_name: Any) -> Any:
+    """The largest of `x`, a pytree, over all examples of a named axis. Not differentiable."""
+    names = _as_names(axis_name)
+    return tree.map(lambda leaf: bind(pmax_p, as_value(leaf), axis_names=names), x)
+
+
+def pmin(x: Any, axis_name: Any) -> Any:
+    """The smallest of `x`, a pytree, over all examples of a named axis. Not differentiable."""
+    names = _as_names(axis_name)
+    return tree.map(lambda leaf: bind(pmin_p, as_value(leaf), axis_names=names), x)
+
+
+# The example's own number.
+
+
+def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names) -> tuple[Array, int | None]:
+    if axis.name not in axis_names:
+        return bind(axis_index_p, axis_names=axis_names), None
+    return broadcasted_iota(np.int32, (axis.size,), 0), 0
+
+
+def _index_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis_names: Names) -> tuple[Array, Any]:
+    out = bind(axis_index_p, axis_names=axis_names)
+    return out, Zero(out.aval.at_least_vspace())
+
+
+axis_index_p = Primitive("axis_index", lambda *, axis_names: ShapedArray((), np.dtype(np.int32)), jvp=_index_jvp, batch=_index_batch)
+
+
+def axis_index(axis_name: Any) -> Array:
+    """The number of the example at hand along a named axis, as int32 (row-major over several names).
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x + vf.lax.axis_index("i"), axis_name="i")(vf.numpy.zeros(3))
+    Array([0., 1., 2.], dtype=float32)
+    """
+    index: Any = None
+    for name in _as_names(axis_name):
+        own = bind(axis_index_p, axis_names=(name,))
+        index = own if index is None else index * axis_size(name) + own
+    return index
+
+
+# Moving values between examples.
+
+
+def _gather_abstract(operand: ShapedArray, *, axis_names: Names, axis: int, size: int) -> ShapedArray:
+    return operand.update(shape=(*operand.shape[:axis], size, *operand.shape[axis:]))
+
+
+def _gather_batch(
+    mapped: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, axis: int, size: int
+) -> tuple[Array, int | None]:
+    (value,), (dim,) = args, dims
+    if mapped.name in axis_names:
+        return moveaxis(broadcast(value, (size,)), 0, axis) if dim is None else moveaxis(value, dim, axis), None
+    front = moveaxis(value, dim or 0, 0)
+    return bind(all_gather_p, front, axis_names=axis_names, axis=axis + 1, size=size), 0
+
+
+def _gather_transpose(ct: Array, operand: Linear, *, axis_names: Names, axis: int, size: int) -> list[Array]:
+    total = bind(psum_p, ct, axis_names=axis_names)
+    return [dynamic_index_in_dim(total, axis_index(axis_names), axis, keepdims=False)]
+
+
+all_gather_p = Primitive("all_gather", _gather_abstract, batch=_gather_batch, transpose=_gather_transpose)
+all_gather_p.jvp = _linear_jvp(all_gather_p)
+
+
+def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """The values of `x`, a pytree, of all examples of a named axis, stacked along a new dimension `axis` (or joined, if `tiled`).
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))
+    Array([2., 1.], dtype=float32)
+    """
+    names = _as_names(axis_name)
+    if len(names) != 1:
+        raise ArgumentError("all_gather takes one axis name; nest it for several")
+
+    def gather(leaf: Any) -> Array:
+        value = as_value(leaf)
+        place = canonical_axis(axis, value.ndim + (not tiled))
+        out = bind(all_gather_p, value, axis_names=names, axis=place, size=axis_size(names))
+        if not tiled:
+            return out
+        shape = value.shape
+        return reshape(out, (*shape[:place], shape[place] * axis_size(names), *shape[place + 1 :]))
+
+    return tree.map(gather, x)
+
+
+def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
+    """The sum of `x` over all examples of a named axis, of which each example keeps its own slice along `scatter_dimension`.
+
+    That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block.
+    """
+    size = axis_size(axis_name)
+
+    def scatter(leaf: Any) -> Array:
+        total = bind(psum_p, as_value(leaf), axis_names=_as_names(axis_name))
+        dim = canonical_axis(scatter_dimension, total.ndim)
+        if total.shape[dim] % size or (not tiled and total.shape[dim] != size):
+            raise ShapeError(f"psum_scatter: dimension {dim} of shape {total.shape} does not divide among {size} examples")
+        blocks = reshape(total, (*total.shape[:dim], size, *((-1,) if tiled and total.size else ()), *total.shape[dim + 1 :]))
+        return dynamic_index_in_dim(blocks, axis_index(axis_name), dim, keepdims=False)
+
+    return tree.map(scatter, x)
+
+
+Permutation = tuple[tuple[int, int], ...]
+
+
+def _permute_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, perm: Permutation
+) -> tuple[Array, int | None]:
+    (value,), (dim,) = args, dims
+    if axis.name not in axis_names:
+        return bind(ppermute_p, value, axis_names=axis_names, perm=perm), dim
+    front = broadcast(value, (axis.size,)) if dim is None else moveaxis(value, dim, 0)
+    source_of = {target: source for source, target in perm}
+    nothing = broadcast(as_value(np.zeros((), front.dtype)), (1, *front.shape[1:]))
+    rows = [index_in_dim(front, source_of[i], 0) if i in source_of else nothing for i in range(axis.size)]
+    return concatenate(rows, 0), 0
+
+
+def _permute_transpose(ct: Array, operand: Linear, *, axis_names: Names, perm: Permutation) -> list[Array]:
+    return [bind(ppermute_p, ct, axis_names=axis_names, perm=tuple([(target, source) for source, target in perm]))]
+
+
+ppermute_p = Primitive("ppermute", lambda operand, *, axis_names, perm: operand, batch=_permute_batch, transpose=_permute_transpose)
+ppermute_p.jvp = _linear_jvp(ppermute_p)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+    """Send `x`, a pytree, from example to example of a named axis, by (source, target) pairs; who gets nothing gets zeros.
+
+    Raises `ArgumentError` if a source or target occurs twice or does not exist.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(vf.numpy.array([1.0, 2.0]))
+    Array([2., 1.], dtype=float32)
+    """
+    names = _as_names(axis_name)
+    pairs = tuple([(int(source), int(target)) for source, target in perm])
+    for side in zip(*pairs, strict=True) if pairs else ():
+        if len(set(side)) != len(side) or not all(0 <= i < axis_size(names) for i in side):
+            raise ArgumentError(f"ppermute: {pairs} must name each of {axis_size(names)} examples at most once as source and as target")
+    return tree.map(lambda leaf: bind(ppermute_p, as_value(leaf), axis_names=names, perm=pairs), x)
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Permute `x`, a pytree, among the examples of a named axis: example i gets that of example ``perm[i]``."""
+    if sorted(perm) != list(range(axis_size(axis_name))):
+        raise ArgumentError(f"pshuffle: {tuple(perm)} does not permute {axis_size(axis_name)} examples")
+    return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])
+
+
+def _exchange_abstract(operand: ShapedArray, *, axis_names: Names, split_axis: int, concat_axis: int) -> ShapedArray:
+    shape = list(operand.shape)
+    size = shape.pop(split_axis)
+    shape.insert(concat_axis, size)
+    return operand.update(shape=tuple(shape))
+
+
+def _exchange_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, split_axis: int, concat_axis: int
+) -> tuple[Array, int]:
+    (value,), (dim,) = args, dims
+    front = broadcast(value, (axis.size,)) if dim is None else moveaxis(value, dim, 0)
+    if axis.name not in axis_names:
+        return bind(all_to_all_p, front, axis_names=axis_names, split_axis=split_axis + 1, concat_axis=concat_axis + 1), 0
+    # Example i's part j becomes example j's part i: the stacked dimension and the split one change roles.
+    parts_first = moveaxis(front, split_axis + 1, 0)
+    return moveaxis(parts_first, 1, concat_axis + 1), 0
+
+
+def _exchange_transpose(ct: Array, operand: Linear, *, axis_names: Names, split_axis: int, concat_axis: int) -> list[Array]:
+    return [bind(all_to_all_p, ct, axis_names=axis_names, split_axis=concat_axis, concat_axis=split_axis)]
+
+
+all_to_all_p = Primitive("all_to_all", _exchange_abstract, batch=_exchange_batch, transpose=_exchange_transpose)
+all_to_all_p.jvp = _linear_jvp(all_to_all_p)
+
+
+def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int) -> Any:
+    """Split `x`, a pytree, along `split_axis` (as long as the named axis), send part j to example j, and stack what arrives along
+    `concat_axis`."""
+    names = _as_names(axis_name)
+
+    def exchange(leaf: Any) -> Array:
+        value = as_value(leaf)
+        split, concat = canonical_axis(split_axis, value.ndim), canonical_axis(concat_axis, value.ndim)
+        if value.shape[split] != axis_size(names):
+            raise ShapeError(f"all_to_all: dimension {split} of shape {value.shape} must have the axis's size {axis_size(names)}")
+        return bind(all_to_all_p, value, axis_names=names, split_axis=split, concat_axis=concat)
+
+    return tree.map(exchange, x)
