@@ -14,10 +14,13 @@ from volta_fn import numpy as numpy
 from volta_fn import random as random
 from volta_fn import tree as tree
 from volta_fn.core.array import Array as Array
+from volta_fn.core.array import aval_of as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
 from volta_fn.core.check import check_jaxpr as check_jaxpr
 from volta_fn.core.device import Device as Device
+from volta_fn.core.device import default_backend as default_backend
 from volta_fn.core.device import default_device as default_device
+from volta_fn.core.device import device_count as device_count
 from volta_fn.core.device import devices as devices
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.transfer import block_until_ready as block_until_ready
@@ -35,6 +38,8 @@ from volta_fn.transforms.checkpoint import checkpoint as checkpoint
 from volta_fn.transforms.checkpoint import checkpoint_name as checkpoint_name
 from volta_fn.transforms.checkpoint import checkpoint_policies as checkpoint_policies
 from volta_fn.transforms.checkpoint import remat as remat
+from volta_fn.transforms.closures import closure_convert as closure_convert
+from volta_fn.transforms.closures import custom_gradient as custom_gradient
 from volta_fn.transforms.custom_jvp import custom_jvp as custom_jvp
 from volta_fn.transforms.custom_vjp import custom_vjp as custom_vjp
 from volta_fn.transforms.grad import grad as grad

@@ -85,6 +85,16 @@ def devices(platform: str | None = None) -> list[Device]:
         return list(_found[name])
 
 
+def device_count(platform: str | None = None) -> int:
+    """The number of devices of a platform (default: the default device's)."""
+    return len(devices(platform))
+
+
+def default_backend() -> str:
+    """The platform of the default device: "cpu", …"""
+    return current_default_device().platform
+
+
 def find_device(spec: str | Device) -> Device:
     """The device that "cpu", "cpu:0", … names; devices pass through."""
     if isinstance(spec, Device):
