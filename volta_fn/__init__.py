@@ -14,7 +14,7 @@ from volta_fn import numpy as numpy
 from volta_fn import random as random
 from volta_fn import tree as tree
 from volta_fn.core.array import Array as Array
-from volta_fn.core.array import aval_of as typeof
+from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
 from volta_fn.core.check import check_jaxpr as check_jaxpr
 from volta_fn.core.device import Device as Device

@@ -339,3 +339,7 @@ def aval_of(value: Any) -> ShapedArray:
     if shape is not None and dtype is not None:
         return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(value, "weak_type", False)))
     return as_value(value).aval
+
+
+#: JAX's name for it.
+typeof = aval_of

@@ -125,7 +125,7 @@ class ShapeDtypeStruct:
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
     """`shape` as a tuple of plain ints; a negative or non-integer dimension raises `ShapeError`."""
-    dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    dims: Any = (shape,) if isinstance(shape, (int, np.integer)) or getattr(shape, "shape", None) == () else tuple(shape)
     if all(type(d) is int and d >= 0 for d in dims):
         return dims
     try:

@@ -18,17 +18,14 @@ from volta_fn.primitives.joining import instantiate
 class JVPTracer(Tracer):
     """A value (`primal`) and its tangent."""
 
-    __slots__ = ("primal", "tangent")
+    __slots__ = ("aval", "primal", "tangent")
+    aval: ShapedArray
 
     def __init__(self, trace: Trace, primal: Array, tangent: Any) -> None:
         self._trace = trace
+        self.aval = primal.aval
         self.primal = primal
         self.tangent = tangent
-
-    @property
-    def aval(self) -> ShapedArray:
-        """Shape, dtype and weak type."""
-        return self.primal.aval
 
     def origin(self) -> str:
         """Words for where this tracer comes from."""
@@ -39,10 +36,10 @@ class JVPTracer(Tracer):
         return bool(self.primal)
 
     def __index__(self) -> int:
-        return self.primal.__index__()  # type: ignore[attr-defined]  # arrays and tracers both have it
+        return self.primal.__index__()
 
     def __int__(self) -> int:
-        return int(self.primal)  # type: ignore[call-overload]  # arrays and tracers both have it
+        return int(self.primal)
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"

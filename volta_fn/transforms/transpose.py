@@ -86,7 +86,7 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
         return primitive.transpose(given[0], **eqn.params)
     current_position.set(eqn.position)
     args = [
-        known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval)  # type: ignore[index]  # mypy keeps the union
+        known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval)
         for v in eqn.invars
     ]
     if not primitive.multiple_results:
