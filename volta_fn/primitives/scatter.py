@@ -62,7 +62,7 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
         numbers = dimension_numbers
         inside = numbers.update_window_dims
         batch = tuple([n for d, n in enumerate(updates.shape) if d not in inside])
-        absent = len(numbers.inserted_window_dims) + len(numbers.operand_batching_dims)
+        absent = len({*numbers.inserted_window_dims, *numbers.operand_batching_dims} & {*range(operand.ndim)})
         if (
             len(inside) != operand.ndim - absent
             or list(inside) != sorted({*inside} & {*range(updates.ndim)})

@@ -1,8 +1,6 @@
 """Linear algebra of stacks of matrices, under the names of `jax.lax.linalg`. Leading dimensions are a batch."""
 
-from volta_fn.primitives.linalg.factorization import linear_solve as linear_solve
 from volta_fn.primitives.linalg.factorization import lu as lu
-from volta_fn.primitives.linalg.factorization import lu_solve as lu_solve
 from volta_fn.primitives.linalg.factorization import qr as qr
 from volta_fn.primitives.linalg.spectral import eig as eig
 from volta_fn.primitives.linalg.spectral import eigh as eigh

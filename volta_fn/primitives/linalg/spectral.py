@@ -30,7 +30,6 @@ from volta_fn.primitives.linalg.matrices import (
     hermitian_of,
     matmul,
     no_tangents,
-    only_diagonal,
     real_part,
     safe_inverse,
 )
@@ -105,10 +104,10 @@ def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> t
 
 
 def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
-    """With C = Uᴴ dA V and F = 1/(s_j² - s_i²) off the diagonal: ds = Re diag(C), dU = U (F ∘ (C s + (C s)ᴴ)), dV = V (F ∘ (s C + (s C)ᴴ)).
+    """With Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S), and U and V turn by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i).
 
-    Complex vectors also turn by their imaginary diagonal; those of non-square matrices leave the space that they span.
-    (Townsend, Differentiating the Singular Value Decomposition, 2016.)
+    The vectors of non-square matrices also leave the space that they span. (After Townsend, Differentiating the Singular Value
+    Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K counts where singular values are equal.)
     """
     (x,), (rate,) = primals, tangents
     if type(rate) is Zero:
@@ -125,16 +124,14 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
     s_rate = real_part(diagonal(inner))
     if not compute_uv:
         return (s,), [s_rate]
-    row, column = (to_dtype(values, x.dtype) for values in (_row(s), _column(s)))
-    gaps = safe_inverse((row - column) * (row + column))
-    by_row, by_column = inner * row, inner * column
-    turn = only_diagonal(inner - adjoint(inner)) * (safe_inverse(row) * as_value(np.asarray(0.5, x.dtype)))
-    u_rate = matmul(u, gaps * (by_row + adjoint(by_row)) + turn)
-    v_rate = matmul(v, gaps * (by_column + adjoint(by_column)))
+    hermitian = symmetrized(inner)
+    together = hermitian * to_dtype(safe_inverse(_row(s) - _column(s)), x.dtype)
+    apart = (inner - hermitian) * to_dtype(safe_inverse(_row(s) + _column(s)), x.dtype)
+    u_rate, v_rate = matmul(u, together + apart), matmul(v, together - apart)
     if m > n:
-        u_rate = u_rate + _leaving(u, matmul(rate, v)) * safe_inverse(row)
+        u_rate = u_rate + _leaving(u, matmul(rate, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     if n > m:
-        v_rate = v_rate + _leaving(v, matmul(adjoint(rate), u)) * safe_inverse(row)
+        v_rate = v_rate + _leaving(v, matmul(adjoint(rate), u)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     return outs, [s_rate, u_rate, adjoint(v_rate)]
 
 
