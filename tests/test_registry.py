@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from tests.samples import all_samples
 from tests.samples.sample import Sample
 from volta_fn import dtypes, jit
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.transforms.vmap import BatchTrace
 
 SAMPLES = list(all_samples())
 COVERED = {name for sample in SAMPLES for name in sample.primitives}
@@ -32,10 +34,27 @@ def test_samples_are_of_primitives() -> None:
     assert len(set(names)) == len(names), f"samples that share a name: {sorted({n for n in names if names.count(n) > 1})}"
 
 
+@contextmanager
+def monitored_batching(found: set[str]) -> Iterator[None]:
+    """Collect the names of the primitives whose batching rules run: collectives leave no other trace of themselves."""
+    process = BatchTrace.process
+
+    def noting(self: BatchTrace, primitive: Primitive, args: Any, params: Any) -> Any:
+        found.add(primitive.name)
+        return process(self, primitive, args, params)
+
+    BatchTrace.process = noting  # type: ignore[method-assign]  # restored below
+    try:
+        yield
+    finally:
+        BatchTrace.process = process  # type: ignore[method-assign]
+
+
 def primitives_of(function: Callable[..., Any], *args: Any) -> set[str]:
-    """The names of the primitives in a function's program and in the programs nested in it."""
+    """The names of the primitives in a function's program, in the programs nested in it, and of those that `vmap` mapped away."""
     found: set[str] = set()
-    pending = [jit(function).lower(*args).jaxpr]
+    with monitored_batching(found):
+        pending = [jit(function).lower(*args).jaxpr]
     while pending:
         for eqn in pending.pop().eqns:
             found.add(eqn.primitive.name)

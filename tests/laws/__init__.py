@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from tests.laws.batching import vmap_is_a_loop, vmap_of_derivatives_is_a_loop
 from tests.laws.derivatives import derivatives_keep_dtypes, first_derivatives_hold, second_derivatives_hold
-from tests.laws.staging import gradient_under_jit_is_eager, jaxpr_is_true, jit_is_eager
+from tests.laws.staging import derived_jaxprs_are_true, gradient_under_jit_is_eager, jaxpr_is_true, jit_is_eager
 from tests.laws.transposition import transpose_is_adjoint
 from tests.laws.values import values_agree
 from tests.samples.sample import Sample
 from volta_fn import dtypes
 from volta_fn.backends.numpy.backend import STRUCTURED
 from volta_fn.core.primitive import Primitive
+from volta_fn.primitives import collective
 
 Law = Callable[[Sample], None]
 
@@ -22,7 +23,7 @@ def missing(primitive: Primitive, covered: set[str]) -> list[str]:
     if primitive.expand is not None:  # a macro: nothing sees it but what expands it
         return []
     lacks = []
-    if primitive.evaluate is None and primitive.name not in STRUCTURED:
+    if primitive.evaluate is None and not _evaluated_otherwise(primitive):
         lacks.append("an evaluation rule")
     if primitive.jvp is None:
         lacks.append("a derivative rule (jvp)")
@@ -33,9 +34,14 @@ def missing(primitive: Primitive, covered: set[str]) -> list[str]:
     return lacks
 
 
+def _evaluated_otherwise(primitive: Primitive) -> bool:
+    """Calls are compiled from their program; collectives end where their axis is mapped, so none is left to evaluate."""
+    return primitive.call_param is not None or primitive.name in STRUCTURED or primitive in vars(collective).values()
+
+
 def laws_for(sample: Sample) -> list[Law]:
     """The laws that a sample is subject to."""
-    laws: list[Law] = [values_agree, jit_is_eager, jaxpr_is_true]
+    laws: list[Law] = [values_agree, jit_is_eager, jaxpr_is_true, derived_jaxprs_are_true]
     differentiable = sample.wrt and any(dtypes.as_dtype(d) in dtypes.INEXACT for d in sample.dtypes)
     if sample.vmap and sample.args:
         laws.append(vmap_is_a_loop)

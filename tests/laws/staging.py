@@ -82,14 +82,30 @@ def _derivative(sample: Sample, function: Function) -> Function:
 
 
 def jaxpr_is_true(sample: Sample) -> None:
-    """The traced program promises the types that come out, shows the primitive, and evaluates to the same values."""
+    """The traced program is well formed, promises the types that come out, and evaluates to the same values."""
     for name in sample.dtypes:
         given = arrays(draw(sample, dtypes.as_dtype(name)))
         results = tree.leaves(sample.function(*given))
-        closed = vf.jit(sample.function).lower(*given).jaxpr
+        closed = vf.make_jaxpr(sample.function)(*given)
+        vf.check_jaxpr(closed)
         promised, found = closed.out_avals, [r.aval for r in results]
         assert promised == found, f"{sample} in {name}: the program promises {promised}, evaluation gives {found}"
         _assert_same(host(eval_jaxpr(closed, *given)), host(results), f"the program of {sample} in {name}")
+
+
+def derived_jaxprs_are_true(sample: Sample) -> None:
+    """The programs that transforms make are well formed too: the derivative's, the batched one's, and the batched derivative's."""
+    inputs = draw(sample, dtypes.as_dtype(sample.dtypes[-1]))
+    given, stacked = arrays(inputs), arrays([np.stack([x, x]) for x in inputs])
+    programs = []
+    if sample.wrt and any(x.dtype in dtypes.INEXACT for x in inputs):
+        programs.append(vf.make_jaxpr(_derivative(sample, sample.function))(*given))
+    if sample.vmap and sample.args:
+        programs.append(vf.make_jaxpr(vf.vmap(sample.function))(*stacked))
+    if len(programs) == 2:
+        programs.append(vf.make_jaxpr(vf.vmap(_derivative(sample, sample.function)))(*stacked))
+    for program in programs:
+        vf.check_jaxpr(program)
 
 
 def _assert_same(actual: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:

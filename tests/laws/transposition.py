@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tests.laws.common import C128, F64, arrays, draw, host, random_like, wide
+import volta_fn as vf
+from tests.laws.common import C128, F64, arrays, draw, host, random_like, restricted, wide
 from tests.samples.sample import Sample
-from volta_fn import dtypes, tree
-from volta_fn.core.staging import trace_to_jaxpr
-from volta_fn.primitives.joining import instantiate
-from volta_fn.transforms.transpose import backward_pass
 
 
 def transpose_is_adjoint(sample: Sample) -> None:
@@ -30,16 +25,13 @@ def transpose_is_adjoint(sample: Sample) -> None:
 
 def _transpose_at(sample: Sample, inputs: list[np.ndarray], position: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
     """The call's results (less those at zero), random cotangents, and what the transpose in one argument makes of those."""
-    given: list[Any] = list(arrays(inputs))
-
-    def flat(*args: Any) -> list[Any]:
-        return tree.leaves(sample.function(*args))
-
-    at_zero = [np.zeros_like(v) if i == position else v for i, v in enumerate(inputs)]
-    outs = [x - zero for x, zero in zip(host(flat(*given)), host(flat(*arrays(at_zero))), strict=True)]
+    given = arrays(inputs)
+    function = restricted(sample.function, given, (position,))
+    outs = [
+        x - zero
+        for x, zero in zip(host(function(given[position])), host(function(*arrays([np.zeros_like(inputs[position])]))), strict=True)
+    ]
     rng = np.random.default_rng(11)
-    cotangents = [random_like(rng, o) for o in outs if o.dtype in dtypes.INEXACT]
-    closed = trace_to_jaxpr(flat, [a.aval for a in given])
-    linear = [i == position for i in range(len(given))]
-    found = backward_pass(closed, linear, [None if i == position else a for i, a in enumerate(given)], arrays(cotangents))
-    return outs, cotangents, host(instantiate(found[position]))[0]
+    cotangents = [random_like(rng, o) for o in outs]
+    (transposed,) = host(vf.linear_transpose(function, given[position])(arrays(cotangents)))
+    return outs, cotangents, transposed

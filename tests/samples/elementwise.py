@@ -5,7 +5,10 @@ Only three things cannot be derived: an oracle other than the declared NumPy fun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,15 @@ def _lgamma(x: np.ndarray) -> np.ndarray:
     """SciPy's, but for minus infinity (where C says infinity) and next to zero, where gamma(x) is 1 / x."""
     values = np.where(np.isneginf(x), np.inf, scipy.special.gammaln(x))
     return np.where(np.abs(x) < 1e-300, -np.log(np.abs(x)), values)
+
+
+@partial(np.vectorize, otypes=[float])
+def _fused_multiply_add(x: float, y: float, z: float) -> float:
+    """In fractions, so that nothing is rounded before the end."""
+    if not all(map(math.isfinite, (x, y, z))):
+        return x * y + z
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    return float(exact) if exact and abs(exact) < 2**1023 else x * y + z
 
 
 #: Independent oracles for inexact dtypes, for primitives whose declared function is not NumPy's own.
@@ -45,6 +57,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "polygamma": lambda order, x: scipy.special.polygamma(order.astype(int), x),
     "real": lambda x: ((x + np.conj(x)) / 2).real,
     "imag": lambda x: ((x - np.conj(x)) / 2j).real,
+    "fma": _fused_multiply_add,
     "zeta": scipy.special.zeta,
     "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e,
