@@ -15,6 +15,7 @@ from typing import Any
 from volta_fn.core.array import Array
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import Primitive
 
 Operand = int | Literal
 
@@ -51,9 +52,16 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
     return _Planner(program, donated).plan()
 
 
-def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the bodies of all calls in place of the calls, to any depth."""
-    if not any(e.primitive.call_param for e in closed.eqns):
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None) -> ClosedJaxpr:
+    """The program with the bodies of all calls (or only those `of` one primitive) in place of the calls, to any depth.
+
+    A body has the call's values, but not the derivative that a call may have of its own.
+    """
+
+    def is_inlined(eqn: Equation) -> bool:
+        return eqn.primitive.call_param is not None and of in (None, eqn.primitive)
+
+    if not any(map(is_inlined, closed.eqns)):
         return closed
     consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     rename: dict[Var, Atom] = {}
@@ -78,12 +86,12 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
             continue
         eqn = left.pop()
         invars = [read(v) for v in eqn.invars]
-        if eqn.primitive.call_param is None:
+        if not is_inlined(eqn):
             # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
             outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
             eqns.append(eqn.replace(invars=invars, outvars=outvars))
             continue
-        inner: ClosedJaxpr = eqn.params[eqn.primitive.call_param]
+        inner: ClosedJaxpr = eqn.params[eqn.primitive.call_param]  # type: ignore[index]  # it is_inlined, so it has one
         rename.update(zip(inner.jaxpr.invars, invars, strict=True))
         for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
             consts[fresh(var)] = value

@@ -16,6 +16,7 @@ from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import moveaxis
@@ -135,7 +136,7 @@ def _new_split(closed: ClosedJaxpr, count: int, unknown: _Parts) -> _Split:
         return result, result[2][:count]
 
     (known, waiting, out_unknown), carry_unknown = fixed_point(unknown.carry, step)
-    known = inline_calls(known)
+    known = inline_calls(known, jit_p)
     consts, carry = unknown.consts.count(False), carry_unknown.count(False)
     outputs = out_unknown.count(False)
     invars, residuals = known.jaxpr.invars, known.jaxpr.outvars[outputs:]
