@@ -33,6 +33,7 @@ from volta_fn.primitives.geometry import (
 from volta_fn.primitives.joining import pad
 from volta_fn.primitives.movement import broadcast, linear_primitive, moveaxis
 from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.selection import select
 from volta_fn.primitives.slicing import slice
 
 
@@ -168,9 +169,9 @@ def reduce_window(
 
     Windows of `window_dimensions` elements, `window_dilation` apart, lie every `window_strides` elements (None: 1) over the operand, whose
     elements `base_dilation` sets apart and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension.
-    Holes and padding hold `init_value`. `lax.add` from 0, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation
-    combines slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the
-    window that equals it.
+    Holes and padding count for nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines
+    slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the window that
+    equals it.
 
     Raises `ShapeError` for a geometry that does not fit the operand, `DTypeError` if `init_value` is of another dtype.
 
@@ -195,13 +196,19 @@ def reduce_window(
         "base_dilation": bases,
         "window_dilation": dilations,
     }
-    if computation is add and value.dtype in dtypes.NUMBERS and _is(init, 0):
-        return bind(reduce_window_sum_p, value, **geometry)
-    for combine, primitive, identity in ((max, reduce_window_max_p, lowest), (min, reduce_window_min_p, highest)):
-        if computation is combine:
+    for combine, primitive, allowed, identity in _FAST:
+        if computation is combine and value.dtype in allowed:
             out = bind(primitive, value, **geometry)
             return out if _is(init, identity(value.dtype)) else combine(out, init)
     return _folded(value, init, computation, geometry)
+
+
+#: Computations that have a primitive of their own, the dtypes that it takes, and the value that changes nothing.
+_FAST = (
+    (add, reduce_window_sum_p, dtypes.NUMBERS, lambda dtype: 0),
+    (max, reduce_window_max_p, dtypes.REALS | dtypes.BOOL, lowest),
+    (min, reduce_window_min_p, dtypes.REALS | dtypes.BOOL, highest),
+)
 
 
 def _initial(init_value: Any, operand: Array) -> Array:
@@ -226,14 +233,16 @@ def _is(init: Array, value: Any) -> bool:
 def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any], geometry: dict[str, Any]) -> Array:
     """All windows at once, an element of each at a time: strided slices of the padded operand, combined in row-major order."""
     counts = _counts(operand.aval, geometry)
-    strides, dilations = geometry["window_strides"], geometry["window_dilation"]
     config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
     padded = pad(operand, init, config)
+    inside = pad(np.ones(operand.shape, bool), False, config) if any(map(any, config)) else None
     out = broadcast(init, counts)
     if 0 in counts:
         return out
     for taps in itertools.product(*map(range, geometry["window_dimensions"])):
-        starts = [k * d for k, d in zip(taps, dilations, strict=True)]
-        limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, strides, strict=True)]
-        out = computation(out, slice(padded, starts, limits, strides))
+        steps = geometry["window_strides"]
+        starts = [k * d for k, d in zip(taps, geometry["window_dilation"], strict=True)]
+        limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, steps, strict=True)]
+        combined = computation(out, slice(padded, starts, limits, steps))
+        out = combined if inside is None else select(slice(inside, starts, limits, steps), combined, out)
     return out

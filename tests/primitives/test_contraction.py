@@ -1,0 +1,126 @@
+"""`dot_general` and its kin: what they refuse and how they say it, programs that they make, and JAX's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+
+MATRIX = (((1,), (0,)), ((), ()))
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+class TestErrors:
+    def test_sizes_that_differ_name_both_shapes_and_the_pair(self) -> None:
+        with pytest.raises(
+            ShapeError, match=r"contracting dimension 1 of lhs has size 3.*dimension 0 of rhs, has size 4.*\(2, 3\).*\(4, 5\)"
+        ):
+            lax.dot_general(ones(2, 3), ones(4, 5), MATRIX)
+        with pytest.raises(ShapeError, match="batch dimension 0 of lhs has size 2"):
+            lax.dot_general(ones(2, 3), ones(4, 3), (((1,), (1,)), ((0,), (0,))))
+
+    def test_axes_that_do_not_pair_up(self) -> None:
+        with pytest.raises(ShapeError, match=r"pairs contracting dimensions, got \(0, 1\) of lhs and \(0,\) of rhs"):
+            lax.dot_general(ones(2, 3), ones(2, 3), (((0, 1), (0,)), ((), ())))
+        with pytest.raises(ShapeError, match="both contracting"):
+            lax.dot_general(ones(2, 3), ones(2, 3), (((0,), (0,)), ((0,), (0,))))
+        with pytest.raises(ShapeError, match="out of range"):
+            lax.dot_general(ones(2, 3), ones(2, 3), (((2,), (0,)), ((), ())))
+        with pytest.raises(ArgumentError, match="dimension_numbers must be"):
+            lax.dot_general(ones(2, 3), ones(3, 2), ((1,), (0,), ()))
+
+    def test_preferred_dtypes_of_another_kind_or_narrower(self) -> None:
+        with pytest.raises(DTypeError, match="of the kind of float32"):
+            lax.dot_general(ones(2, 3), ones(3, 2), MATRIX, preferred_element_type="int32")
+        with pytest.raises(DTypeError, match="no narrower"):
+            lax.dot_general(ones(2, 3), ones(3, 2), MATRIX, preferred_element_type="float16")
+
+    def test_an_unknown_precision(self) -> None:
+        with pytest.raises(ArgumentError, match="precision='lowest'"):
+            lax.dot_general(ones(2, 3), ones(3, 2), MATRIX, precision="lowest")
+
+    def test_dot_and_batch_matmul_say_what_they_take(self) -> None:
+        with pytest.raises(ShapeError, match=r"got shapes \(2, 3\) and \(2, 3\)"):
+            lax.dot(ones(2, 3), ones(2, 3))
+        with pytest.raises(ShapeError, match="dot takes vectors and matrices"):
+            lax.dot(ones(2, 3, 4), ones(4))
+        with pytest.raises(ShapeError, match="one rank, two or more"):
+            lax.batch_matmul(ones(2, 3, 4), ones(4, 3))
+
+
+@pytest.mark.parametrize("precision", ["highest", "default", lax.Precision.HIGH, (lax.Precision.HIGHEST, None)])
+def test_every_precision_of_jax_is_accepted(precision: Any) -> None:
+    np.testing.assert_array_equal(lax.dot(ones(2, 3), ones(3), precision=precision), [3, 3])
+
+
+def test_gradients_of_a_matrix_product_need_no_transposition_of_the_result() -> None:
+    """The weights' gradient comes out with its axes in order, so that it lies in memory as the weights do."""
+    program = vf.make_jaxpr(vf.grad(lambda w, x: lax.dot(x, w).sum()))(ones(3, 4), ones(2, 3))
+    assert [eqn.primitive.name for eqn in program.eqns if eqn.primitive.name in ("dot_general", "transpose")][-1] == "dot_general"
+
+
+def test_the_gradient_of_a_widened_product_has_the_operands_dtypes() -> None:
+    product = lambda x, y: lax.dot(x, y, preferred_element_type="float32").sum()
+    by_x, by_y = vf.grad(product, (0, 1))(ones(2, 3, dtype=np.float16), ones(3, 4, dtype=np.float16))
+    assert by_x.dtype == by_y.dtype == np.float16
+    np.testing.assert_array_equal(by_x, np.full((2, 3), 4))
+    np.testing.assert_array_equal(by_y, np.full((3, 4), 2))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple:
+    """Operands' shapes and dimension numbers, with some of every kind of axis."""
+    count = {kind: draw(st.integers(0, 2)) for kind in ("contract", "batch", "left", "right")}
+    size = {(kind, i): draw(st.integers(1, 3)) for kind, n in count.items() for i in range(n)}
+    sides = [draw(st.permutations([axis for axis in size if axis[0] in ("contract", "batch", free)])) for free in ("left", "right")]
+    numbers = tuple(tuple(tuple(side.index((kind, i)) for i in range(count[kind])) for side in sides) for kind in ("contract", "batch"))
+    return [tuple(size[axis] for axis in side) for side in sides], numbers
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+@given(cases())
+def test_gradients_are_the_transposes(case: tuple) -> None:
+    """<ct, f(dx, y)> = <x_bar, dx> and <ct, f(x, dy)> = <y_bar, dy>; sums of whole numbers, hence exact."""
+    shapes, numbers = case
+    rng = np.random.default_rng(0)
+    (x, y), (dx, dy) = ([whole(rng, shape) for shape in shapes] for _ in range(2))
+    product = lambda a, b: lax.dot_general(a, b, numbers)
+    out, pullback = vf.vjp(product, x, y)
+    ct = whole(rng, out.shape)
+    x_bar, y_bar = pullback(ct)
+    assert (x_bar.shape, y_bar.shape) == (x.shape, y.shape)
+    assert np.sum(ct * np.asarray(product(dx, y))) == np.sum(np.asarray(x_bar) * dx)
+    assert np.sum(ct * np.asarray(product(x, dy))) == np.sum(np.asarray(y_bar) * dy)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "numbers"),
+    [
+        (((2, 3), (3, 4)), MATRIX),
+        (((2, 3, 4, 5), (5, 3, 6, 2)), (((3,), (0,)), ((0, 1), (3, 1)))),
+        (((2, 3, 4), (4, 5, 2)), (((0, 2), (2, 0)), ((), ()))),
+    ],
+)
+def test_values_and_gradients_are_those_of_jax(shapes: tuple, numbers: tuple) -> None:
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(0)
+    x, y = (whole(rng, shape) for shape in shapes)
+    theirs, their_pullback = jax.vjp(lambda a, b: jax.lax.dot_general(a, b, numbers), x, y)
+    ours, pullback = vf.vjp(lambda a, b: lax.dot_general(a, b, numbers), x, y)
+    np.testing.assert_array_equal(ours, theirs)
+    ct = whole(rng, ours.shape)
+    for mine, other in zip(pullback(ct), their_pullback(ct), strict=True):
+        np.testing.assert_array_equal(mine, other)
