@@ -72,3 +72,10 @@ def test_second_derivatives() -> None:
     third = vf.grad(vf.grad(vf.grad(lambda x: x**5 + lax.sin(x))))
     for x in (0.5, 1.5):
         np.testing.assert_allclose(third(x), 60 * x**2 - np.cos(x), rtol=1e-5)
+
+
+def test_results_without_dimensions_are_arrays_for_the_next_kernel() -> None:
+    x, i = as_value(np.float32(3.0)), as_value(np.int32(0))
+    update = lambda x: lax.dynamic_update_slice(lax.reshape(x * 2.0, (1,)), lax.reshape(x + 1.0, (1,)), (i * 1,))
+    np.testing.assert_array_equal(vf.jit(update)(x), [4.0])
+    np.testing.assert_array_equal(vf.grad(lambda x: total(update(x)))(x), 1.0)

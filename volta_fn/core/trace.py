@@ -48,10 +48,13 @@ class EvalTrace(Trace):
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Run the primitive now."""
-        for arg in args:
-            if isinstance(arg, Tracer):
-                raise_leaked(arg)
-        return evaluator(primitive, args, params)
+        try:
+            return evaluator(primitive, args, params)
+        except AttributeError:  # what a tracer gives, which has no buffer
+            for arg in args:
+                if isinstance(arg, Tracer):
+                    raise_leaked(arg)
+            raise
 
 
 def _no_evaluator(primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:

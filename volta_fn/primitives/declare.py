@@ -9,15 +9,18 @@ follow. Complex operands follow JAX's convention: derivatives are holomorphic, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, from_host
 from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError, BroadcastError, DTypeError, GradientError
@@ -268,7 +271,8 @@ def weakly_promoted(name: str, args: Sequence[Any]) -> list[Array]:
 
 def _typed(value: Any) -> tuple[np.dtype, bool]:
     if isinstance(value, Array):
-        return value.dtype, value.weak_type
+        aval = value.aval
+        return aval.dtype, aval.weak_type
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype, False
     if isinstance(value, (bool, int, float, complex)):
@@ -288,15 +292,29 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
     """`value` as an array of `dtype`; scalars and weak arrays stay weak."""
     if isinstance(value, Array):
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
-    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        _, weak = dtypes.scalar_dtype(value)
-        return from_host(np.asarray(value, dtype), weak)
+    if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
+        sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
+        return ConcreteArray(*_scalar(value, sign, dtype, current_default_device()))
+    if type(value) is complex:
+        return from_host(np.asarray(value, dtype), weak_type=True)
     return convert_element_type(as_value(value), dtype)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec]:
+    """The buffer and type of a Python scalar as an array; programs meet the same few over and over."""
+    _, weak = dtypes.scalar_dtype(value)
+    array = from_host(np.asarray(value, dtype), weak, device)
+    return array.buffer(), array_spec(array.aval, device)
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
     """Operands promoted to one dtype of `allowed`, integers becoming floats where only those are defined."""
-    dtype, _ = dtypes.promote(*[_typed_argument(name, i, a) for i, a in enumerate(args, 1)])
+    try:
+        pairs = [_typed(a) for a in args]
+    except ArgumentTypeError:  # to say which argument it is
+        pairs = [_typed_argument(name, i, a) for i, a in enumerate(args, 1)]
+    dtype, _ = dtypes.promote(*pairs)
     if dtype not in allowed and allowed <= dtypes.INEXACT:
         dtype = dtypes.to_inexact(dtype)
     return [to_dtype(a, dtype) for a in args]
@@ -321,6 +339,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
             run = eager.get((x._spec,))
             if run is not None:
                 return run(x)
+        if isinstance(x, Array) and x.dtype in allowed:
+            return current_trace().process(primitive, (x,), {})
         return slow(x)
 
     def binary(x: Any, y: Any, /) -> Array:
@@ -328,6 +348,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
             run = eager.get((x._spec, y._spec))
             if run is not None:
                 return run(x, y)
+        if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and x.dtype in allowed:
+            return current_trace().process(primitive, (x, y), {})
         return slow(x, y)
 
     result: Any = {1: unary, 2: binary}.get(primitive.arity, slow)

@@ -64,7 +64,10 @@ class _Writer:
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:
             results = results + "," if results else "_"
-        lines = [f"{results} = {self.name('k', kernel)}({', '.join(args)})"]
+        call = f"{self.name('k', kernel)}({', '.join(args)})"
+        if not eqn.primitive.multiple_results and not eqn.outvars[0].aval.shape:
+            call = f"asarray({call})"  # NumPy's functions give scalars where a result has no dimensions; kernels expect arrays
+        lines = [f"{results} = {call}"]
         if step.frees:
             lines.append(" = ".join([*map(_register, step.frees), "None"]))
         return lines
