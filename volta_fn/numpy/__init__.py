@@ -17,6 +17,7 @@ from volta_fn.dtypes import isdtype as isdtype
 from volta_fn.dtypes import issubdtype as issubdtype
 from volta_fn.dtypes import promote_types as promote_types
 from volta_fn.dtypes import result_type as result_type
+from volta_fn.numpy import linalg as linalg
 from volta_fn.numpy import methods as _methods
 from volta_fn.numpy.applying import apply_along_axis as apply_along_axis
 from volta_fn.numpy.applying import apply_over_axes as apply_over_axes
@@ -402,4 +403,3 @@ inf, nan = np.inf, np.nan
 newaxis = None
 
 _methods.register_namespace(sys.modules[__name__])
-

@@ -156,7 +156,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """``log(sum(exp(x)))`` of all elements so far along `axis`, from its end if `reverse`, without overflow.
 
     >>> import volta_fn as vf
-    >>> vf.lax.cumlogsumexp(vf.numpy.array([1000.0, 1000.0]))
-    Array([1000.    , 1000.6931], dtype=float32)
+    >>> vf.lax.cumlogsumexp(vf.numpy.array([90.0, 90.0]))
+    Array([90.     , 90.69315], dtype=float32)
     """
     return _apply(cumlogsumexp_p, operand, axis, reverse)

@@ -57,7 +57,7 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
     k = min(m, n)
     lower = _continued(tril(slice_in_dim(packed, 0, k, 1, -1), -1), 0, m - k)
     upper = _continued(triu(slice_in_dim(packed, 0, k, 1, -2)), n - k, 0)
-    inner = triangular_solve(lower, _permuted(tangents[0], permutation), left_side=True, lower=True, unit_diagonal=True)
+    inner = triangular_solve(lower, permute_rows(tangents[0], permutation), left_side=True, lower=True, unit_diagonal=True)
     inner = triangular_solve(upper, inner)
     unit = lower + _identity(m, 0, m, packed.dtype)
     rate = matmul(unit, tril(inner, -1)) + matmul(triu(inner), upper)
@@ -78,7 +78,7 @@ def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
     return as_value(np.diag(np.isin(np.arange(size), np.arange(start, stop)).astype(dtype)))
 
 
-def _permuted(x: Array, permutation: Array) -> Array:
+def permute_rows(x: Array, permutation: Array) -> Array:
     """The rows of each matrix in the order of its permutation."""
     return take_along_dim(x, broadcast_in_dim(permutation, x.shape, range(x.ndim - 1)), x.ndim - 2)
 
@@ -105,13 +105,13 @@ def lu(x: Any) -> tuple[Array, Array, Array]:
 def lu_solve(packed: Array, permutation: Array, b: Array, trans: int = 0) -> Array:
     """X with op(A) X = b (*batch, n, k), given `lu` of A; op does nothing, transposes (`trans` 1) or takes the adjoint (`trans` 2)."""
     if trans == 0:
-        x = triangular_solve(packed, _permuted(b, permutation), left_side=True, lower=True, unit_diagonal=True)
+        x = triangular_solve(packed, permute_rows(b, permutation), left_side=True, lower=True, unit_diagonal=True)
         return triangular_solve(packed, x, left_side=True)
     flags = {"left_side": True, "transpose_a": True, "conjugate_a": trans == 2}
     x = triangular_solve(packed, b, **flags)
     x = triangular_solve(packed, x, lower=True, unit_diagonal=True, **flags)
     _, inverse = sort_key_val(permutation, broadcasted_iota(INT32, permutation.shape, permutation.ndim - 1))
-    return _permuted(x, inverse)
+    return permute_rows(x, inverse)
 
 
 def linear_solve(a: Array, b: Array) -> Array:

@@ -1,0 +1,49 @@
+"""What the functions of linear algebra share: matrices as arguments, and small parts of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ShapeError
+from volta_fn.numpy.common import promote_inexact
+from volta_fn.primitives.complex_parts import conj
+
+
+def matrices(function: str, argument: str, value: Any, square: bool = False) -> Array:
+    """`value` as a stack of (square) matrices of floating-point or complex numbers; `ShapeError` if it is none."""
+    (a,) = promote_inexact(function, value)
+    if a.ndim < 2:
+        raise ShapeError(f"{function}: {argument} must be a matrix or a stack of matrices, got shape {a.shape}")
+    if square and a.shape[-1] != a.shape[-2]:
+        raise ShapeError(f"{function}: {argument} must have square matrices in its last two dimensions, got shape {a.shape}")
+    return a
+
+
+def magnitude(x: Array) -> Array:
+    """The absolute value of each element, real."""
+    return lax.abs(x)
+
+
+def squared(x: Array) -> Array:
+    """The square of each element's absolute value, real."""
+    return lax.real(conj(x) * x) if x.dtype.kind == "c" else x * x
+
+
+def safe_root(x: Array) -> Array:
+    """The square root of what is not negative, with derivative 0 at 0, where the root's own is infinite."""
+    zero = lax.eq(x, 0)
+    return lax.select(zero, as_value(np.zeros((), x.dtype)), lax.sqrt(lax.select(zero, as_value(np.ones((), x.dtype)), x)))
+
+
+def identity_like(a: Array) -> Array:
+    """The identity matrix of the size and dtype of the square matrices `a`."""
+    return as_value(np.eye(a.shape[-1], dtype=a.dtype))
+
+
+def last_axis(x: Array, index: int) -> Array:
+    """The elements at an index of the last axis."""
+    return lax.index_in_dim(x, index, -1, keepdims=False)

@@ -1,0 +1,135 @@
+"""Cholesky, QR, eigenvalues and singular values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError
+from volta_fn.numpy.linalg.common import matrices
+from volta_fn.numpy.shapes import matrix_transpose
+from volta_fn.primitives.complex_parts import conj
+
+
+class EigResult(NamedTuple):
+    """What `eig` returns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class EighResult(NamedTuple):
+    """What `eigh` returns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class QRResult(NamedTuple):
+    """What `qr` returns."""
+
+    Q: Array
+    R: Array
+
+
+class SVDResult(NamedTuple):
+    """What `svd` returns."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+    """The lower triangular L with L Lᴴ = a, or the upper triangular U with Uᴴ U = a, of positive definite Hermitian matrices.
+
+    Where a matrix is not positive definite the factor is NaN. With `symmetrize_input` the matrices are averaged with their adjoints
+    first, else their lower triangles are read.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]]))
+    Array([[2., 0.],
+           [1., 2.]], dtype=float32)
+    """
+    factor = lax.linalg.cholesky(matrices("cholesky", "a", a, square=True), symmetrize_input=symmetrize_input)
+    return conj(matrix_transpose(factor)) if upper else factor
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """Q with orthonormal columns and upper triangular R with Q R = a, of matrices (*batch, M, N).
+
+    Q is (M, K) and R (K, N), where K is min(M, N) in mode "reduced" and M in mode "complete"; mode "r" returns R of "reduced" alone.
+
+    >>> import volta_fn.numpy as jnp
+    >>> q, r = jnp.linalg.qr(jnp.ones((3, 2)))
+    >>> bool(jnp.allclose(q @ r, 1.0, atol=1e-6))
+    True
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
+    q, r = lax.linalg.qr(matrices("qr", "a", a), full_matrices=mode == "complete")
+    return r if mode == "r" else QRResult(q, r)
+
+
+def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
+    """Ascending real eigenvalues and, as columns, orthonormal eigenvectors of Hermitian matrices.
+
+    With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle is read that `UPLO` names ("L", the
+    default, or "U"). Of equal eigenvalues the vectors' derivatives are taken as zero.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
+    Array([1., 3.], dtype=float32)
+    """
+    if UPLO not in (None, "L", "U"):
+        raise ArgumentError(f"eigh: UPLO must be 'L' or 'U', got {UPLO!r}")
+    value = matrices("eigh", "a", a, square=True)
+    vectors, values = lax.linalg.eigh(value, lower=UPLO != "U", symmetrize_input=symmetrize_input)
+    return EighResult(values, vectors)
+
+
+def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
+    """The ascending real eigenvalues of Hermitian matrices; arguments as of `eigh`."""
+    return eigh(a, UPLO, symmetrize_input).eigenvalues
+
+
+def eig(a: Any) -> EigResult:
+    """Complex eigenvalues, in no order, and, as columns of unit length, eigenvectors of square matrices.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.eig(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
+    Array([0.+1.j, 0.-1.j], dtype=complex64)
+    """
+    values, vectors = lax.linalg.eig(matrices("eig", "a", a, square=True), compute_left_eigenvectors=False)
+    return EigResult(values, vectors)
+
+
+def eigvals(a: Any) -> Array:
+    """The complex eigenvalues, in no order, of square matrices."""
+    return eig(a).eigenvalues
+
+
+def svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False, subset_by_index: tuple[int, int] | None = None
+) -> Any:
+    """The singular value decomposition U diag(S) Vh = a of matrices (*batch, M, N), or the singular values S if not `compute_uv`.
+
+    S descends. U and Vh are square if `full_matrices`, else they have min(M, N) columns and rows. `hermitian` is a promise from which
+    nothing is gained here. Of equal singular values the vectors' derivatives are taken as zero where they are not determined.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.svd(jnp.array([[3.0, 0.0], [0.0, -4.0]])).S
+    Array([4., 3.], dtype=float32)
+    """
+    if subset_by_index is not None:
+        raise ArgumentError("svd: subset_by_index is not supported; slice the result instead")
+    value = matrices("svd", "a", a)
+    if not compute_uv:
+        return lax.linalg.svd(value, compute_uv=False)
+    return SVDResult(*lax.linalg.svd(value, full_matrices=full_matrices))
+
+
+def svdvals(x: Any, /) -> Array:
+    """The singular values, descending."""
+    return lax.linalg.svd(matrices("svdvals", "x", x), compute_uv=False)

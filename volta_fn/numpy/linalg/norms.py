@@ -1,0 +1,144 @@
+"""Norms of vectors and matrices, and condition numbers.
+
+Where a norm is zero its derivative is taken as zero, one of its subgradients, so that no NaN comes out of a gradient there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy import reductions
+from volta_fn.numpy.common import axes_of, promote_inexact
+from volta_fn.numpy.linalg.common import last_axis, magnitude, matrices, safe_root, squared
+from volta_fn.numpy.linalg.decompositions import svdvals
+from volta_fn.numpy.linalg.solving import inv
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # NumPy's argument names
+    """The norm of a vector (`axis` an int) or matrix (`axis` a pair), for each place along the other dimensions.
+
+    Without `axis` x itself is the vector or matrix, or with `ord` None too, all of its elements are one vector. Orders of a vector:
+    None or 2 (Euclidean), any number p (Σ|x|ᵖ)^(1/p), 0 (elements that are not zero), inf and -inf (greatest and least |x|).
+    Orders of a matrix: None or "fro", "nuc" (sum of singular values), 2 and -2 (greatest and least singular value), 1 and -1 (greatest
+    and least column sum), inf and -inf (row sums).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.norm(jnp.array([[3.0, 4.0], [0.0, 2.0]]), axis=1)
+    Array([5., 2.], dtype=float32)
+    """
+    (value,) = promote_inexact("norm", x)
+    if axis is None and ord is None:
+        flat = vector_norm(lax.reshape(value, (value.size,)))
+        return lax.reshape(flat, (1,) * value.ndim) if keepdims else flat
+    if axis is None and value.ndim not in (1, 2):
+        raise ShapeError(
+            f"norm: with ord={ord!r} and no axis, x must be a vector or a matrix, got shape {value.shape}; name one axis or two with axis="
+        )
+    axes = axes_of("norm", axis, value.ndim)
+    if len(axes) == 1:
+        return vector_norm(value, axis=axes[0], keepdims=keepdims, ord=2 if ord is None else ord)
+    if len(axes) != 2:
+        raise ArgumentError(f"norm: axis must be an int, or a pair of them for matrices, got {axis!r}")
+    others = [d for d in range(value.ndim) if d not in axes]
+    result = matrix_norm(lax.transpose(value, [*others, *axes]), ord="fro" if ord is None else ord)
+    return lax.expand_dims(result, sorted(axes)) if keepdims else result
+
+
+# Vectors.
+
+
+def _power_norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
+    sizes = magnitude(x)
+    total = reductions.sum(lax.pow(sizes, as_value(np.asarray(p, sizes.dtype))), axes)
+    zero = lax.eq(total, 0)
+    one, none = (as_value(np.asarray(v, total.dtype)) for v in (1, 0))
+    root = lax.pow(lax.select(zero, one, total), as_value(np.asarray(1 / p, total.dtype)))
+    return lax.select(zero, none, root) if p > 0 else root
+
+
+_VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
+    2: lambda x, axes: safe_root(reductions.sum(squared(x), axes)),
+    1: lambda x, axes: reductions.sum(magnitude(x), axes),
+    0: lambda x, axes: lax.reduce_sum(lax.convert_element_type(lax.ne(x, 0), magnitude(x).dtype), axes),
+    math.inf: lambda x, axes: lax.reduce_max(magnitude(x), axes),
+    -math.inf: lambda x, axes: lax.reduce_min(magnitude(x), axes),
+}
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:  # NumPy's name
+    """The norm of order `ord` (a number; see `norm`) over one axis, several axes taken as one vector, or all of them.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.vector_norm(jnp.array([3.0, -4.0]), ord=1)
+    Array(7., dtype=float32)
+    """
+    (value,) = promote_inexact("vector_norm", x)
+    if isinstance(ord, str) or not isinstance(ord, (int, float, np.number)):
+        raise ArgumentError(f"norm: the order of a vector norm must be a number, got {ord!r}")
+    axes = axes_of("vector_norm", axis, value.ndim)
+    found = _VECTOR_NORMS.get(float(ord))
+    result = found(value, axes) if found else _power_norm(value, float(ord), axes)
+    return lax.expand_dims(result, sorted(axes)) if keepdims else result
+
+
+# Matrices.
+
+
+def _extreme(reduce: Callable[..., Array], values: Array) -> Array:
+    return reduce(values, (values.ndim - 1,))
+
+
+def _line_sums(x: Array, axis: int) -> Array:
+    return reductions.sum(magnitude(x), axis)
+
+
+_MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
+    "fro": lambda x: vector_norm(x, axis=(-2, -1)),
+    "nuc": lambda x: reductions.sum(svdvals(x), -1),
+    2: lambda x: _extreme(lax.reduce_max, svdvals(x)),
+    -2: lambda x: _extreme(lax.reduce_min, svdvals(x)),
+    1: lambda x: _extreme(lax.reduce_max, _line_sums(x, -2)),
+    -1: lambda x: _extreme(lax.reduce_min, _line_sums(x, -2)),
+    math.inf: lambda x: _extreme(lax.reduce_max, _line_sums(x, -1)),
+    -math.inf: lambda x: _extreme(lax.reduce_min, _line_sums(x, -1)),
+}
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # NumPy's name
+    """The norm of order `ord` (see `norm`) of the matrices in the last two dimensions.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.matrix_norm(jnp.array([[1.0, -2.0], [3.0, 4.0]]), ord=1)
+    Array(6., dtype=float32)
+    """
+    value = matrices("matrix_norm", "x", x)
+    if not isinstance(ord, (str, int, float, np.number)) or ord not in _MATRIX_NORMS:
+        raise ArgumentError(f"norm: the order of a matrix norm must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+    result = _MATRIX_NORMS[ord](value)
+    return lax.expand_dims(result, (value.ndim - 2, value.ndim - 1)) if keepdims else result
+
+
+def cond(x: Any, p: Any = None) -> Array:
+    """The condition number of matrices in the norm `p`: ‖x‖ ‖x⁻¹‖, for None or 2 the greatest singular value over the least.
+
+    Singular matrices give inf.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))
+    Array(2., dtype=float32)
+    """
+    value = matrices("cond", "x", x, square=p not in (None, 2, -2))
+    if p in (None, 2, -2):
+        values = svdvals(value)
+        greatest, least = last_axis(values, 0), last_axis(values, -1)
+        return least / greatest if p == -2 else greatest / least
+    result = matrix_norm(value, ord=p) * matrix_norm(inv(value), ord=p)
+    broken = lax.reduce_or(lax.ne(value, value), (value.ndim - 2, value.ndim - 1))
+    return lax.select(lax.ne(result, result) & ~broken, as_value(np.asarray(np.inf, result.dtype)), result)
