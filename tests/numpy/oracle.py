@@ -1,4 +1,4 @@
-"""How the functions of volta_fn.numpy are checked: values against NumPy in wide dtypes, shapes and dtypes against JAX, traced against eager.
+"""How volta_fn.numpy is checked: values against NumPy in wide dtypes, shapes and dtypes against JAX, traced against eager.
 
 A *call* is a function of a namespace and arrays, such as ``lambda xp, a: xp.sum(a, axis=0)``, which runs unchanged with NumPy, JAX and
 volta_fn.numpy.

@@ -33,9 +33,9 @@ TREES = [
 
 nested = st.recursive(
     st.integers() | st.none(),
-    lambda children: st.lists(children, max_size=3)
-    | st.tuples(children, children)
-    | st.dictionaries(st.text("abc", max_size=2), children, max_size=3),
+    lambda children: (
+        st.lists(children, max_size=3) | st.tuples(children, children) | st.dictionaries(st.text("abc", max_size=2), children, max_size=3)
+    ),
 )
 
 

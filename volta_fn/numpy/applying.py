@@ -28,8 +28,8 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     value = operand("apply_along_axis", "arr", arr)
     place = axis_of("apply_along_axis", axis, value.ndim)
     function: Callable[..., Any] = lambda v: func1d(v, *args, **kwargs)  # noqa: E731
-    for _ in range(value.ndim - 1 - place):
-        function = vmap(function, in_axes=1, out_axes=-1)
+    for later in range(1, value.ndim - place):
+        function = vmap(function, in_axes=later, out_axes=-1)
     for _ in range(place):
         function = vmap(function, in_axes=0, out_axes=0)
     return function(value)
@@ -136,5 +136,3 @@ def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence
     for i in reversed(range(rank)):
         function = vmap(function, in_axes=tuple([0 if taking[i] else None for taking in axes]))
     return function(*squeezed)
-
-

@@ -59,8 +59,8 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool |
 def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if hasattr(value, "__jax_array__"):
         value = value.__jax_array__()
-    if isinstance(value, (list, tuple)):
-        return _from_sequence(value, dtype)
+    if isinstance(value, (list, tuple, range)):
+        return _from_sequence(list(value), dtype)
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
@@ -295,9 +295,7 @@ def _move_first(x: Array, place: int) -> Array:
     return lax.transpose(x, order)
 
 
-def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
-) -> Array:
+def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:
     """`num` numbers from base**start to base**stop, evenly spaced on a logarithmic scale.
 
     >>> import volta_fn.numpy as jnp

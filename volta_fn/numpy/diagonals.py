@@ -12,8 +12,8 @@ from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ShapeError
 from volta_fn.numpy import reductions
 from volta_fn.numpy.common import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
-from volta_fn.numpy.creation import array
-from volta_fn.numpy.indexing import _refuse_in_place
+from volta_fn.numpy.creation import array, ones
+from volta_fn.numpy.indexing import _refuse_in_place, nonzero
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
@@ -176,6 +176,6 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return triu_indices(_matrices("triu_indices_from", arr).shape[-2], k, arr.shape[-1])
 
 
-def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple[Array, Array]:
-    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero."""
-    return _indices(np.nonzero(np.asarray(mask_func(array(np.ones((n, n), np.float32)), k))))
+def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Array, ...]:
+    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero; `size` as in `nonzero`."""
+    return nonzero(mask_func(ones((n, n)), k), size=size)

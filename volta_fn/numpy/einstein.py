@@ -11,6 +11,8 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.primitives.arithmetic import mul
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.movement import broadcast_in_dim, reshape, squeeze, transpose
@@ -39,11 +41,11 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     sizes = _letter_sizes(inputs, values)
     terms: list[Labelled] = [_simplify(v, letters, sizes) for v, letters in zip(values, inputs, strict=True)]
     for pair in _order(inputs, result, values, optimize):
-        chosen = [terms.pop(i) for i in sorted(pair, reverse=True)]
-        needed = set(result).union(*[letters for _, letters in terms])
-        term = _sum_unneeded(chosen[0], needed)
-        for other in chosen[1:]:
-            term = _contract(term, _sum_unneeded(other, needed | set(term[1])), needed, preferred_element_type)
+        term, *others = [terms.pop(i) for i in sorted(pair, reverse=True)]
+        while others:
+            other = others.pop()
+            needed = set(result).union(*[letters for _, letters in (*terms, *others)])
+            term = _contract(term, other, needed, preferred_element_type)
         terms.append(term)
     array, letters = _sum_unneeded(terms[0], set(result))
     return _arrange(array, letters, result, sizes)
@@ -157,8 +159,8 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
 
 
 def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any) -> Labelled:
-    (x, x_letters), (y, y_letters) = a, b
-    x_letters, x = _drop(x, x_letters, needed | set(y_letters))
+    """The product of two terms, summed over the letters that are not needed any more."""
+    (x, x_letters), (y, y_letters) = _sum_unneeded(a, needed | set(b[1])), _sum_unneeded(b, needed | set(a[1]))
     shared = [c for c in x_letters if c in y_letters]
     batch = [c for c in shared if c in needed]
     summed = [c for c in shared if c not in needed]
@@ -166,14 +168,20 @@ def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type
         (tuple(x_letters.index(c) for c in summed), tuple(y_letters.index(c) for c in summed)),
         (tuple(x_letters.index(c) for c in batch), tuple(y_letters.index(c) for c in batch)),
     )
-    out = dot_general(x, y, numbers, None, preferred_element_type)
     free = [c for c in x_letters if c not in shared] + [c for c in y_letters if c not in shared]
-    return out, "".join([*batch, *free])
+    letters = "".join([*batch, *free])
+    if not summed:
+        product = mul(_spread(x, x_letters, letters), _spread(y, y_letters, letters))
+        return product if preferred_element_type is None else convert_element_type(product, preferred_element_type), letters
+    return dot_general(x, y, numbers, None, preferred_element_type), letters
 
 
-def _drop(value: Array, letters: str, needed: set[str]) -> tuple[str, Array]:
-    summed, kept = _sum_unneeded((value, letters), needed)
-    return kept, summed
+def _spread(value: Array, letters: str, wanted: str) -> Array:
+    """Dimensions in the order of the wanted letters, with size 1 for those that the term lacks."""
+    present = [c for c in wanted if c in letters]
+    ordered = transpose(value, [letters.index(c) for c in present])
+    sizes = dict(zip(present, ordered.shape, strict=True))
+    return reshape(ordered, [sizes.get(c, 1) for c in wanted])
 
 
 def _arrange(value: Array, letters: str, result: str, sizes: dict[str, int]) -> Array:

@@ -127,8 +127,12 @@ def take(
     value = operand("take", "a", a)
     value, place = flat_or_axis("take", value, axis)
     index = _index_array("take", indices)
+    length = value.shape[place]
     if mode == "wrap":
-        index, mode = _wrapped(index, value.shape[place]), None
+        index, mode = _wrapped(index, length), None
+    elif mode == "clip":
+        # As in NumPy, negative indices do not count from the end here.
+        index, mode = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(length - 1, 0))), None
     elif mode == "raise":
         mode = None
     return _get(value, (slice(None),) * place + (index,), mode, fill_value)
@@ -238,9 +242,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
     return lax.reshape(lax.select(chosen, picked, lax.reshape(value, (value.size,))), value.shape)
 
 
-def compress(
-    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
-) -> Array:
+def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None) -> Array:
     """The slices along `axis` (None: the elements) where `condition`, a vector, is true; `size` as in `nonzero`.
 
     >>> import volta_fn.numpy as jnp
@@ -356,7 +358,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     return tuple(reversed(results))
 
 
-def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C") -> Array:
+def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C", *, dtype: Any = None) -> Array:
     """One index array per dimension as flat indices into an array of shape `dims`.
 
     >>> import volta_fn.numpy as jnp
@@ -372,6 +374,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
     parts = [_bounded(i, n, mode) for i, n in zip(parts, sizes, strict=True)]
     strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
     terms = promote("ravel_multi_index", *parts)
+    terms = terms if dtype is None else [lax.convert_element_type(t, dtype) for t in terms]
     total = full_like_scalar(terms[0], 0)
     for term, stride in zip(terms, strides.tolist(), strict=True):
         total = lax.add(total, lax.mul(term, full_like_scalar(term, stride)))
@@ -389,5 +392,3 @@ def _bounded(index: Array, length: int, mode: str) -> Array:
     if numbers.size and (numbers.min() < 0 or numbers.max() >= length):
         raise OutOfBoundsError(f"ravel_multi_index: an index lies outside a dimension of size {length}: {numbers.min()} to {numbers.max()}")
     return index
-
-

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
-from volta_fn.numpy.common import axis_of, concrete, flat_or_axis, no_out, operand, promote
+from volta_fn.numpy.common import Axis, axes_of, axis_of, concrete, flat_or_axis, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
@@ -217,7 +217,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     value, place = flat_or_axis("insert", value, axis)
     new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
     length = value.shape[place]
-    at = _positions("insert", obj, length + 1)
+    at = _positions("insert", obj, length, end=1)
     scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
     if scalar:
         # A single position takes a block of any length.
@@ -244,8 +244,11 @@ def _as_block(new: Array, value: Array, place: int) -> Array:
     return broadcast_to(lax.expand_dims(new, (place,)) if new.ndim == value.ndim - 1 else new, shape)
 
 
-def _positions(function: str, obj: Any, length: int) -> np.ndarray:
-    """Indices into an axis of the given length, counted from the front, from any form that they may take."""
+def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray:
+    """Indices into an axis of the given length, counted from the front, from any form that they may take.
+
+    `end` is 1 if the place after the last element counts too.
+    """
     if isinstance(obj, slice):
         return np.arange(length)[obj]
     numbers = concrete(function, "obj", array(obj), _STATIC_ADVICE)
@@ -254,19 +257,19 @@ def _positions(function: str, obj: Any, length: int) -> np.ndarray:
     if numbers.dtype not in dtypes.INTEGERS and numbers.size:
         raise ArgumentTypeError(f"{function}: obj must be integers, a slice or a mask, got {numbers.dtype.name}")
     flat = numbers.ravel().astype(np.int64)
-    if ((flat < -length) | (flat >= length)).any():
-        raise OutOfBoundsError(f"{function}: obj {flat.tolist()} is out of bounds for an axis of {length} positions")
-    return flat % max(length, 1)
+    if ((flat < -length) | (flat >= length + end)).any():
+        raise OutOfBoundsError(f"{function}: obj {flat.tolist()} is out of bounds for an axis of length {length}")
+    return np.where(flat < 0, flat + length, flat)
 
 
-def trim_zeros(filt: Any, trim: str = "fb") -> Array:
-    """A vector without its zeros at the front ("f") and back ("b"). Its values must be known while tracing."""
+def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
+    """Without the slices of zeros at the front ("f") and back ("b") of each axis, whose values must be known while tracing."""
     value = operand("trim_zeros", "filt", filt)
-    nonzero = np.flatnonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
-    if not nonzero.size:
-        return lax.slice_in_dim(value, 0, 0)
-    start = int(nonzero[0]) if "f" in trim.lower() else 0
-    stop = int(nonzero[-1]) + 1 if "b" in trim.lower() else value.shape[0]
-    return lax.slice_in_dim(value, start, stop)
-
-
+    places = axes_of("trim_zeros", axis, value.ndim)
+    found = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    for place in places:
+        numbers = found[place]
+        start = int(numbers.min(initial=value.shape[place])) if "f" in trim.lower() else 0
+        stop = int(numbers.max(initial=-1)) + 1 if "b" in trim.lower() else value.shape[place]
+        value = lax.slice_in_dim(value, start, max(start, stop), axis=place)
+    return value

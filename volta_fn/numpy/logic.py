@@ -191,5 +191,3 @@ def _all_same(x: Array, y: Array, equal_nan: bool) -> Array:
     if equal_nan:
         same = lax.bitwise_or(same, lax.bitwise_and(isnan(x), isnan(y)))
     return lax.reduce_and(same, range(same.ndim))
-
-

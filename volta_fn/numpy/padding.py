@@ -11,6 +11,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import reductions
+from volta_fn.numpy.arithmetic import floor_divide
 from volta_fn.numpy.arithmetic import round as round_
 from volta_fn.numpy.common import concrete, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.creation import linspace
@@ -167,8 +168,13 @@ def _linear_ramp(value: Array, widths: Widths, mode: str, end_values: Any = 0) -
 
 def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     """From `end` towards `edge` (of size 1 along the axis) in `count` steps, the edge itself left out."""
-    steps = linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
-    return lax.convert_element_type(steps if is_inexact(edge) else lax.floor(steps), edge.dtype)
+    if is_inexact(edge):
+        return linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
+    # Integers stay integers, for division must not round up.
+    wide = lax.convert_element_type(edge, np.int64 if edge.dtype.itemsize == 8 or edge.dtype == np.uint32 else np.int32)
+    step = lax.broadcasted_iota(wide.dtype, [count if i == axis else 1 for i in range(edge.ndim)], axis)
+    risen = floor_divide(lax.mul(lax.sub(wide, full_like_scalar(wide, end)), step), full_like_scalar(wide, max(count, 1)))
+    return lax.convert_element_type(lax.add(full_like_scalar(wide, end), risen), edge.dtype)
 
 
 def _statistic(value: Array, widths: Widths, mode: str, stat_length: Any = None) -> Array:

@@ -260,8 +260,8 @@ def var(
     squares = _squared_magnitude(apart)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = sum(squares, axes, keepdims=True, where=where)
-    result = lax.select(lax.gt(count, 0.0), lax.div(total, count), lax.div(total, full_like_scalar(total, 0.0)))
-    result = lax.convert_element_type(broadcast_to(result, total.shape), dtypes.real_dtype(wanted), result.weak_type)
+    result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
+    result = lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type)
     return result if keepdims else lax.squeeze(result, axes)
 
 
@@ -277,5 +277,3 @@ def std(
 ) -> Array:  # fmt: skip
     """The standard deviation along `axis`: the square root of `var`."""
     return lax.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))
-
-

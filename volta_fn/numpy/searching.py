@@ -70,7 +70,7 @@ def _goes_after(element: Array, needle: Array, side: str) -> Array:
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
     """The number of the bin of each element; `bins` are the edges, increasing or decreasing.
 
-    Bin i holds bins[i-1] <= x < bins[i] (with `right`, the equality is on the other side).
+    Bin i holds bins[i-1] <= x < bins[i] (with `right`, bins[i-1] < x <= bins[i]), or the same with all signs turned round.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.digitize(jnp.array([0.5, 1.0, 3.0]), jnp.array([0.0, 1.0, 2.0]))
@@ -84,7 +84,6 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
         return broadcast_to(array(np.int32(0)), operand("digitize", "x", x).shape)
     side = "right" if not right else "left"
     rising = searchsorted(edges, x, side)
-    other = "left" if not right else "right"
-    falling = lax.sub(np.int32(size), searchsorted(lax.rev(edges, (0,)), x, other))
+    falling = lax.sub(np.int32(size), searchsorted(lax.rev(edges, (0,)), x, side))
     is_rising = lax.ge(lax.index_in_dim(edges, -1, keepdims=False), lax.index_in_dim(edges, 0, keepdims=False))
     return lax.convert_element_type(lax.select(is_rising, rising, falling), INDEX)

@@ -110,7 +110,8 @@ def unique(
     groups = _grouped(rows, equal_nan)
     if size is None:
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
-    (starts,) = nonzero(groups.starts, size=size, fill_value=n)
+    (bounds,) = nonzero(groups.starts, size=size + 1, fill_value=n)
+    starts = lax.slice_in_dim(bounds, 0, size)
     there = lax.lt(starts, np.int32(n))
     first = groups.order[lax.min(starts, np.int32(max(n - 1, 0)))] if n else starts
     results = [_values(slices, first, there, fill_value, place)]
@@ -120,8 +121,7 @@ def unique(
         inverse = broadcast_to(array(np.int32(0)), (n,)).at[groups.order].set(groups.group)
         results.append(lax.reshape(inverse, shape) if axis is None else inverse)
     if return_counts:
-        ends = lax.concatenate([lax.slice_in_dim(starts, 1, None), array(np.full((min(size, 1),), n, np.int32))], 0)
-        results.append(lax.sub(ends, starts))
+        results.append(lax.sub(lax.slice_in_dim(bounds, 1, size + 1), starts))
     return results[0] if len(results) == 1 else tuple(results)
 
 

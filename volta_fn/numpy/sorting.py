@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import INDEX, axis_of, flat_or_axis, operand
+from volta_fn.numpy.common import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand
 from volta_fn.numpy.creation import array
 
 
-def sort(
-    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
-) -> Array:
+def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Array:
     """The elements in increasing order along `axis` (None: of the flattened array), NaN last; decreasing if `descending`.
 
     >>> import volta_fn.numpy as jnp
@@ -30,9 +26,12 @@ def sort(
 
 
 def argsort(
-    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
-) -> Array:
-    """The indices, as int32, that sort the elements along `axis` (None: of the flattened array); equal elements keep their order.
+    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False,
+    dtype: Any = None,
+) -> Array:  # fmt: skip
+    """The indices (int32 unless `dtype` says otherwise) that sort the elements along `axis` (None: of the flattened array).
+
+    Equal elements keep their order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.argsort(jnp.array([3, 1, 2]))
@@ -43,8 +42,8 @@ def argsort(
     if descending:
         # Reversed before and after, equal elements keep their order.
         value = lax.rev(value, (place,))
-    _, result = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, place)), dimension=place, num_keys=1)
-    return lax.sub(np.int32(value.shape[place] - 1), lax.rev(result, (place,))) if descending else result
+    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, INDEX), value.shape, place)), dimension=place, num_keys=1)
+    return lax.sub(full_like_scalar(result, value.shape[place] - 1), lax.rev(result, (place,))) if descending else result
 
 
 def _no_kind(function: str, kind: None, order: None) -> None:

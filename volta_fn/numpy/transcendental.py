@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.numpy.arithmetic import is_infinite
 from volta_fn.numpy.common import full_like_scalar, is_complex, promote_inexact
 from volta_fn.primitives.declare import promoted
+from volta_fn.transforms.custom_jvp import custom_jvp
 
 exp = promoted(lax.exp, "exp", "e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "2 to the power x.")
@@ -82,6 +85,33 @@ def _sinc_radius(dtype: np.dtype) -> float:
     return float((float(dtypes.finfo(dtype).eps) * math.factorial(11) / 4) ** 0.1)
 
 
+def _log_adder(log_one_plus: Callable[[Array], Array], power: Callable[[Array], Array], scale: float) -> Callable[..., Array]:
+    """log(base**a + base**b), with a derivative that is right where a and b are equal, and so can be derived again."""
+
+    def add_exponentials(a: Array, b: Array) -> Array:
+        return lax.add(lax.max(a, b), log_one_plus(power(lax.neg(lax.abs(_gap(a, b))))))
+
+    function = custom_jvp(add_exponentials)
+
+    @function.defjvp
+    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        (a, b), (rate_a, rate_b) = primals, tangents
+        odds = lax.mul(_gap(a, b), scale)
+        return function(a, b), lax.add(lax.mul(rate_a, lax.logistic(odds)), lax.mul(rate_b, lax.logistic(lax.neg(odds))))
+
+    return function
+
+
+def _gap(a: Array, b: Array) -> Array:
+    """a - b, and 0 for equal infinities, which have no difference."""
+    same = lax.bitwise_and(lax.eq(a, b), is_infinite(a))
+    return lax.select(same, full_like_scalar(a, 0.0), lax.sub(a, b))
+
+
+_log_add_exp = _log_adder(lax.log1p, lax.exp, 1.0)
+_log2_add_exp2 = _log_adder(lambda v: lax.mul(lax.log1p(v), 1.0 / math.log(2.0)), lax.exp2, math.log(2.0))
+
+
 def logaddexp(x1: Any, x2: Any, /) -> Array:
     """log(exp(x1) + exp(x2)) without overflow.
 
@@ -89,22 +119,20 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     >>> jnp.logaddexp(jnp.array([1000.0, -jnp.inf]), jnp.array([1000.0, 0.0]))
     Array([1000.6932,    0.    ], dtype=float32)
     """
-    a, b = promote_inexact("logaddexp", x1, x2)
-    return _log_add(a, b, lax.log1p, lax.exp, 1.0)
+    return _log_add_exp(*_reals("logaddexp", x1, x2))
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """log2(2**x1 + 2**x2) without overflow."""
-    a, b = promote_inexact("logaddexp2", x1, x2)
-    return _log_add(a, b, lambda v: lax.mul(lax.log1p(v), full_like_scalar(v, 1.0 / math.log(2.0))), lax.exp2, math.log(2.0))
+    return _log2_add_exp2(*_reals("logaddexp2", x1, x2))
 
 
-def _log_add(a: Array, b: Array, log_one_plus: Any, power: Any, scale: float) -> Array:
-    if is_complex(a):
-        raise ArgumentTypeError("logaddexp: complex numbers are not supported")
-    # Equal infinities have no difference; taking 0 for it gives the right value and, unlike NaN, the right derivative.
-    gap = lax.select(lax.eq(a, b), full_like_scalar(a, 0.0), lax.sub(a, b))
-    return lax.add(lax.max(a, b), log_one_plus(power(lax.neg(lax.abs(gap)))))
+def _reals(function: str, *values: Any) -> list[Array]:
+    """The arguments as real floating-point numbers."""
+    arrays = promote_inexact(function, *values)
+    if is_complex(arrays[0]):
+        raise ArgumentTypeError(f"{function}: the arguments must be real, got complex numbers")
+    return arrays
 
 
 def i0(x: Any, /) -> Array:
@@ -116,9 +144,7 @@ def i0(x: Any, /) -> Array:
     >>> jnp.i0(jnp.array([0.0, 1.0]))
     Array([1.       , 1.2660658], dtype=float32)
     """
-    (value,) = promote_inexact("i0", x)
-    if is_complex(value):
-        raise ArgumentTypeError("i0: x must be real, got complex numbers")
+    (value,) = _reals("i0", x)
     work = lax.abs(value)
     near = lax.le(work, full_like_scalar(work, _I0_CUT))
     small = lax.select(near, work, full_like_scalar(work, 0.0))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
@@ -81,8 +81,11 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     >>> vf.lax.convert_element_type(vf.numpy.array([1.7, -1.7]), "int32")
     Array([ 1, -1], dtype=int32)
     """
-    value = as_value(operand)
     dtype = dtypes.as_dtype(new_dtype)
+    if type(operand) in (int, float, complex):  # converted from Python's own precision, not from the weak type's
+        exact = np.asarray(operand, dtypes.scalar_dtype(operand)[0] if type(operand) is int else None)
+        return from_host(_convert_evaluate(exact, new_dtype=dtype, weak_type=weak_type), weak_type)
+    value = as_value(operand)
     if value.dtype == dtype and value.weak_type == weak_type:
         return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)

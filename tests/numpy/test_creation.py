@@ -1,0 +1,231 @@
+"""Making arrays, against NumPy's values and JAX's dtypes and weak types."""
+
+from __future__ import annotations
+
+import array as python_array
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import ALL, BF16, assert_close, check, sample
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError, ShapeError
+
+NESTS = [
+    [1, 2, 3], [[1, 2], [3, 4.5]], (True, False), [1, 2.0, 3j], [], [[]], [[], []], 5, 2.5, True, 1j, [True, 2], [[[1]]],
+    [np.float16(1), 2.0], [np.float32(1), np.int16(2)], [np.ones(2, np.float16), [1, 2]], (np.int8(1), np.uint8(2)),
+    [2**40, 1], [-(2**31), 2**31 - 1], 2**31, range(4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nest", NESTS, ids=str)
+def test_nests(nest):
+    jax = pytest.importorskip("jax")
+    got = vnp.array(nest)
+    np.testing.assert_array_equal(np.asarray(got), np.array(nest))
+    if np.asarray(got).size and got.dtype not in (np.int64, np.uint64):
+        wanted = jax.numpy.array(nest)
+        assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
+
+
+def test_dtype_asked_for_is_given():
+    for dtype in ALL:
+        for value in ([0, 1, 2], 1, [[True]], np.arange(3.0)):
+            got = vnp.array(value, dtype=dtype)
+            assert (got.dtype, got.weak_type) == (dtype, False)
+            assert_close(got, np.asarray(value).astype(dtype))
+    assert vnp.array([1, 2**40]).dtype == np.int64
+    assert vnp.array([2**63]).dtype == np.uint64
+    assert vnp.array([1.0, 2.0], "float64").tolist() == [1.0, 2.0]
+
+
+def test_arrays_and_tracers_in_nests():
+    x = vnp.arange(2.0)
+    assert vnp.array([x, [5, 6]]).tolist() == [[0.0, 1.0], [5.0, 6.0]]
+    assert vnp.array([x[0], 2]).dtype == np.float32
+    assert vf.jit(lambda a: vnp.array([[a, 1], [2, a]]))(3.0).tolist() == [[3.0, 1.0], [2.0, 3.0]]
+    assert float(vf.grad(lambda a: vnp.sum(vnp.array([a, a * a])))(3.0)) == 7.0
+
+
+def test_asarray_and_ndmin():
+    x = vnp.ones(3)
+    assert vnp.asarray(x) is x
+    assert vnp.array(x, ndmin=3).shape == (1, 1, 3)
+    assert vnp.array(5, ndmin=2).shape == (1, 1)
+    assert vnp.asarray(memoryview(b"ab")).tolist() == [97, 98]
+    assert vnp.asarray(python_array.array("d", [1.5])).dtype == np.float64
+    assert vnp.copy(x).tolist() == [1.0, 1.0, 1.0]
+    assert vnp.astype(x, "int8").dtype == np.int8
+    assert vnp.astype(x, None).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        ([[1, 2], [3]], ShapeError, "lengths"),
+        ([[1, 2], 3], ShapeError, "lengths"),
+        (["a"], ArgumentTypeError, "'a' of type str is not a number"),
+        ([None], ArgumentTypeError, "None"),
+        (None, ArgumentTypeError, "None"),
+        ("text", ArgumentTypeError, "text"),
+        (object(), ArgumentTypeError, "object"),
+        ([2**70], ArgumentError, "does not fit 64 bits"),
+        (np.array(["x"]), ArgumentTypeError, "not an array of numbers"),
+    ],
+    ids=str,
+)
+def test_refused_values(value, error, words):
+    with pytest.raises(error, match=words):
+        vnp.array(value)
+
+
+def test_refused_options():
+    with pytest.raises(DTypeError):
+        vnp.zeros(2, dtype=object)
+    with pytest.raises(ArgumentError, match="300 does not fit uint8"):
+        vnp.array(300, dtype="uint8")
+    with pytest.raises(ArgumentError, match="order"):
+        vnp.array([1], order="F")
+    with pytest.raises(ShapeError, match=r"zeros|shape"):
+        vnp.zeros((2, -1))
+    with pytest.raises(ShapeError, match="static_argnums"):
+        vf.jit(lambda n: vnp.zeros(n))(3)
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "empty"])
+def test_filled(name):
+    check(lambda xp: getattr(xp, name)((2, 3), dtype=np.float32) * 0, oracle=lambda: np.zeros((2, 3)))
+    for dtype in [None, float, int, bool, "bfloat16", np.complex128, np.uint8]:
+        got = getattr(vnp, name)((2, 0, 3), dtype)
+        assert (got.shape, got.weak_type) == ((2, 0, 3), False)
+    assert getattr(vnp, name)(3).dtype == np.float32
+    assert getattr(vnp, name)(()).shape == ()
+
+
+def test_full():
+    jax = pytest.importorskip("jax")
+    for fill in (1, 2.5, True, 3j, np.float16(2), np.arange(3)):
+        got, wanted = vnp.full((2, 3), fill), jax.numpy.full((2, 3), fill)
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+        assert got.weak_type == wanted.weak_type
+    assert vnp.full(2, 1, "float64").dtype == np.float64
+
+
+def test_like():
+    for like in (np.ones((2, 3), np.float16), vnp.ones(2, "bfloat16"), vnp.asarray(1.0), 3, 2.5, vf.ShapeDtypeStruct((4,), np.int8)):
+        for name, value in (("zeros_like", 0), ("ones_like", 1), ("empty_like", 0)):
+            got = getattr(vnp, name)(like)
+            assert got.shape == getattr(like, "shape", ())
+            assert (np.asarray(got) == value).all()
+    assert vnp.zeros_like(vnp.ones(2, "bfloat16")).dtype == BF16
+    assert vnp.zeros_like(3).weak_type
+    assert vnp.full_like(np.ones(2, np.float32), 7, dtype=int, shape=(3,)).tolist() == [7, 7, 7]
+    assert vf.jit(lambda x: vnp.ones_like(x))(np.float16(2)).dtype == np.float16
+
+
+RANGES = [
+    (5,),
+    (1, 7),
+    (1, 7, 2),
+    (7, 1, -2),
+    (0, 1, 0.25),
+    (2.5,),
+    (0,),
+    (3, 3),
+    (-3,),
+    (np.int8(1), np.int8(5)),
+    (0, 10, 3),
+    (1.0, -1.0, -0.5),
+]
+
+
+@pytest.mark.parametrize("bounds", RANGES, ids=str)
+def test_arange(bounds):
+    jax = pytest.importorskip("jax")
+    got, wanted = vnp.arange(*bounds), jax.numpy.arange(*bounds)
+    np.testing.assert_allclose(np.asarray(got), np.arange(*bounds), rtol=1e-6)
+    assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
+
+
+def test_arange_dtypes_and_errors():
+    assert vnp.arange(3, dtype="int64").dtype == np.int64
+    assert vnp.arange(2**33, 2**33 + 3).tolist() == [2**33, 2**33 + 1, 2**33 + 2]
+    assert vnp.arange(2, dtype="float16").dtype == np.float16
+    assert vnp.arange(stop=3, start=0).tolist() == [0, 1, 2]
+    with pytest.raises(ArgumentError, match="step"):
+        vnp.arange(1, 2, 0)
+    with pytest.raises(ArgumentError, match="300 does not fit int8"):
+        vnp.arange(0, 301, 300, dtype="int8")
+    with pytest.raises(ConcretizationError, match="arange"):
+        vf.jit(vnp.arange)(3)
+    assert vf.jit(lambda x: vnp.arange(x.shape[0]))(np.ones(4)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 5, 50])
+@pytest.mark.parametrize("endpoint", [True, False])
+def test_linspace(num, endpoint):
+    for start, stop in ((0.0, 1.0), (2.0, -3.0), (1.0, 1.0), (-5.0, 5.0)):
+        check(lambda xp, a, b: xp.linspace(a, b, num, endpoint=endpoint), np.float32(start), np.float32(stop))
+        check(lambda xp, a, b: xp.linspace(a, b, num, endpoint=endpoint), np.float64(start), np.float64(stop))
+    check(lambda xp, a, b: xp.linspace(a, b, num, endpoint=endpoint, axis=-1), sample((2, 3), np.float32, 1), sample((3,), np.float32, 2))
+    numbers, step = vnp.linspace(0, 3, num, endpoint=endpoint, retstep=True)
+    wanted = np.linspace(0, 3, num, endpoint=endpoint, retstep=True)
+    np.testing.assert_allclose(np.asarray(numbers), wanted[0], rtol=1e-6)
+    np.testing.assert_allclose(float(step), wanted[1], rtol=1e-6)
+
+
+def test_linspace_ends_exactly_and_in_integers():
+    for stop in (0.1, 1 / 3, 1e30, 7.7):
+        assert vnp.linspace(0.0, stop, 7)[-1] == np.float32(stop)
+    check(lambda xp: xp.linspace(0, 10, 5, dtype=int), traced=False, oracle=lambda: np.linspace(0, 10, 5, dtype=int))
+    check(lambda xp: xp.linspace(-3, 4, 6, dtype=np.int32), oracle=lambda: np.linspace(-3, 4, 6, dtype=int))
+    slope = vf.grad(lambda stop: vnp.sum(vnp.linspace(0.0, stop, 5)))(1.0)
+    np.testing.assert_allclose(float(slope), 2.5)
+
+
+def test_logspace_and_geomspace():
+    check(lambda xp, a, b: xp.logspace(a, b, 5), np.float32(0), np.float32(2), tolerance=1e-5)
+    check(lambda xp, a, b: xp.logspace(a, b, 5, base=2.0, endpoint=False), np.float32(-1), np.float32(3), tolerance=1e-5)
+    for a, b in ((1, 1000), (-8, -1), (256, 1)):
+        check(lambda xp, a, b: xp.geomspace(a, b, 4), np.float32(a), np.float32(b), tolerance=1e-5)
+    check(
+        lambda xp, a, b: xp.geomspace(a, b, 4, axis=1),
+        np.array([1.0, -2.0], np.float32),
+        np.array([8.0, -16.0], np.float32),
+        tolerance=1e-5,
+    )
+
+
+def test_eye():
+    for args in ((3,), (2, 4), (4, 2), (0,), (3, 3, 1), (3, 4, -2), (2, 2, 5)):
+        check(lambda xp, args=args: xp.eye(*args, dtype=np.float32))
+    assert vnp.eye(2, dtype=bool).tolist() == [[True, False], [False, True]]
+    assert vnp.identity(3).shape == (3, 3)
+
+
+def test_from_other_things():
+    np.testing.assert_array_equal(np.asarray(vnp.fromfunction(lambda i, j: i * 10 + j, (2, 3), dtype=int)), [[0, 1, 2], [10, 11, 12]])
+    np.testing.assert_array_equal(np.asarray(vnp.fromfunction(lambda i: vnp.ones(2) * i, (3,))), [[0, 0], [1, 1], [2, 2]])
+    assert vnp.fromiter((i * i for i in range(4)), int).tolist() == [0, 1, 4, 9]
+    assert vnp.frombuffer(np.arange(3, dtype=np.float32).tobytes()).tolist() == [0.0, 1.0, 2.0]
+    assert vnp.frombuffer(b"\x01\x02\x03", dtype="uint8", count=1, offset=1).tolist() == [2]
+    x = np.arange(3, dtype=np.float32)
+    assert vnp.from_dlpack(x).tolist() == [0.0, 1.0, 2.0]
+    y = vnp.from_dlpack(x)
+    x[0] = 9
+    assert y[0] == 0.0
+
+
+def test_foreign_byte_order_is_read_by_value():
+    x = np.arange(3, dtype=np.int32)
+    assert vnp.asarray(x.astype(x.dtype.newbyteorder("S"))).tolist() == [0, 1, 2]
+
+
+def test_objects_that_know_themselves_as_arrays():
+    class Wrapped:
+        def __jax_array__(self):
+            return vnp.arange(2)
+
+    assert vnp.asarray(Wrapped()).tolist() == [0, 1]
+    assert vnp.array([Wrapped(), [5, 6]]).tolist() == [[0, 1], [5, 6]]

@@ -1,0 +1,179 @@
+"""Choosing and placing elements against NumPy; sizes that depend on values; indices out of range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import KINDS, check, sample
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, OutOfBoundsError, ShapeError
+
+
+def test_where():
+    for dtype in KINDS:
+        check(lambda xp, c, x, y: xp.where(c, x, y), sample((3, 1), bool, 1), sample((4,), dtype, 2), sample((3, 4), dtype, 3))
+    check(lambda xp, c, x: xp.where(c, x, 0.5), sample((4,), bool, 1), sample((4,), np.float16, 2))
+    check(lambda xp, c, x: xp.where(c > 1, x, x[0]), sample((4,), np.int32, 1), sample((4,), np.int8, 2))
+    check(lambda xp, c: xp.where(c, 1, 2), sample((4,), bool, 1))
+    check(lambda xp, c, x, y: xp.where(c, x, y), np.float32(2), sample((2,), np.float32), sample((3, 1), np.float32))
+
+
+def test_gradient_of_where_goes_to_the_chosen_side():
+    got = vf.grad(lambda x: vnp.sum(vnp.where(x > 0, x * x, 3 * x)))(np.array([2.0, -1.0]))
+    assert got.tolist() == [4.0, 3.0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 2), (0, 3), (3, 0)])
+def test_nonzero(shape):
+    x = sample(shape, np.int32, 1, -1, 1)
+    check(lambda xp, x: xp.nonzero(x), x, jax=False, traced=False)
+    check(lambda xp, x: xp.where(x), x, jax=False, traced=False)
+    check(lambda xp, x: xp.flatnonzero(x), x, jax=False, traced=False)
+    check(lambda xp, x: xp.argwhere(x), x, jax=False, traced=False)
+
+
+@pytest.mark.parametrize("size", [0, 2, 20])
+def test_nonzero_of_a_given_size(size):
+    jax = pytest.importorskip("jax")
+    x = sample((3, 4), np.int32, 1, -1, 1)
+    for fill in (None, -1, (7, 8)):
+        got = vf.jit(lambda x, fill=fill: vnp.nonzero(x, size=size, fill_value=fill))(x)
+        wanted = jax.numpy.nonzero(x, size=size, fill_value=fill)
+        for ours, theirs in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+    np.testing.assert_array_equal(np.asarray(vnp.argwhere(x, size=size)), np.asarray(jax.numpy.argwhere(x, size=size)))
+    assert vnp.flatnonzero(np.zeros(3), size=2, fill_value=9).tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_take(axis):
+    for dtype in KINDS:
+        x = sample((3, 4), dtype, 1)
+        for indices in (np.array([[0, 2], [1, 0]], np.int32), np.int32(1), np.array([], np.int32), np.array([-1, 0], np.int32)):
+            check(lambda xp, x, i: xp.take(x, i, axis=axis), x, indices)
+    x, far = sample((3, 4), np.float32, 1), np.array([5, -7, 1, 100], np.int32)
+    for mode in ("clip", "wrap"):
+        check(lambda xp, x, i, mode=mode: xp.take(x, i, axis=axis, mode=mode), x, far)
+
+
+def test_take_out_of_range():
+    x = vnp.arange(3.0)
+    with pytest.raises(OutOfBoundsError):
+        vnp.take(x, 7)
+    traced = vf.jit(lambda x, i: vnp.take(x, i, mode="fill"))(x, np.array([1, 7, -1]))
+    np.testing.assert_array_equal(np.asarray(traced), [1.0, np.nan, 2.0])
+    assert vnp.take(x, np.array([1, 9]), mode="fill", fill_value=-5.0).tolist() == [1.0, -5.0]
+    got = vf.grad(lambda x: vnp.sum(vnp.take(x, np.array([0, 0, 2])) ** 2))(x)
+    assert got.tolist() == [0.0, 0.0, 4.0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+def test_take_along_axis(axis):
+    for dtype in KINDS:
+        x = sample((3, 4), dtype, 1)
+        index = sample((12,), np.int32, 2, 0, 2) if axis is None else sample((3, 4), np.int32, 2, 0, 2)
+        check(lambda xp, x, i: xp.take_along_axis(x, i, axis=axis), x, index)
+
+
+def test_take_along_axis_broadcasts():
+    x = sample((3, 4, 2), np.float32, 1)
+    check(lambda xp, x, i: xp.take_along_axis(x, i, axis=1), x, sample((1, 5, 2), np.int32, 2, -4, 3))
+    check(lambda xp, x, i: xp.take_along_axis(x, i, axis=-1), x, sample((3, 1, 1), np.int32, 2, 0, 1))
+    check(lambda xp, x, i: xp.take_along_axis(x, i, axis=0), x[:, :1], sample((2, 4, 2), np.int32, 2, 0, 2))
+    logits, labels = sample((5, 3), np.float64, 1), sample((5, 1), np.int32, 2, 0, 2)
+    got = vf.grad(lambda v: vnp.sum(vnp.take_along_axis(v, labels, 1) ** 2))(logits)
+    wanted = np.where(np.arange(3) == labels, 2 * logits, 0)
+    np.testing.assert_allclose(np.asarray(got), wanted)
+
+
+def test_sorting_by_argsort():
+    x = sample((3, 4), np.float32, 1)
+    check(lambda xp, x: xp.take_along_axis(x, xp.argsort(x, axis=0), axis=0), x)
+
+
+def test_placing():
+    x, v = sample((3, 4), np.float32, 1), sample((3, 1), np.float32, 2)
+    index = np.array([[1], [0], [3]], np.int32)
+    wanted = x.copy()
+    np.put_along_axis(wanted, index, v, 1)
+    np.testing.assert_array_equal(np.asarray(vnp.put_along_axis(x, index, v, 1, inplace=False)), wanted)
+    wanted = x.copy()
+    np.put(wanted, [0, 5, -1], [1.0, 2.0])
+    np.testing.assert_array_equal(np.asarray(vnp.put(x, [0, 5, -1], [1.0, 2.0], inplace=False)), wanted)
+    wanted = x.copy()
+    np.put(wanted, [13, 25], [1.0, 2.0], mode="wrap")
+    np.testing.assert_array_equal(np.asarray(vnp.put(x, [13, 25], [1.0, 2.0], mode="wrap", inplace=False)), wanted)
+    wanted = x.copy()
+    np.place(wanted, x > 0, [7.0, 8.0])
+    np.testing.assert_array_equal(np.asarray(vnp.place(x, x > 0, [7.0, 8.0], inplace=False)), wanted)
+    for call in (lambda: vnp.put(x, 0, 1), lambda: vnp.place(x, x > 0, 1), lambda: vnp.put_along_axis(x, index, v, 1)):
+        with pytest.raises(ArgumentError, match="inplace=False"):
+            call()
+
+
+def test_compress_and_extract():
+    x = sample((3, 4), np.float32, 1)
+    check(lambda xp, x: xp.compress(np.array([True, False, True]), x, axis=0), x, jax=False)
+    check(lambda xp, x: xp.compress(np.array([True, False, True, True]), x, axis=1), x, jax=False)
+    check(lambda xp, x: xp.compress(np.array([True, False, True]), x), x, jax=False)
+    check(lambda xp, x: xp.extract(x > 0, x), x, jax=False, traced=False)
+    assert vf.jit(lambda c, x: vnp.compress(c, x, size=3, fill_value=-1))(np.array([0, 1, 0, 1]), np.arange(4)).tolist() == [1, 3, -1]
+    assert vf.jit(lambda x: vnp.extract(x > 1, x, size=4, fill_value=9))(np.arange(4)).tolist() == [2, 3, 9, 9]
+    with pytest.raises(OutOfBoundsError, match="compress"):
+        vnp.compress(np.array([False, True, True]), np.ones(2))
+
+
+def test_select_and_piecewise():
+    x = np.arange(-3, 4, dtype=np.float32)
+    check(lambda xp, x: xp.select([x < -1, x < 1], [x, 10 * x], 5.0), x)
+    check(lambda xp, x: xp.select([x < -1, x < 1], [x, 10 * x]), x)
+    check(lambda xp, x: xp.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * v]), x)
+    check(lambda xp, x: xp.piecewise(x, [x < -1, x > 1], [-1.0, lambda v: v, 3.0]), x)
+    check(lambda xp, x: xp.piecewise(x, [x > 1], [lambda v: v]), x)
+    assert vnp.piecewise(x, [x < 0], [lambda v, k: v * k, 0.0], 3.0).tolist()[0] == -9.0
+
+
+def test_choose():
+    a, choices = np.array([2, 0, 1], np.int32), [np.array([1, 2, 3], np.int32), np.array([10, 20, 30], np.int32), np.int32(7)]
+    check(lambda xp, a: xp.choose(a, choices), a, traced=False, jax=False)
+    for mode in ("wrap", "clip"):
+        check(lambda xp, a, mode=mode: xp.choose(a, choices, mode=mode), np.array([-5, 1, 9], np.int32))
+    with pytest.raises(OutOfBoundsError, match="choose"):
+        vnp.choose(np.array([3]), [1, 2])
+
+
+def test_flat_and_multiple_indices():
+    flat = np.array([0, 5, 23, 7], np.int32)
+    check(lambda xp, i: xp.unravel_index(i, (2, 3, 4)), flat)
+    check(lambda xp, i: xp.unravel_index(i, 24), flat)
+    pair = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
+    for order in "CF":
+        check(lambda xp, i, j, order=order: xp.ravel_multi_index((i, j), (2, 3), order=order), *pair, traced=False, jax=False)
+        for mode in ("wrap", "clip"):
+            far = np.array([0, 5], np.int32), np.array([-4, 7], np.int32)
+            check(lambda xp, i, j, mode=mode, order=order: xp.ravel_multi_index((i, j), (2, 3), mode=mode, order=order), *far)
+    with pytest.raises(OutOfBoundsError, match="ravel_multi_index"):
+        vnp.ravel_multi_index((np.array([2]), np.array([0])), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: vnp.where(np.True_, 1), ArgumentError, "both x and y"),
+        (lambda: vnp.where(np.True_, 1, 2, size=3), ArgumentError, "size"),
+        (lambda: vf.jit(vnp.nonzero)(np.ones(3)), ConcretizationError, "size="),
+        (lambda: vnp.nonzero(np.float32(1)), ShapeError, "nonzero"),
+        (lambda: vnp.take(np.ones(3), 1.5), ArgumentTypeError, "take: indices must be integers, got float32"),
+        (lambda: vnp.take_along_axis(np.ones((2, 3)), np.array([0]), 0), ShapeError, "as many dimensions"),
+        (lambda: vnp.take_along_axis(np.ones((2, 3)), np.zeros((1, 2), int), 0), ShapeError, r"\(2, 3\).*\(1, 2\)"),
+        (lambda: vnp.select([], []), ArgumentError, "select"),
+        (lambda: vnp.choose(np.array([0]), [1], mode="x"), ArgumentError, "choose: mode"),
+        (lambda: vnp.piecewise(np.ones(2), [np.ones(2, bool)], []), ArgumentError, "piecewise"),
+        (lambda: vf.jit(lambda i: vnp.choose(i, [1, 2]))(0), ConcretizationError, "mode='clip'"),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -1,0 +1,170 @@
+"""Joining, splitting, inserting, deleting and padding against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import KINDS, check, sample
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, OutOfBoundsError, ShapeError
+
+JOINS = {
+    "concatenate": lambda xp, x, y: xp.concatenate([x, y]),
+    "concatenate last": lambda xp, x, y: xp.concatenate((x, y), axis=-1),
+    "concatenate flat": lambda xp, x, y: xp.concatenate([x, y], axis=None),
+    "concat": lambda xp, x, y: xp.concat([x, y], axis=1),
+    "stack": lambda xp, x, y: xp.stack([x, y]),
+    "stack last": lambda xp, x, y: xp.stack([x, y], axis=-1),
+    "vstack": lambda xp, x, y: xp.vstack([x, y]),
+    "vstack rows": lambda xp, x, y: xp.vstack([x[0], y[0]]),
+    "hstack": lambda xp, x, y: xp.hstack([x, y]),
+    "hstack vectors": lambda xp, x, y: xp.hstack([x[0], y[0]]),
+    "dstack": lambda xp, x, y: xp.dstack([x, y[0][None].repeat(2, 0)]),
+    "column_stack": lambda xp, x, y: xp.column_stack([x, y[:, 0]]),
+    "append": lambda xp, x, y: xp.append(x, y),
+    "append rows": lambda xp, x, y: xp.append(x, y, axis=0),
+    "block": lambda xp, x, y: xp.block([[x, y], [y, x]]),
+    "block of one row": lambda xp, x, y: xp.block([x, y]),
+    "block of scalars": lambda xp, x, y: xp.block([[x[0, 0], y[0]]]),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_joins(name):
+    for dtype in KINDS:
+        check(JOINS[name], sample((2, 3), dtype, 1), sample((2, 3), dtype, 2))
+    check(JOINS[name], sample((2, 3), np.int8, 1), sample((2, 3), np.float16, 2))
+
+
+def test_join_dtype_and_empty():
+    assert vnp.concatenate([np.ones(2, np.int32)], dtype="float16").dtype == np.float16
+    check(lambda xp, x, y: xp.concatenate([x, y]), np.ones((0, 3), np.float32), np.ones((2, 3), np.float32))
+    assert vnp.stack(np.ones((2, 3))).shape == (2, 3)
+    assert vnp.concatenate(vnp.ones((2, 3))).shape == (6,)
+
+
+SPLITS = {
+    "split": lambda xp, x: xp.split(x, 3),
+    "split at": lambda xp, x: xp.split(x, [1, 4]),
+    "split out of order": lambda xp, x: xp.split(x, [4, 1, 9]),
+    "split columns": lambda xp, x: xp.split(x, np.array([2]), axis=1),
+    "array_split": lambda xp, x: xp.array_split(x, 4),
+    "array_split into many": lambda xp, x: xp.array_split(x, 8),
+    "vsplit": lambda xp, x: xp.vsplit(x, 2),
+    "hsplit": lambda xp, x: xp.hsplit(x, 2),
+    "hsplit a vector": lambda xp, x: xp.hsplit(x[0], 2),
+    "dsplit": lambda xp, x: xp.dsplit(x[None], 2),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_splits(name):
+    check(SPLITS[name], sample((6, 4), np.float32, 1), jax="out of order" not in name)
+
+
+def test_delete():
+    x = sample((4, 5), np.float32, 1)
+    for obj in (1, -1, slice(1, 3), [0, 2], np.array([1, 1]), [], np.array([True, False, False, True])):
+        check(lambda xp, x, obj=obj: xp.delete(x, obj, axis=0), x, jax=not isinstance(obj, list))
+    check(lambda xp, x: xp.delete(x, np.array([0, 7])), x)
+    with pytest.raises(OutOfBoundsError, match="delete: obj"):
+        vnp.delete(x, 4, axis=0)
+
+
+def test_insert():
+    x = sample((3, 4), np.float32, 1)
+    for obj, values in (
+        (1, 9.0),
+        (-1, 9.0),
+        (np.array([0, 2]), 9.0),
+        (np.array([2, 0]), np.array([[1.0], [2.0]], np.float32)),
+        (slice(0, 2), 5.0),
+        (3, 1.0),
+    ):
+        check(lambda xp, x, v, obj=obj: xp.insert(x, obj, v, axis=0), x, values)
+    check(lambda xp, x: xp.insert(x, 2, np.float32(7)), x)
+    check(lambda xp, x: xp.insert(x[0], 1, np.array([5.0, 6.0], np.float32)), x)
+    check(lambda xp, x: xp.insert(x, 1, x[0], axis=0), x)
+    check(lambda xp, x: xp.insert(x, np.array([1, 1]), 0.0, axis=1), x)
+    with pytest.raises(OutOfBoundsError, match="insert"):
+        vnp.insert(x, 5, 0.0, axis=0)
+
+
+def test_trim_zeros():
+    for vector in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], []):
+        x = np.array(vector, np.float32)
+        for trim in ("fb", "f", "b"):
+            check(lambda xp, x, trim=trim: xp.trim_zeros(x, trim), x, jax=False, traced=False)
+    framed = np.pad(np.ones((2, 3), np.float32), ((1, 2), (0, 1)))
+    assert vnp.trim_zeros(framed).shape == (2, 3)
+    assert vnp.trim_zeros(framed, axis=1).shape == (5, 3)
+
+
+PADS = {
+    "constant": {},
+    "constant with a value": {"constant_values": 7},
+    "constant with values": {"constant_values": ((1, 2), (3, 4))},
+    "edge": {},
+    "reflect": {},
+    "reflect odd": {"reflect_type": "odd"},
+    "symmetric": {},
+    "symmetric odd": {"reflect_type": "odd"},
+    "wrap": {},
+    "linear_ramp": {"end_values": ((5, -4), (2, 3))},
+    "maximum": {},
+    "minimum": {"stat_length": 2},
+    "mean": {"stat_length": ((1, 2), (3, 1))},
+    "median": {},
+}
+
+
+@pytest.mark.parametrize("name", PADS)
+@pytest.mark.parametrize("widths", [2, (1, 2), ((1, 2), (0, 3)), ((5, 4), (7, 9)), 0], ids=str)
+def test_pad(name, widths):
+    mode = name.split()[0]
+    for dtype in (np.float32, np.int32):
+        x = sample((3, 4), dtype, 1, -9, 9)
+        check(lambda xp, x: xp.pad(x, widths, mode=mode, **PADS[name]), x, tolerance=1e-5, jax=dtype == np.float32)
+
+
+def test_pad_forms():
+    x = sample((2, 3), np.float32)
+    assert vnp.pad(x, {1: (1, 2)}).shape == (2, 6)
+    assert vnp.pad(x, ((1,), (2,))).shape == (4, 7)
+    assert vnp.pad(x, 1, mode="empty").shape == (4, 5)
+    assert vnp.pad(np.ones((1, 3), np.float32), ((2, 2), (0, 0)), "reflect").shape == (5, 3)
+
+    def fill(vector, width, axis, options):
+        return vector.at[: width[0]].set(options["value"])
+
+    padded = vnp.pad(x, ((1, 0), (2, 0)), fill, value=9.0)
+    assert padded[0].tolist() == [9.0] * 5
+    assert padded[1].tolist() == [9.0, 9.0, *x[0].tolist()]
+    got = vf.grad(lambda v: vnp.sum(vnp.pad(v, 2, "reflect") ** 2))(np.arange(1.0, 4.0))
+    np.testing.assert_allclose(np.asarray(got), 2 * np.arange(1.0, 4.0) * [2, 3, 2])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: vnp.concatenate([]), ArgumentError, "concatenate: needs at least one"),
+        (lambda: vnp.concatenate(5), ArgumentTypeError, "concatenate: expected a sequence"),
+        (lambda: vnp.concatenate([1, 2]), ShapeError, "use stack"),
+        (lambda: vnp.concatenate([np.ones((2, 3)), np.ones((2, 4))]), ShapeError, r"\(2, 3\), \(2, 4\)"),
+        (lambda: vnp.stack([np.ones(2), np.ones(3)]), ShapeError, r"stack: .*\(2,\), \(3,\)"),
+        (lambda: vnp.split(np.ones(5), 2), ShapeError, "split: .*array_split"),
+        (lambda: vnp.array_split(np.ones(5), 0), ArgumentError, "array_split"),
+        (lambda: vf.jit(lambda x, n: vnp.split(x, n))(np.ones(4), 2), ConcretizationError, "indices_or_sections"),
+        (lambda: vnp.block([[], [1]]), ArgumentError, "block"),
+        (lambda: vnp.pad(np.ones(2), -1), ArgumentError, "pad: pad_width"),
+        (lambda: vnp.pad(np.ones(2), 1, mode="nonsense"), ArgumentError, "pad: mode"),
+        (lambda: vnp.pad(np.ones(2), 1, mode="edge", constant_values=1), ArgumentError, "constant_values"),
+        (lambda: vnp.pad(np.ones((0, 2)), 1, mode="edge"), ShapeError, "empty axis 0"),
+        (lambda: vnp.pad(np.ones((2, 2)), ((1, 2), (3, 4), (5, 6))), ArgumentError, "pad_width"),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -1,0 +1,82 @@
+"""Comparisons and tests of elements against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import ALL, COMPLEX, FLOATS, REALS, check, sample
+from volta_fn.errors import ArgumentTypeError, DTypeError
+
+SPECIAL = np.array([0.0, -0.0, 1.0, np.nan, np.inf, -np.inf], np.float32)
+
+
+@pytest.mark.parametrize("name", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
+def test_comparisons(name):
+    for dtype in ALL if "equal" in name and name[0] in "en" else [np.dtype(bool), *REALS]:
+        check(lambda xp, x, y: getattr(xp, name)(x, y), sample((3, 1), dtype, 1), sample((4,), dtype, 2))
+    check(lambda xp, x, y: getattr(xp, name)(x, y), SPECIAL[:, None], SPECIAL)
+    check(lambda xp, x, y: getattr(xp, name)(x, y), sample((4,), np.int8, 1), sample((4,), np.float16, 2))
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+def test_logical(name):
+    for dtype in ALL:
+        check(lambda xp, x, y: getattr(xp, name)(x, y), sample((4,), dtype, 1, -1, 1), sample((4,), dtype, 2, -1, 1))
+    check(lambda xp, x, y: getattr(xp, name)(x, y), SPECIAL, sample((6,), np.int32, 2, 0, 1))
+
+
+@pytest.mark.parametrize("name", ["logical_not", "isnan", "isinf", "isfinite", "isreal", "iscomplex"])
+def test_elements(name):
+    for dtype in ALL:
+        check(lambda xp, x: getattr(xp, name)(x), sample((4,), dtype, 1, -1, 1))
+    check(lambda xp, x: getattr(xp, name)(x), SPECIAL)
+    pairs = np.stack(np.broadcast_arrays(SPECIAL[:, None], SPECIAL), -1)
+    check(lambda xp, x: getattr(xp, name)(x), np.ascontiguousarray(pairs).view(np.complex64))
+
+
+@pytest.mark.parametrize("name", ["isposinf", "isneginf"])
+def test_signed_infinities(name):
+    for dtype in [*FLOATS, np.dtype(np.int32)]:
+        check(lambda xp, x: getattr(xp, name)(x), SPECIAL.astype(dtype) if dtype.kind != "i" else sample((3,), dtype))
+    with pytest.raises(ArgumentTypeError, match=name):
+        getattr(vnp, name)(1j)
+
+
+def test_isclose():
+    a = np.array([1.0, 1.0, np.nan, np.inf, np.inf, 0.0], np.float32)
+    b = np.array([1.0 + 5e-6, 1.1, np.nan, np.inf, -np.inf, 1e-9], np.float32)
+    for equal_nan in (False, True):
+        check(lambda xp, a, b, e=equal_nan: xp.isclose(a, b, equal_nan=e), a, b)
+        check(lambda xp, a, b, e=equal_nan: xp.allclose(a, b, equal_nan=e), a[:2], b[:2])
+    for dtype in (np.int32, np.uint8, np.complex64, np.float64):
+        check(lambda xp, a, b: xp.isclose(a, b, rtol=0.3), sample((6,), dtype, 1), sample((6,), dtype, 2))
+    check(lambda xp, a, b: xp.isclose(a, b), np.array([True, False]), np.array([True, True]))
+
+
+def test_array_equal_and_equiv():
+    x = sample((2, 3), np.float32)
+    assert bool(vnp.array_equal(x, x.copy()))
+    assert not bool(vnp.array_equal(x, x[:1]))
+    assert not bool(vnp.array_equal([np.nan], [np.nan]))
+    assert bool(vnp.array_equal([np.nan, 1.0], [np.nan, 1.0], equal_nan=True))
+    assert bool(vnp.array_equiv(np.ones((2, 3)), np.ones(3)))
+    assert not bool(vnp.array_equiv(np.ones(2), np.ones(3)))
+    assert bool(vnp.array_equal([], []))
+
+
+def test_kinds_of_objects():
+    for value in (1, 2.0, 3j, np.float32(1), np.ones(2), np.ones(2, np.complex64), [1j], True):
+        assert vnp.iscomplexobj(value) == np.iscomplexobj(value)
+        assert vnp.isrealobj(value) == np.isrealobj(value)
+    for value in (1, 2.0, "text", np.float32(1), [1], np.ones(2)):
+        assert vnp.isscalar(value) == np.isscalar(value)
+    assert vnp.isscalar(vnp.float32(1))
+    assert not vnp.isscalar(vnp.ones(1))
+
+
+def test_complex_numbers_have_no_order():
+    for dtype in COMPLEX:
+        with pytest.raises(DTypeError, match="lt"):
+            vnp.less(np.ones(2, dtype), np.ones(2, dtype))

@@ -1,0 +1,125 @@
+"""The public names: JAX's, complete but for those listed here, each documented; arrays' methods; files; printing."""
+
+from __future__ import annotations
+
+import inspect
+import io
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import sample
+
+#: JAX's names that are not here, and why.
+MISSING = {
+    # Dtypes of 2, 4, 6 and 8 bits, which no array here has.
+    *(name for name in ("int1", "int2", "int4", "uint1", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")),
+    *(f"float8_{kind}" for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")),
+    # Objects of NumPy that have no meaning for numeric arrays.
+    "ComplexWarning", "character", "flexible", "object_", "number", "iterable",
+    # Ufunc objects with methods, and the functions that make them.
+    "frompyfunc", "ufunc",
+    # These need eigenvalues and least squares: see linalg.
+    "polyfit", "roots",
+}  # fmt: skip
+
+
+def test_jaxs_names_are_here():
+    jax = pytest.importorskip("jax")
+    names = {n for n in dir(jax.numpy) if not n.startswith("_") and not inspect.ismodule(getattr(jax.numpy, n))}
+    assert names - set(dir(vnp)) <= MISSING
+
+
+def test_public_functions_are_documented():
+    functions = {n: f for n, f in vars(vnp).items() if inspect.isfunction(f) and not n.startswith("_")}
+    assert len(functions) > 300
+    assert not [n for n, f in functions.items() if not inspect.getdoc(f)]
+
+
+def test_parameters_are_jaxs():
+    """Every parameter that JAX's function takes is taken here, under its name and in its place."""
+    jax = pytest.importorskip("jax")
+    # Sharding, other machines' precisions, names on their way out; and for the full API: weighted quantiles.
+    later = {"out_sharding", "precision", "interpolation", "wrap_negative_indices", "weights"}
+    differing = {}
+    for name, function in vars(vnp).items():
+        theirs = getattr(jax.numpy, name, None)
+        if not inspect.isfunction(function) or theirs is None or isinstance(theirs, (type, jax.numpy.ufunc)):
+            continue
+        try:
+            wanted = [p for p in inspect.signature(theirs).parameters.values() if p.name not in later]
+        except (TypeError, ValueError):
+            continue
+        ours = inspect.signature(function).parameters
+        if any(p.kind is p.VAR_POSITIONAL for p in ours.values()):
+            continue
+        named = [p.name for p in wanted if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if missing := [n for n in named if n not in ours]:
+            differing[name] = missing
+    assert not differing
+
+
+def test_constants():
+    assert (vnp.pi, vnp.e, vnp.inf, vnp.euler_gamma, vnp.newaxis) == (np.pi, np.e, np.inf, np.euler_gamma, None)
+    assert np.isnan(vnp.nan)
+    assert vnp.dtype is np.dtype
+    assert vnp.ndarray is vf.Array
+
+
+METHODS = {
+    "all": (), "any": (), "argmax": (), "argmin": (1,), "argsort": (), "astype": ("float16",), "clip": (0, 1), "conj": (), "copy": (),
+    "cumprod": (0,), "cumsum": (), "diagonal": (), "dot": (np.ones((4, 2), np.float32),), "flatten": (), "max": (0,), "mean": (), "min": (),
+    "nonzero": (), "prod": (), "ravel": (), "repeat": (2,), "reshape": (4, 3), "round": (1,), "squeeze": (), "std": (), "sum": (1,),
+    "swapaxes": (0, 1), "take": (np.array([0, 2]),), "trace": (), "transpose": (1, 0), "var": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_numpys(name):
+    x = sample((3, 4), np.float32, 1)
+    got, wanted = getattr(vnp.asarray(x), name)(*METHODS[name]), getattr(x, name)(*METHODS[name])
+    for ours, theirs in zip(got if isinstance(got, tuple) else [got], wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_properties_and_operators():
+    x = vnp.asarray(sample((2, 3), np.complex64, 1))
+    host = np.asarray(x)
+    for name in ("T", "mT", "real", "imag"):
+        np.testing.assert_array_equal(np.asarray(getattr(x, name)), getattr(host, name))
+    np.testing.assert_allclose(np.asarray(x @ x.T), host @ host.T, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(host @ x.T), host @ host.T, rtol=1e-5)
+    assert x.reshape(-1).shape == x.reshape((3, 2)).ravel().shape == (6,)
+    assert x.__array_namespace__() is vnp
+
+
+def test_files():
+    x = sample((2, 3), np.float32, 1)
+    file = io.BytesIO()
+    vnp.save(file, vnp.asarray(x))
+    file.seek(0)
+    np.testing.assert_array_equal(np.asarray(vnp.load(file)), x)
+    file = io.BytesIO()
+    vnp.savez(file, vnp.asarray(x), named=vnp.ones(2))
+    file.seek(0)
+    archive = vnp.load(file)
+    np.testing.assert_array_equal(archive["arr_0"], x)
+    assert archive["named"].tolist() == [1.0, 1.0]
+
+
+def test_raw_files(tmp_path):
+    path = tmp_path / "numbers"
+    np.arange(3, dtype=np.float32).tofile(path)
+    assert vnp.fromfile(path).tolist() == [0.0, 1.0, 2.0]
+    assert vnp.fromstring("1,2", dtype=int, sep=",").tolist() == [1, 2]
+
+
+def test_printing():
+    x = vnp.array([1.23456789, 2.0])
+    assert vnp.array_str(x, precision=2) == "[1.23 2.  ]"
+    assert vnp.array_repr(x, precision=2) == "Array([1.23, 2.  ], dtype=float32)"
+    with vnp.printoptions(precision=3):
+        assert str(x) == "[1.235 2.   ]"
+        assert vnp.get_printoptions()["precision"] == 3

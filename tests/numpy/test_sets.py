@@ -1,0 +1,88 @@
+"""Sets against NumPy, and against JAX where the size is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import BF16, check, sample
+from volta_fn.errors import ConcretizationError
+
+OPTIONS = [
+    {},
+    {"return_index": True},
+    {"return_inverse": True},
+    {"return_counts": True},
+    {"return_index": True, "return_inverse": True, "return_counts": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_unique(options):
+    for dtype in (np.int32, np.float32, BF16, np.uint8, bool, np.complex64):
+        x = np.round(sample((4, 5), dtype, 1).astype(np.complex64 if dtype == np.complex64 else np.float32)).astype(dtype)
+        check(lambda xp, x: xp.unique(x, **options), x, jax=False, traced=False)
+    for axis in (0, 1):
+        check(lambda xp, x, axis=axis: xp.unique(x, axis=axis, **options), sample((5, 3), np.int32, 2, 0, 1), jax=False, traced=False)
+    check(lambda xp, x: xp.unique(x, **options), np.ones((0,), np.float32), jax=False, traced=False)
+    check(lambda xp, x: xp.unique(x, **options), np.array([2.0, np.nan, 1.0, np.nan], np.float32), jax=False, traced=False)
+    check(lambda xp, x: xp.unique(x, equal_nan=False, **options), np.array([2.0, np.nan, np.nan], np.float32), jax=False, traced=False)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_unique_of_a_given_size(size):
+    jax = pytest.importorskip("jax")
+    x = np.array([3, 1, 3, 7, 1, 0, 9], np.int32)
+    for options in OPTIONS:
+        got = vf.jit(lambda x, o=options: vnp.unique(x, size=size, **o))(x)
+        wanted = jax.numpy.unique(x, size=size, **options)
+        for ours, theirs in zip(got if options else [got], wanted if options else [wanted], strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), err_msg=str(options))
+    filled = vnp.unique(x, size=8, fill_value=-5).tolist()
+    assert filled == [0, 1, 3, 7, 9, -5, -5, -5]
+    with pytest.raises(ConcretizationError, match="size="):
+        vf.jit(vnp.unique)(x)
+
+
+def test_unique_of_the_array_api():
+    x = np.array([[3, 1], [3, 7]], np.int32)
+    everything = vnp.unique_all(x)
+    assert everything.values.tolist() == [1, 3, 7]
+    assert everything.indices.tolist() == [1, 0, 3]
+    assert everything.inverse_indices.tolist() == [[1, 0], [1, 2]]
+    assert everything.counts.tolist() == [1, 2, 1]
+    assert [v.tolist() for v in vnp.unique_counts(x)] == [[1, 3, 7], [1, 2, 1]]
+    assert vnp.unique_inverse(x).inverse_indices.shape == (2, 2)
+    assert vnp.unique_values(x).tolist() == [1, 3, 7]
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_isin(invert):
+    x, tests = sample((3, 4), np.int32, 1, 0, 9), sample((5,), np.int32, 2, 0, 9)
+    check(lambda xp, x, t: xp.isin(x, t, invert=invert), x, tests)
+    check(lambda xp, x: xp.isin(x, np.ones((0,), np.int32), invert=invert), x)
+    check(lambda xp, x, t: xp.isin(x, t, invert=invert), np.array([1.0, np.nan], np.float32), np.array([np.nan, 1.0], np.float32))
+    assert vnp.isin(x, [1, 2], invert=invert).shape == (3, 4)
+
+
+@pytest.mark.parametrize("name", ["union1d", "intersect1d", "setdiff1d", "setxor1d"])
+def test_set_operations(name):
+    a, b = np.array([5, 1, 3, 3, 9], np.int32), np.array([[3, 4], [9, 9]], np.int32)
+    check(lambda xp, a, b: getattr(xp, name)(a, b), a, b, jax=False, traced=False)
+    check(lambda xp, a, b: getattr(xp, name)(a, b), b, a, jax=False, traced=False)
+    check(lambda xp, a, b: getattr(xp, name)(a, b), a, np.ones((0,), np.int32), jax=False, traced=False)
+    check(lambda xp, a, b: getattr(xp, name)(a, b), np.ones((0,), np.int32), a, jax=False, traced=False)
+    exact = np.asarray(getattr(np, name)(a, b))
+    sized = vf.jit(lambda a, b: getattr(vnp, name)(a, b, size=exact.size + 2, fill_value=-1))(a, b)
+    np.testing.assert_array_equal(np.asarray(sized), [*exact, -1, -1])
+
+
+def test_intersection_with_indices():
+    a, b = np.array([5, 1, 3, 3], np.int32), np.array([3, 4, 5], np.int32)
+    check(lambda xp, a, b: xp.intersect1d(a, b, return_indices=True), a, b, jax=False, traced=False)
+
+
+def test_difference_of_unique_arrays_keeps_the_order():
+    assert vnp.setdiff1d(np.array([5, 1, 3]), np.array([1]), assume_unique=True).tolist() == [5, 3]
