@@ -1,0 +1,56 @@
+"""What every sampler does with its arguments: the key, the shape, the dtype, and parameters that broadcast to the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.errors import BroadcastError, DTypeError, ShapeError
+from volta_fn.primitives.declare import to_dtype
+
+FLOAT = np.dtype(np.float32)
+INT = np.dtype(np.int32)
+
+
+def dtype_in(function: str, dtype: Any, default: np.dtype, allowed: frozenset[np.dtype], kind: str) -> np.dtype:
+    """The dtype asked for, or the default; `DTypeError` unless it is of the right kind."""
+    wanted = default if dtype is None else dtypes.as_dtype(dtype)
+    if wanted not in allowed:
+        raise DTypeError(f"{function}: dtype must be {kind}, got {wanted.name}")
+    return wanted
+
+
+def float_dtype(function: str, dtype: Any) -> np.dtype:
+    """The floating dtype asked for; float32 by default."""
+    return dtype_in(function, dtype, FLOAT, dtypes.FLOATS, "a real floating dtype")
+
+
+def int_dtype(function: str, dtype: Any) -> np.dtype:
+    """The integer dtype asked for; int32 by default."""
+    return dtype_in(function, dtype, INT, dtypes.INTEGERS, "an integer dtype")
+
+
+def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array) -> Shape:
+    """The result's shape: the one asked for, to which the parameters must broadcast, or else the one they broadcast to."""
+    given = [p.shape for p in parameters.values()]
+    if shape is None:
+        return lax.broadcast_shapes((), *given)
+    wanted = canonical_shape(shape)
+    try:
+        fits = lax.broadcast_shapes(wanted, *given) == wanted
+    except BroadcastError:
+        fits = False
+    if not fits:
+        listed = ", ".join(f"{name} of shape {p.shape}" for name, p in parameters.items())
+        raise ShapeError(f"{function}: {listed} must broadcast to the shape asked for, {wanted}. Leave shape out to take theirs.")
+    return wanted
+
+
+def parameter(value: Any, dtype: np.dtype) -> Array:
+    """A distribution's parameter in the result's dtype."""
+    return to_dtype(value, dtype)

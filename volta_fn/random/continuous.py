@@ -1,0 +1,115 @@
+"""Continuous distributions by inversion: functions of uniform numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.core.aval import canonical_shape
+from volta_fn.errors import ArgumentError
+from volta_fn.primitives.random import random_split
+from volta_fn.random.arguments import float_dtype, parameter, shape_with
+from volta_fn.random.keys import single_key
+from volta_fn.random.normal import normal
+from volta_fn.random.uniform import uniform
+
+
+def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The exponential distribution with mean 1.
+
+    >>> import volta_fn as vf
+    >>> vf.random.exponential(vf.random.key(0), (2,)).round(3)
+    Array([2.95 , 3.843], dtype=float32)
+    """
+    return -lax.log1p(-uniform(key, shape, float_dtype("exponential", dtype)))
+
+
+def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | None = None) -> Array:
+    """The standard Gumbel distribution, of the maximum of many: -log(-log(u)).
+
+    With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low". Raises `ArgumentError` for
+    another mode.
+    """
+    data = single_key("gumbel", key)
+    wanted = float_dtype("gumbel", dtype)
+    info, sizes = dtypes.finfo(wanted), canonical_shape(shape)
+    if mode in (None, "low"):
+        return -lax.log(-lax.log(uniform(data, sizes, wanted, info.tiny, 1.0)))
+    if mode != "high":
+        raise ArgumentError(f"gumbel: mode is 'low' or 'high', got {mode!r}")
+    both = uniform(data, (2, *sizes), wanted)
+    coarse, fine = both[0], both[1]
+    finer = coarse + 2.0**-info.nmant * fine + wanted.type(info.tiny)
+    return -lax.log(-lax.log1p(-lax.select(lax.ge(coarse, 0.5), coarse, finer)))
+
+
+def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The Laplace distribution: exponential, with either sign."""
+    wanted = float_dtype("laplace", dtype)
+    u = uniform(key, shape, wanted, wanted.type(-1.0 + dtypes.finfo(wanted).epsneg), 1.0)
+    return lax.sign(u) * lax.log1p(-lax.abs(u))
+
+
+def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The standard logistic distribution, the logit of uniform numbers."""
+    wanted = float_dtype("logistic", dtype)
+    u = uniform(key, shape, wanted, dtypes.finfo(wanted).tiny, 1.0)
+    return lax.log(u) - lax.log1p(-u)
+
+
+def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The standard Cauchy distribution, which has no mean."""
+    wanted = float_dtype("cauchy", dtype)
+    u = uniform(key, shape, wanted, dtypes.finfo(wanted).eps, 1.0)
+    return lax.tan(math.pi * (u - 0.5))
+
+
+def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The Pareto distribution on [1, ∞) with density proportional to x^(-b - 1)."""
+    wanted = float_dtype("pareto", dtype)
+    tail = parameter(b, wanted)
+    return lax.exp(exponential(key, shape_with("pareto", shape, b=tail), wanted) / tail)
+
+
+def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The Rayleigh distribution, of the length of a vector of two normal numbers with standard deviation `scale`."""
+    wanted = float_dtype("rayleigh", dtype)
+    width = parameter(scale, wanted)
+    u = uniform(key, shape_with("rayleigh", shape, scale=width), wanted)
+    return width * lax.sqrt(lax.log(u) * -2.0)
+
+
+def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The triangular distribution on [left, right] with its peak at `mode`."""
+    wanted = float_dtype("triangular", dtype)
+    low, peak, high = (parameter(v, wanted) for v in (left, mode, right))
+    u = uniform(key, shape_with("triangular", shape, left=low, mode=peak, right=high), wanted)
+    rising = low + lax.sqrt(u * (high - low) * (peak - low))
+    falling = high - lax.sqrt((1.0 - u) * (high - low) * (high - peak))
+    return lax.select(lax.lt(u, (peak - low) / (high - low)), rising, falling)
+
+
+def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The inverse Gaussian distribution with the given mean and scale 1.
+
+    Michael, Schucany and Haas, "Generating random variates using transformations with multiple roots", 1976.
+    """
+    wanted = float_dtype("wald", dtype)
+    mu = parameter(mean, wanted)
+    sizes = shape_with("wald", shape, mean=mu)
+    keys = random_split(single_key("wald", key), (2,))
+    y = lax.square(normal(keys[0], sizes, wanted))
+    root = lax.sqrt(4.0 * mu * y + lax.square(mu) * lax.square(y))
+    smaller = mu + lax.square(mu) * y / 2.0 - mu / 2.0 * root
+    return lax.select(lax.le(uniform(keys[1], sizes, wanted), mu / (mu + smaller)), smaller, lax.square(mu) / smaller)
+
+
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The Weibull distribution, of powers of exponential numbers: ``scale * e ** (1 / concentration)``."""
+    wanted = float_dtype("weibull_min", dtype)
+    width, power = parameter(scale, wanted), parameter(concentration, wanted)
+    sizes = shape_with("weibull_min", shape, scale=width, concentration=power)
+    return lax.pow(exponential(key, sizes, wanted), 1.0 / power) * width

@@ -1,0 +1,278 @@
+"""Keys: the explicit state of random numbers. A key is a value; using it twice gives the same numbers twice, so split it first.
+
+A *typed* key (or array of keys), `PRNGKeyArray`, wraps *raw* key data: a uint32 array with a last dimension of two words. Every
+function takes either kind, and those that make keys from keys return the kind that they were given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax, tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import canonical_shape
+from volta_fn.core.trace import Tracer
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from volta_fn.primitives.random import check_key_data, random_fold_in, random_split
+
+#: The one implementation; further ones would be told apart by this name.
+THREEFRY = "threefry2x32"
+_UINT32 = np.dtype(np.uint32)
+
+
+@dataclass(frozen=True)
+class KeyType:
+    """What a typed key has in place of a dtype: the name of the algorithm that turns keys into bits."""
+
+    name: str = THREEFRY
+
+    def __repr__(self) -> str:
+        return "key<fry>"
+
+
+@tree.register_pytree_node_class
+class PRNGKeyArray:
+    """An immutable array of random keys; `volta_fn.random.key` makes one, `split` makes many.
+
+    It is a pytree whose leaf is the raw data, so it goes through `jit`, `vmap`, `scan` and the rest like an array of keys.
+
+    >>> import volta_fn as vf
+    >>> keys = vf.random.split(vf.random.key(0), 3)
+    >>> keys.shape, keys[0] == keys[0]
+    ((3,), Array(True, dtype=bool))
+    """
+
+    __slots__ = ("_data", "_impl")
+
+    def __init__(self, data: Any, impl: str = THREEFRY) -> None:
+        self._data = data
+        self._impl = impl
+
+    def tree_flatten(self) -> tuple[tuple[Any], str]:
+        """The raw data is the leaf; the implementation's name is static."""
+        return (self._data,), self._impl
+
+    @classmethod
+    def tree_unflatten(cls, impl: str, children: Sequence[Any]) -> PRNGKeyArray:
+        """A key array around whatever stands for the data."""
+        return cls(children[0], impl)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of keys: that of the data without its last dimension."""
+        return self._data.shape[:-1]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions; 0 for a single key."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of keys."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> KeyType:
+        """The type of the keys."""
+        return KeyType(self._impl)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError("len() of a single key; split it to get several")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[PRNGKeyArray]:
+        if not self.shape:
+            raise ArgumentTypeError("iteration over a single key; split it to get several")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __getitem__(self, index: Any) -> PRNGKeyArray:
+        entries = index if isinstance(index, tuple) else (index,)
+        rest = (slice(None),) if any(entry is Ellipsis for entry in entries) else (Ellipsis, slice(None))
+        return PRNGKeyArray(self._data[(*entries, *rest)], self._impl)
+
+    def reshape(self, *shape: Any) -> PRNGKeyArray:
+        """The same keys in another shape, given as integers or one sequence; one of them may be -1."""
+        sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        known = math.prod(n for n in sizes if n != -1)
+        full = [self.size // max(known, 1) if n == -1 else n for n in sizes]
+        return PRNGKeyArray(lax.reshape(self._data, (*full, 2)), self._impl)
+
+    def flatten(self) -> PRNGKeyArray:
+        """The keys along one dimension."""
+        return self.reshape(-1)
+
+    ravel = flatten
+
+    def block_until_ready(self) -> PRNGKeyArray:
+        """Wait until the data is there, and return self."""
+        self._data.block_until_ready()
+        return self
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, PRNGKeyArray):
+            return NotImplemented
+        return lax.reduce_and(lax.eq(self._data, other._data), (-1,))
+
+    def __ne__(self, other: object) -> Any:
+        if not isinstance(other, PRNGKeyArray):
+            return NotImplemented
+        return lax.bitwise_not(self == other)
+
+    __hash__ = object.__hash__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise ArgumentTypeError("a key is no array of numbers; volta_fn.random.key_data(key) gives the words that it is made of")
+
+    def __repr__(self) -> str:
+        if isinstance(self._data, Array) and not isinstance(self._data, Tracer):
+            return f"PRNGKeyArray({self.shape}, dtype={self.dtype}) overlaying:\n{self._data!s}"
+        return f"PRNGKeyArray({self._data!r})"
+
+
+# making keys
+
+
+def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
+    """A typed key from an integer seed, of whose bits the lowest 64 count (of a 32-bit integer all 32, as an unsigned number).
+
+    `impl`, or `dtype`, may name the algorithm; "threefry2x32" is the only one. Raises `DTypeError` for a seed that is no integer and
+    `ShapeError` for an array of seeds (use `vmap`).
+
+    >>> import volta_fn as vf
+    >>> vf.random.key(42)
+    PRNGKeyArray((), dtype=key<fry>) overlaying:
+    [ 0 42]
+    """
+    return PRNGKeyArray(_seeded("key", seed), _implementation("key", impl, dtype))
+
+
+def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
+    """A raw key, a uint32 array of two words, from an integer seed; `key` makes the typed kind.
+
+    >>> import volta_fn as vf
+    >>> vf.random.PRNGKey(42)
+    Array([ 0, 42], dtype=uint32)
+    """
+    _implementation("PRNGKey", impl, None)
+    return _seeded("PRNGKey", seed)
+
+
+def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyType | None) -> str:
+    if impl is not None and dtype is not None:
+        raise ArgumentError(f"{function}: give impl or dtype, not both")
+    given = impl if dtype is None else dtype
+    name = given.name if isinstance(given, KeyType) else given
+    if name not in (None, THREEFRY):
+        raise ArgumentError(f"{function}: {name!r} is no random number generator here; the only one is {THREEFRY!r}")
+    return THREEFRY
+
+
+def _seeded(function: str, seed: Any) -> Array:
+    if isinstance(seed, PRNGKeyArray):
+        raise ArgumentTypeError(f"{function}: the seed is an integer, but a key was given; use split or fold_in to make keys from keys")
+    value = as_value(seed)
+    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        raise DTypeError(f"{function}: the seed is an integer, got {value.aval}")
+    if value.shape:
+        raise ShapeError(f"{function}: the seed is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+    words = [lax.convert_element_type(word, _UINT32) for word in _halves(value)]
+    return lax.concatenate([lax.reshape(word, (1,)) for word in words], 0)
+
+
+def _halves(seed: Array) -> tuple[Any, Array]:
+    """The upper and the lower 32 bits."""
+    if seed.dtype.itemsize < 8:
+        return np.uint32(0), seed
+    return lax.shift_right_logical(seed, seed.dtype.type(32)), seed
+
+
+def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
+    """The typed keys that consist of the given words: a uint32 array whose last dimension has size 2.
+
+    >>> import volta_fn as vf
+    >>> raw = vf.random.PRNGKey(7)
+    >>> vf.random.wrap_key_data(raw) == vf.random.key(7)
+    Array(True, dtype=bool)
+    """
+    data = as_value(key_bits_array)
+    check_key_data("wrap_key_data", data.aval)
+    return PRNGKeyArray(data, _implementation("wrap_key_data", impl, dtype))
+
+
+def key_data(keys: Any) -> Array:
+    """The words of typed or raw keys, as a uint32 array with a last dimension of size 2."""
+    return _data_of("key_data", keys)
+
+
+def key_impl(keys: Any) -> str:
+    """The name of the algorithm that keys are for."""
+    _data_of("key_impl", keys)
+    return THREEFRY
+
+
+def key_dtype(impl: str | KeyType | None = None) -> KeyType:
+    """The type of keys for an algorithm (default: the only one)."""
+    return KeyType(_implementation("key_dtype", impl, None))
+
+
+# keys from keys
+
+
+def _data_of(function: str, keys: Any) -> Array:
+    if isinstance(keys, PRNGKeyArray):
+        return keys._data
+    data = as_value(keys)
+    check_key_data(function, data.aval)
+    return data
+
+
+def single_key(function: str, key: Any) -> Array:
+    """The data of one key, typed or raw; `ShapeError` for an array of keys."""
+    data = _data_of(function, key)
+    if data.ndim != 1:
+        raise ShapeError(f"{function} takes a single key, got an array of keys of shape {data.shape[:-1]}. Use volta_fn.vmap for several.")
+    return data
+
+
+def _like(given: Any, data: Array) -> Any:
+    return PRNGKeyArray(data, given._impl) if isinstance(given, PRNGKeyArray) else data
+
+
+def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+    """`num` new keys (or an array of keys of that shape), independent of each other and of the old one, which should not be used again.
+
+    >>> import volta_fn as vf
+    >>> key, subkey = vf.random.split(vf.random.key(0))
+    >>> vf.random.split(key, (2, 3)).shape
+    (2, 3)
+    """
+    shape = canonical_shape((num,) if isinstance(num, (int, np.integer)) else num, "num")
+    return _like(key, random_split(single_key("split", key), shape))
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A new key from a key and an integer, such as the number of a step. Integers that differ by a multiple of 2^32 give the same.
+
+    >>> import volta_fn as vf
+    >>> vf.random.fold_in(vf.random.PRNGKey(0), 1)
+    Array([ 928981903, 3453687069], dtype=uint32)
+    """
+    words = single_key("fold_in", key)
+    if isinstance(data, int) and not -(2**31) <= data < 2**32:
+        raise ArgumentError(f"fold_in: data has 32 bits, got {data}")
+    value = as_value(data)
+    if value.shape:
+        raise ShapeError(f"fold_in: data is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+    return _like(key, random_fold_in(words, value))
+
+
+def clone(key: Any) -> Any:
+    """The same key. In JAX it marks a reuse as intended; nothing here forbids reuse."""
+    return _like(key, _data_of("clone", key))

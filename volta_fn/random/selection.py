@@ -1,0 +1,158 @@
+"""Choosing among given things: categories by their logits, permutations, samples with and without replacement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.trace import concrete_or_raise
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
+from volta_fn.primitives.movement import canonical_axis
+from volta_fn.primitives.random import random_bits, random_split
+from volta_fn.random.arguments import INT
+from volta_fn.random.continuous import gumbel
+from volta_fn.random.keys import single_key
+from volta_fn.random.uniform import randint, uniform
+
+
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | None = None, replace: bool = True, mode: str | None = None
+) -> Array:
+    """Indices along `axis` drawn with probabilities proportional to exp(logits), by the Gumbel-max trick.
+
+    Args:
+        key: a key.
+        logits: unnormalised log probabilities, of floating dtype.
+        axis: the dimension of the categories.
+        shape: the result's shape, which ends with that of `logits` without `axis`; that alone by default.
+        replace: whether the draws in the leading dimensions of `shape` may repeat a category.
+        mode: of the Gumbel numbers: "low" (default) or "high", see `gumbel`.
+
+    Raises:
+        ShapeError: the shape does not fit. ArgumentError: more draws without replacement than categories.
+
+    >>> import volta_fn as vf
+    >>> vf.random.categorical(vf.random.key(0), vf.numpy.log(vf.numpy.array([0.1, 0.2, 0.7])), shape=(5,))
+    Array([1, 2, 2, 1, 2], dtype=int32)
+    """
+    data = single_key("categorical", key)
+    weights = as_value(logits)
+    if weights.dtype not in dtypes.FLOATS:
+        raise DTypeError(f"categorical: logits are floats, got {weights.aval}")
+    dim = canonical_axis(axis, weights.ndim)
+    batch = weights.shape[:dim] + weights.shape[dim + 1 :]
+    sizes = batch if shape is None else canonical_shape(shape)
+    prefix = sizes[: len(sizes) - len(batch)]
+    if sizes[len(prefix) :] != batch:
+        raise ShapeError(f"categorical: the shape asked for, {sizes}, must end with {batch}, that of the logits without axis {axis}")
+    if not replace:
+        return _without_replacement(data, weights, dim, prefix, mode)
+    noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)
+    return lax.argmax(noise + weights, len(prefix) + dim, INT)
+
+
+def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, mode: str | None) -> Array:
+    count = math.prod(prefix)
+    if count > weights.shape[dim]:
+        raise ArgumentError(f"categorical: cannot draw {count} of {weights.shape[dim]} categories without replacement")
+    noisy = weights + gumbel(data, weights.shape, weights.dtype, mode)
+    _, indices = lax.top_k(moveaxis(noisy, dim, -1), count)
+    return lax.reshape(moveaxis(indices, -1, 0), (*prefix, *indices.shape[:-1]))
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Array:
+    """`x` in random order along an axis; an integer stands for arange(x).
+
+    With `independent`, each vector along the axis gets an order of its own. Raises `DTypeError` for a scalar that is no integer.
+
+    >>> import volta_fn as vf
+    >>> vf.random.permutation(vf.random.key(0), 5)
+    Array([0, 1, 4, 3, 2], dtype=int32)
+    """
+    data = single_key("permutation", key)
+    value = _population("permutation", x)
+    dim = canonical_axis(axis, value.ndim)
+    if independent or value.ndim == 1:
+        return _shuffle(data, value, dim)
+    return take(value, _shuffle(data, lax.iota(INT, value.shape[dim]), 0), dim)
+
+
+def _population(function: str, x: Any) -> Array:
+    """What to choose from: an array, or arange of an integer."""
+    value = as_value(x)
+    if value.ndim:
+        return value
+    if value.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"{function}: give an array with at least one dimension, or an integer, got {value.aval}")
+    return lax.iota(INT, int(concrete_or_raise(value, f"the population of {function}")))
+
+
+def _shuffle(data: Array, x: Array, axis: int) -> Array:
+    """Sort by random keys, as often as it takes until equal 32-bit keys have hardly left a pair of elements in its old order."""
+    rounds = math.ceil(3 * math.log(max(1, x.size)) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        keys = random_split(data, (2,))
+        data = keys[0]
+        _, x = lax.sort_key_val(random_bits(keys[1], x.shape, 32), x, axis)
+    return x
+
+
+def choice(
+    key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0, mode: str | None = None
+) -> Array:
+    """Random elements (slices along `axis`) of an array, or of arange(a) for an integer.
+
+    Args:
+        key: a key.
+        a: an array, or an integer.
+        shape: the shape of the draws, which takes the place of `axis`.
+        replace: whether an element may be drawn more than once.
+        p: the probabilities, one per element; uniform by default.
+        axis: the dimension to choose along.
+        mode: of the Gumbel numbers, with `p` and without replacement; see `gumbel`.
+
+    Raises:
+        ArgumentError: nothing to choose from, or more draws without replacement than elements. ShapeError: `p` does not fit.
+
+    >>> import volta_fn as vf
+    >>> vf.random.choice(vf.random.key(0), 5, (3,), replace=False)
+    Array([0, 1, 4], dtype=int32)
+    """
+    data = single_key("choice", key)
+    if isinstance(shape, (int, np.integer)):
+        raise ArgumentTypeError(f"choice: shape is a sequence of integers, got {shape}; write ({shape},)")
+    sizes, value = canonical_shape(shape), _population("choice", a)
+    dim = canonical_axis(axis, value.ndim)
+    population, draws = value.shape[dim], math.prod(sizes)
+    whole = (*value.shape[:dim], *sizes, *value.shape[dim + 1 :])
+    if not draws:
+        return lax.full(whole, 0, value.dtype)
+    if not population:
+        raise ArgumentError(f"choice: there is nothing to choose from: a has no elements along axis {axis}")
+    if not replace and draws > population:
+        raise ArgumentError(f"choice: cannot draw {draws} of {population} elements without replacement")
+    if p is None and not replace:
+        return lax.reshape(lax.slice_in_dim(permutation(data, value, dim), 0, draws, 1, dim), whole)
+    indices = randint(data, (draws,), 0, population) if p is None else _weighted(data, p, population, draws, replace, mode)
+    return lax.reshape(take(value, indices, dim), whole)
+
+
+def _weighted(data: Array, p: Any, population: int, draws: int, replace: bool, mode: str | None) -> Array:
+    """Indices with the given probabilities: by the cumulative ones, or without replacement the largest of log p plus Gumbel noise."""
+    chances = as_value(p)
+    if chances.shape != (population,):
+        raise ShapeError(f"choice: p has one probability for each of {population} elements, got shape {chances.shape}")
+    if chances.dtype not in dtypes.FLOATS:
+        chances = lax.convert_element_type(chances, dtypes.to_inexact(chances.dtype))
+    if not replace:
+        _, indices = lax.top_k(gumbel(data, (population,), chances.dtype, mode) + lax.log(chances), draws)
+        return indices
+    cumulative = cumsum(chances)
+    return searchsorted(cumulative, cumulative[-1] * (1 - uniform(data, (draws,), chances.dtype)))

@@ -1,0 +1,148 @@
+"""Bits, uniform floats and integers, and coins: what every other distribution is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.errors import ArgumentError, DTypeError
+from volta_fn.primitives.fma import fma
+from volta_fn.primitives.random import random_bits, random_split
+from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, parameter, shape_with
+from volta_fn.random.keys import single_key
+
+_UINT32 = np.dtype(np.uint32)
+
+
+def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """Random bits as unsigned integers (default uint32).
+
+    >>> import volta_fn as vf
+    >>> vf.random.bits(vf.random.key(0), (2,))
+    Array([4070199207, 4202968722], dtype=uint32)
+    """
+    data = single_key("bits", key)
+    wanted = dtype_in("bits", dtype, _UINT32, dtypes.UNSIGNED, "an unsigned integer dtype")
+    return random_bits(data, shape, 8 * wanted.itemsize)
+
+
+def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Array:
+    """Uniform floats in [minval, maxval), of dtype float32 by default; the bounds broadcast to `shape`.
+
+    >>> import volta_fn as vf
+    >>> vf.random.uniform(vf.random.key(0), (2,))
+    Array([0.947667 , 0.9785799], dtype=float32)
+    """
+    data = single_key("uniform", key)
+    wanted = float_dtype("uniform", dtype)
+    unit = unit_uniform(data, canonical_shape(shape), wanted)
+    if type(minval) in (int, float) and type(maxval) in (int, float) and (minval, maxval) == (0, 1):
+        return unit
+    low, high = parameter(minval, wanted), parameter(maxval, wanted)
+    shape_with("uniform", shape, minval=low, maxval=high)
+    span = high - low
+    # Compilers fuse this in the wider dtypes; doing so everywhere gives the same bits everywhere.
+    scaled = fma(unit, span, low) if wanted.itemsize > 2 else unit * span + low
+    return lax.max(low, scaled)
+
+
+def unit_uniform(data: Array, shape: Shape, dtype: np.dtype) -> Array:
+    """Uniform floats in [0, 1): random bits as the significand of a number in [1, 2), less 1."""
+    info = dtypes.finfo(dtype)
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    width = 8 if info.nmant < 8 else info.bits
+    words = lax.convert_element_type(random_bits(data, shape, width), unsigned)
+    significand = lax.shift_right_logical(words, unsigned.type(width - info.nmant))
+    one = np.ones((), dtype)
+    return lax.bitcast_convert_type(lax.bitwise_or(significand, one.view(unsigned)), dtype) - one
+
+
+def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any = None) -> Array:
+    """Uniform integers in [minval, maxval), of dtype int32 by default; the bounds are integers that broadcast to `shape`.
+
+    Where ``maxval <= minval`` the result is `minval`. A bound outside the dtype's range counts as the nearest one inside (a `maxval`
+    beyond the greatest integer includes it). The remainder of random bits is taken, with a bias below span / 2^32 (2^64).
+    Raises `DTypeError` for a dtype or bounds that are not integers.
+
+    >>> import volta_fn as vf
+    >>> vf.random.randint(vf.random.key(0), (3,), 0, 10)
+    Array([9, 0, 2], dtype=int32)
+    """
+    data = single_key("randint", key)
+    wanted = int_dtype("randint", dtype)
+    low, high = as_value(minval), as_value(maxval)
+    for name, bound in (("minval", low), ("maxval", high)):
+        if bound.dtype not in dtypes.INTEGERS:
+            raise DTypeError(f"randint: {name} is an integer, got {bound.aval}; convert it with astype")
+    sizes = shape_with("randint", shape, minval=low, maxval=high)
+    if wanted.itemsize >= 4:
+        return _integers(data, sizes, low, high, wanted)
+    # The bias of narrow integers would show: draw 32 bits. One above the greatest narrow integer fits there.
+    info, wide = dtypes.iinfo(wanted), np.dtype(np.int32)
+    low, high = _within(low, wide, info.min, info.max), _within(high, wide, info.min, info.max + 1)
+    return lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted)
+
+
+def _within(value: Array, dtype: np.dtype, low: int, high: int) -> Array:
+    """`value` clamped to [low, high] and converted."""
+    info = dtypes.iinfo(value.dtype)
+    bounds = [value.dtype.type(min(max(b, info.min), info.max)) for b in (low, high)]
+    return lax.convert_element_type(lax.clamp(bounds[0], value, bounds[1]), dtype)
+
+
+def _integers(data: Array, shape: Shape, minval: Array, maxval: Array, dtype: np.dtype) -> Array:
+    info, width = dtypes.iinfo(dtype), 8 * dtype.itemsize
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    beyond = lax.gt(maxval, maxval.dtype.type(min(info.max, dtypes.iinfo(maxval.dtype).max)))
+    low, high = _within(minval, dtype, info.min, info.max), _within(maxval, dtype, info.min, info.max)
+    one = unsigned.type(1)
+    span = lax.select(lax.le(high, low), as_value(one), lax.convert_element_type(high - low, unsigned))
+    span = lax.select(lax.bitwise_and(beyond, lax.gt(high, low)), span + one, span)
+    keys = random_split(data, (2,))
+    upper, lower = (random_bits(keys[i], shape, width) for i in (0, 1))
+    # (upper 2^width + lower) mod span, without numbers of twice the width.
+    half = lax.rem(unsigned.type(1 << width // 2), span)
+    power = lax.rem(half * half, span)
+    offset = lax.rem(lax.rem(upper, span) * power + lax.rem(lower, span), span)
+    return low + lax.convert_element_type(offset, dtype)
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: str = "low") -> Array:
+    """Coins: True with probability `p`, a float or an array of floats that broadcasts to `shape`.
+
+    A coin is a uniform number compared with `p` in `p`'s dtype; with mode "high" that number has twice the bits, for tiny `p`.
+    Raises `DTypeError` if `p` is not of floating dtype and `ArgumentError` for another mode.
+
+    >>> import volta_fn as vf
+    >>> vf.random.bernoulli(vf.random.key(1), 0.3, (4,))
+    Array([False, False, False, False], dtype=bool)
+    """
+    data = single_key("bernoulli", key)
+    if mode not in ("low", "high"):
+        raise ArgumentError(f"bernoulli: mode is 'low' or 'high', got {mode!r}")
+    chance = as_value(p)
+    if chance.dtype not in dtypes.FLOATS:
+        raise DTypeError(f"bernoulli: the probability p is a float, got {chance.aval}")
+    sizes = shape_with("bernoulli", shape, p=chance)
+    if mode == "low":
+        return lax.lt(unit_uniform(data, sizes, chance.dtype), chance)
+    both = unit_uniform(data, (2, *sizes), chance.dtype)
+    coarse, fine = (lax.index_in_dim(both, i, 0, keepdims=False) for i in (0, 1))
+    return lax.lt(fine * 2.0 ** -dtypes.finfo(chance.dtype).nmant, chance - coarse)
+
+
+def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """-1 or 1, each with probability 1/2, in any dtype of numbers (default int32).
+
+    >>> import volta_fn as vf
+    >>> vf.random.rademacher(vf.random.key(0), (3,))
+    Array([-1, -1,  1], dtype=int32)
+    """
+    wanted = dtype_in("rademacher", dtype, np.dtype(np.int32), dtypes.SIGNED | dtypes.INEXACT, "a dtype of signed numbers")
+    coins = bernoulli(single_key("rademacher", key), 0.5, canonical_shape(shape))
+    return lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted)
