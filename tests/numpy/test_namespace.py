@@ -21,8 +21,6 @@ MISSING = {
     "ComplexWarning", "character", "flexible", "object_", "number", "iterable",
     # Ufunc objects with methods, and the functions that make them.
     "frompyfunc", "ufunc",
-    # These need eigenvalues and least squares: see linalg.
-    "polyfit", "roots",
 }  # fmt: skip
 
 

@@ -118,6 +118,8 @@ from volta_fn.numpy.files import fromstring as fromstring
 from volta_fn.numpy.files import load as load
 from volta_fn.numpy.files import save as save
 from volta_fn.numpy.files import savez as savez
+from volta_fn.numpy.fitting import polyfit as polyfit
+from volta_fn.numpy.fitting import roots as roots
 from volta_fn.numpy.grids import c_ as c_
 from volta_fn.numpy.grids import index_exp as index_exp
 from volta_fn.numpy.grids import indices as indices

@@ -1,0 +1,60 @@
+"""Fitted polynomials and zeros of polynomials against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.numpy.oracle import check, sample
+from volta_fn.errors import ArgumentError, ConcretizationError, ShapeError
+
+X = np.linspace(-2.0, 2.0, 9)
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 2)])
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_polyfit(shape, degree):
+    y, w = sample(shape, np.float64, 1), sample((9,), np.float64, 2, 0.1, 1)
+    check(lambda xp, x, y: xp.polyfit(x, y, degree), X, y, tolerance=1e-9)
+    check(lambda xp, x, y, w: xp.polyfit(x, y, degree, w=w), X, y, w, tolerance=1e-9)
+    check(lambda xp, x, y: xp.polyfit(x, y, degree, cov=True), X, y, tolerance=1e-9)
+    check(lambda xp, x, y: xp.polyfit(x, y, degree, cov="unscaled"), X, y, tolerance=1e-9)
+    check(lambda xp, x, y: xp.polyfit(x, y, degree, full=True)[:4], X, y, tolerance=1e-9, index=True)
+
+
+def test_polyfit_is_differentiable():
+    y = X**2
+    slope = vf.grad(lambda y: vnp.polyfit(X, y, 1)[0])(y)
+    np.testing.assert_allclose(np.asarray(slope), X / np.sum(X * X), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "p", [[1.0, 0.0, -4.0], [2.0, -3.0, 1.0, 5.0], [0.0, 0.0, 1.0, -2.0, 0.0], [3.0], [0.0, 0.0], [1j, 2.0, 1.0], [1.0, 5.0]], ids=str
+)
+def test_roots(p):
+    got, wanted = np.asarray(vnp.roots(np.array(p))), np.roots(p)
+    assert got.dtype == np.complex128
+    np.testing.assert_allclose(np.sort_complex(got), np.sort_complex(wanted), atol=1e-12)
+
+
+def test_roots_of_traced_coefficients():
+    found = vf.jit(lambda p: vnp.roots(p, strip_zeros=False))(np.array([1.0, -3.0, 2.0]))
+    np.testing.assert_allclose(np.sort(np.asarray(found).real), [1.0, 2.0], rtol=1e-12)
+    with pytest.raises(ConcretizationError, match="strip_zeros=False"):
+        vf.jit(vnp.roots)(np.array([1.0, -3.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: vnp.polyfit(X, X, -1), ArgumentError),
+        (lambda: vnp.polyfit(X, X[:3], 1), ShapeError),
+        (lambda: vnp.polyfit(X, X, 1, w=X[:3]), ShapeError),
+        (lambda: vnp.polyfit(X[:2], X[:2], 1, cov=True), ArgumentError),
+    ],
+)
+def test_errors(call, error):
+    with pytest.raises(error, match="polyfit"):
+        call()
