@@ -10,8 +10,10 @@ from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import lax as lax
+from volta_fn import nn as nn
 from volta_fn import numpy as numpy
 from volta_fn import random as random
+from volta_fn import special as special
 from volta_fn import tree as tree
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof

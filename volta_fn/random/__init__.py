@@ -43,3 +43,5 @@ from volta_fn.random.uniform import bits as bits
 from volta_fn.random.uniform import rademacher as rademacher
 from volta_fn.random.uniform import randint as randint
 from volta_fn.random.uniform import uniform as uniform
+from volta_fn.random.vectors import multivariate_normal as multivariate_normal
+from volta_fn.random.vectors import orthogonal as orthogonal

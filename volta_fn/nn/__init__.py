@@ -1,0 +1,35 @@
+"""Neural-network functions, under the names of `jax.nn`: activations, softmax and its kin, attention, initializers."""
+
+from volta_fn.nn import initializers as initializers
+from volta_fn.nn.activations import celu as celu
+from volta_fn.nn.activations import elu as elu
+from volta_fn.nn.activations import gelu as gelu
+from volta_fn.nn.activations import glu as glu
+from volta_fn.nn.activations import hard_sigmoid as hard_sigmoid
+from volta_fn.nn.activations import hard_silu as hard_silu
+from volta_fn.nn.activations import hard_swish as hard_swish
+from volta_fn.nn.activations import hard_tanh as hard_tanh
+from volta_fn.nn.activations import identity as identity
+from volta_fn.nn.activations import leaky_relu as leaky_relu
+from volta_fn.nn.activations import log1mexp as log1mexp
+from volta_fn.nn.activations import log_sigmoid as log_sigmoid
+from volta_fn.nn.activations import mish as mish
+from volta_fn.nn.activations import relu as relu
+from volta_fn.nn.activations import relu6 as relu6
+from volta_fn.nn.activations import selu as selu
+from volta_fn.nn.activations import sigmoid as sigmoid
+from volta_fn.nn.activations import silu as silu
+from volta_fn.nn.activations import soft_sign as soft_sign
+from volta_fn.nn.activations import softplus as softplus
+from volta_fn.nn.activations import sparse_plus as sparse_plus
+from volta_fn.nn.activations import sparse_sigmoid as sparse_sigmoid
+from volta_fn.nn.activations import squareplus as squareplus
+from volta_fn.nn.activations import swish as swish
+from volta_fn.nn.activations import tanh as tanh
+from volta_fn.nn.attention import dot_product_attention as dot_product_attention
+from volta_fn.nn.normalization import logmeanexp as logmeanexp
+from volta_fn.nn.normalization import one_hot as one_hot
+from volta_fn.nn.normalization import standardize as standardize
+from volta_fn.special import log_softmax as log_softmax
+from volta_fn.special import logsumexp as logsumexp
+from volta_fn.special import softmax as softmax

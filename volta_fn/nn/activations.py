@@ -1,0 +1,190 @@
+"""Activation functions, under the names of `jax.nn`. Integers become floats where the function is not piecewise linear."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.core.array import as_value as _array
+from volta_fn.errors import ShapeError
+from volta_fn.primitives.declare import promoted
+from volta_fn.primitives.movement import canonical_axis
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+_erfc = promoted(lax.erfc)
+tanh = promoted(lax.tanh, "tanh", "The hyperbolic tangent.")
+sigmoid = promoted(lax.logistic, "sigmoid", "1 / (1 + exp(-x)), without overflow.")
+
+
+def identity(x: Any) -> Array:
+    """x itself, as an array."""
+    return _array(x)
+
+
+# piecewise linear
+
+
+@custom_jvp
+def relu(x: Any) -> Array:
+    """max(x, 0), whose derivative at 0 is taken as 0.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.relu(vf.numpy.array([-1.0, 2.0])), float(vf.grad(vf.nn.relu)(0.0))
+    (Array([0., 2.], dtype=float32), 0.0)
+    """
+    return vnp.maximum(x, 0)
+
+
+relu.defjvps(lambda g, out, x: vnp.where(x > 0, g, 0))
+
+
+@custom_jvp
+def relu6(x: Any) -> Array:
+    """min(max(x, 0), 6), whose derivative at 0 and 6 is taken as 0 (Howard et al. 2017, MobileNets)."""
+    return vnp.minimum(vnp.maximum(x, 0), 6.0)
+
+
+relu6.defjvps(lambda g, out, x: vnp.where((x > 0) & (x < 6), g, 0))
+
+
+def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
+    """x where x >= 0, else negative_slope x (Maas et al. 2013)."""
+    value = _array(x)
+    return vnp.where(value >= 0, value, negative_slope * value)
+
+
+def hard_tanh(x: Any) -> Array:
+    """x between -1 and 1, else the nearer of the two."""
+    value = _array(x)
+    return vnp.where(value > 1, 1, vnp.where(value < -1, -1, value))
+
+
+def hard_sigmoid(x: Any) -> Array:
+    """relu6(x + 3) / 6, the piecewise linear approximation of `sigmoid`."""
+    return relu6(_array(x) + 3.0) / 6.0
+
+
+def hard_silu(x: Any) -> Array:
+    """x hard_sigmoid(x), also called hard swish (Howard et al. 2019, MobileNetV3)."""
+    value = _array(x)
+    return value * hard_sigmoid(value)
+
+
+hard_swish = hard_silu
+
+
+def sparse_sigmoid(x: Any) -> Array:
+    """clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`."""
+    return 0.5 * vnp.clip(_array(x) + 1.0, 0.0, 2.0)
+
+
+def sparse_plus(x: Any) -> Array:
+    """0 below -1, x above 1, and (x + 1)^2 / 4 between: smooth, and exactly zero on the left."""
+    value = _array(x)
+    return vnp.where(value <= -1.0, 0.0, vnp.where(value >= 1.0, value, (value + 1.0) ** 2 / 4))
+
+
+# exponential
+
+
+def softplus(x: Any) -> Array:
+    """log(1 + exp(x)), without overflow.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.softplus(vf.numpy.array([-1000.0, 0.0, 1000.0]))
+    Array([0.000000e+00, 6.931472e-01, 1.000000e+03], dtype=float32)
+    """
+    return vnp.logaddexp(x, 0)
+
+
+def log_sigmoid(x: Any) -> Array:
+    """log(sigmoid(x)), to full precision for very negative x."""
+    return -softplus(-_array(x))
+
+
+def silu(x: Any) -> Array:
+    """x sigmoid(x), also called swish (Elfwing et al. 2017)."""
+    value = _array(x)
+    return value * sigmoid(value)
+
+
+swish = silu
+
+
+def mish(x: Any) -> Array:
+    """x tanh(softplus(x)) (Misra 2019)."""
+    value = _array(x)
+    return value * tanh(softplus(value))
+
+
+def elu(x: Any, alpha: Any = 1.0) -> Array:
+    """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015)."""
+    value = _array(x)
+    # Where the exponential is not chosen it must not overflow: its infinite derivative times zero would be NaN.
+    return vnp.where(value > 0, value, alpha * vnp.expm1(vnp.where(value > 0, 0.0, value)))
+
+
+def celu(x: Any, alpha: Any = 1.0) -> Array:
+    """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017)."""
+    return vnp.maximum(x, 0.0) + alpha * vnp.expm1(vnp.minimum(x, 0.0) / alpha)
+
+
+def selu(x: Any) -> Array:
+    """The scaled `elu` that keeps activations at mean 0 and variance 1 (Klambauer et al. 2017)."""
+    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
+
+
+def gelu(x: Any, approximate: bool = True) -> Array:
+    """x times the normal distribution's function at x (Hendrycks and Gimpel 2016); by a tanh if `approximate`, else by erfc.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.gelu(vf.numpy.array([-1.0, 1.0]), approximate=False).round(4)
+    Array([-0.1587,  0.8413], dtype=float32)
+    """
+    value = _array(x)
+    if approximate:
+        return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3))))
+    return 0.5 * value * _erfc(-math.sqrt(0.5) * value)
+
+
+def glu(x: Any, axis: int = -1) -> Array:
+    """The first half along `axis` times the sigmoid of the second (Dauphin et al. 2016). Raises `ShapeError` for an odd size."""
+    value = _array(x)
+    dim = canonical_axis(axis, value.ndim)
+    if value.shape[dim] % 2:
+        raise ShapeError(f"glu halves axis {axis}, but the array of shape {value.shape} has an odd size there")
+    first, second = vnp.split(value, 2, dim)
+    return first * sigmoid(second)
+
+
+# algebraic
+
+
+def soft_sign(x: Any) -> Array:
+    """x / (1 + |x|)."""
+    value = _array(x)
+    return value / (vnp.abs(value) + 1)
+
+
+def squareplus(x: Any, b: Any = 4.0) -> Array:
+    """(x + sqrt(x^2 + b)) / 2 (Barron 2021)."""
+    value = _array(x)
+    return (value + vnp.sqrt(value * value + b)) / 2
+
+
+@custom_jvp
+def log1mexp(x: Any) -> Array:
+    """log(1 - exp(-x)) for x >= 0, to full precision near 0 and for large x (Mächler 2012).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.log1mexp(vf.numpy.array([1e-10, 50.0]))
+    Array([-2.3025850e+01, -1.9287499e-22], dtype=float32)
+    """
+    value = _array(x)
+    return vnp.where(value < math.log(2), vnp.log(-vnp.expm1(-value)), vnp.log1p(-vnp.exp(-value)))
+
+
+log1mexp.defjvps(lambda g, out, x: g / vnp.expm1(x))

@@ -1,0 +1,124 @@
+"""Attention, under the name and with the options of `jax.nn`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import BOOL, accumulator
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.special import logsumexp, softmax
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: Any = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: Literal["xla", "cudnn"] | None = None,
+    return_residual: bool = False,
+) -> Any:
+    """softmax(scale query key^T + bias) value, for each head (Vaswani et al. 2017).
+
+    float16 and bfloat16 compute logits and softmax in float32.
+
+    Args:
+        query: shape (batch, T, heads, features), or without the batch.
+        key: shape (batch, S, groups, features); `groups` divides `heads`, and each group of heads shares one (grouped queries).
+        value: likewise.
+        bias: added to the logits; broadcasts to (batch, heads, T, S).
+        mask: bool, broadcasts likewise; False keeps a query from a key. A query kept from every key weighs them equally.
+        scale: factor of the logits (default 1 / sqrt(features)).
+        is_causal: query t sees keys up to t only.
+        query_seq_lengths: int32 per batch entry; queries beyond are padding, whose result is 0.
+        key_value_seq_lengths: int32 per batch entry; keys beyond are padding, which no query sees.
+        local_window_size: how many keys to the left and right of its own place a query sees; one number for both sides.
+        implementation: taken for compatibility; there is one implementation.
+        return_residual: give a pair of the result and the logsumexp of the logits, of shape (batch, T, heads), a constant to
+            differentiation.
+
+    Raises:
+        ShapeError: the shapes do not fit. DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
+
+    >>> import volta_fn as vf
+    >>> q = vf.numpy.ones((2, 5, 4, 8))
+    >>> vf.nn.dot_product_attention(q, q, q, is_causal=True).shape
+    (2, 5, 4, 8)
+    """
+    if implementation not in (None, "xla", "cudnn"):
+        raise ArgumentError(f"dot_product_attention: implementation is None, 'xla' or 'cudnn', got {implementation!r}")
+    arrays = [as_value(x) for x in (query, key, value)]
+    batched = arrays[0].ndim == 4
+    q, k, v = arrays if batched else [x[None] for x in arrays]
+    _check(q, k, v, mask, batched)
+    batch, t, heads, features = q.shape
+    s, groups = k.shape[1:3]
+    wide = accumulator(q.dtype)
+    grouped = q.reshape(batch, t, groups, heads // groups, features)
+    logits = vnp.einsum("btghf,bsgf->bghts", grouped, k, preferred_element_type=wide)
+    logits = logits.reshape(batch, heads, t, s) * (1 / math.sqrt(features) if scale is None else scale)
+    if bias is not None:
+        logits = (logits + bias).astype(wide)
+    seen = _visible(t, s, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
+    if seen is not None:
+        logits = vnp.where(seen, logits, wide.type(-0.7 * float(np.finfo(wide).max)))
+    weights = softmax(logits).astype(k.dtype).reshape(batch, groups, heads // groups, t, s)
+    out = vnp.einsum("bghts,bsgf->btghf", weights, v).reshape(batch, t, heads, features)
+    if query_seq_lengths is not None:
+        out = vnp.where(vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
+    if not return_residual:
+        return out if batched else out[0]
+    residual = stop_gradient(logsumexp(logits, -1).astype(k.dtype).transpose(0, 2, 1))
+    return (out, residual) if batched else (out[0], residual[0])
+
+
+def _per_entry(lengths: Any) -> Array:
+    """Lengths per batch entry, to broadcast against (batch, …) with four dimensions."""
+    return as_value(lengths)[:, None, None, None]
+
+
+def _check(q: Array, k: Array, v: Array, mask: Any, batched: bool) -> None:
+    fits = q.ndim == k.ndim == 4 and k.shape == v.shape and (q.shape[0], q.shape[3]) == (k.shape[0], k.shape[3])
+    if not fits or (k.shape[2] and q.shape[2] % k.shape[2]):
+        lead = "batch, " if batched else ""
+        shapes = [x.shape if batched else x.shape[1:] for x in (q, k, v)]
+        raise ShapeError(
+            f"dot_product_attention: query ({lead}T, heads, features), key and value ({lead}S, groups, features) with groups dividing "
+            f"heads are needed, got {shapes[0]}, {shapes[1]}, {shapes[2]}"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        names = ", ".join(x.dtype.name for x in (q, k, v))
+        raise DTypeError(f"dot_product_attention: query, key and value have dtypes {names}; convert them to one")
+    if mask is not None and as_value(mask).dtype not in BOOL:
+        raise DTypeError(f"dot_product_attention: the mask is bool, got {as_value(mask).aval}; numbers to add to the logits go into bias")
+
+
+def _visible(t: int, s: int, mask: Any, is_causal: bool, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
+    """Which keys each query sees, broadcasting to (batch, heads, T, S); None for all."""
+    rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
+    conditions = [] if mask is None else [as_value(mask)]
+    if is_causal:
+        conditions.append(columns <= rows)
+    if window is not None:
+        left, right = (window, window) if isinstance(window, int) else window
+        conditions.append((columns >= rows - left) & (columns <= rows + right))
+    if query_lengths is not None:
+        conditions.append(rows < _per_entry(query_lengths))
+    if key_lengths is not None:
+        conditions.append(columns < _per_entry(key_lengths))
+    seen = None
+    for condition in conditions:
+        seen = condition if seen is None else seen & condition
+    return seen

@@ -1,0 +1,234 @@
+"""Initializers of weights: functions that make functions ``(key, shape, dtype) -> array``, under the names of `jax.nn.initializers`.
+
+A *fan* is a number of connections: `fan_in` of inputs that one output sums, `fan_out` of outputs that one input goes to. Axes that
+are neither inputs nor outputs nor a batch are a receptive field (a convolution's window), whose size multiplies both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from volta_fn import dtypes, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.primitives.movement import canonical_axes, canonical_axis
+
+Axes = int | Sequence[int]
+Mode = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
+Distribution = Literal["truncated_normal", "normal", "uniform"]
+
+
+class Initializer(Protocol):
+    """What makes an array of weights from a key, a shape and a dtype (float32 where none is given)."""
+
+    def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+        """The weights."""
+
+
+def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = None) -> Initializer:
+    """An initializer from a function of a checked shape and dtype; `default` is the dtype where none is given."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+        chosen = default if dtype is None else dtype
+        return make(key, canonical_shape(shape), dtypes.as_dtype("float32" if chosen is None else chosen))
+
+    return init
+
+
+# the same everywhere, and of given width
+
+
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+    """Zeros; the key is not used."""
+    return constant(0)(key, shape, dtype)
+
+
+def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+    """Ones; the key is not used."""
+    return constant(1)(key, shape, dtype)
+
+
+def constant(value: Any, dtype: Any = None) -> Initializer:
+    """Arrays full of `value`; the key is not used.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.constant(-7)(None, (2,))
+    Array([-7., -7.], dtype=float32)
+    """
+    return _initializer(lambda key, shape, dtype: vnp.full(shape, value, dtype), dtype)
+
+
+def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
+    """Uniform in [0, scale).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.uniform(10.0)(vf.random.key(0), (2, 3), "bfloat16").dtype
+    dtype(bfloat16)
+    """
+    return _initializer(lambda key, shape, dtype: random.uniform(key, shape, dtype) * vnp.asarray(scale, dtype), dtype)
+
+
+def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
+    """Normal with mean 0 and the given standard deviation."""
+    return _initializer(lambda key, shape, dtype: random.normal(key, shape, dtype) * vnp.asarray(stddev, dtype), dtype)
+
+
+def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
+    """Normal numbers between `lower` and `upper`, times `stddev`."""
+
+    def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
+        return random.truncated_normal(key, lower, upper, shape, dtype) * vnp.asarray(stddev, dtype)
+
+    return _initializer(make, dtype)
+
+
+# of a variance that keeps the size of signals through a layer
+
+_AVERAGES: dict[str, Callable[[float, float], float]] = {
+    "fan_in": lambda fan_in, fan_out: fan_in,
+    "fan_out": lambda fan_in, fan_out: fan_out,
+    "fan_avg": lambda fan_in, fan_out: (fan_in + fan_out) / 2,
+    "fan_geo_avg": lambda fan_in, fan_out: math.sqrt(fan_in * fan_out),
+}
+
+
+def _fans(shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes) -> tuple[float, float]:
+    if len(shape) < 2 and in_axis == -2:
+        raise ShapeError(f"variance_scaling: a shape with axes of inputs and outputs is needed, got {shape}; use normal or uniform")
+    sizes = [math.prod(shape[a] for a in canonical_axes(axes, len(shape))) for axes in (in_axis, out_axis, batch_axis)]
+    field = math.prod(shape) / max(math.prod(sizes), 1)
+    return sizes[0] * field, sizes[1] * field
+
+
+def variance_scaling(
+    scale: Any,
+    mode: Mode,
+    distribution: Distribution,
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: Any = None,
+) -> Initializer:
+    """Random numbers with mean 0 and variance ``scale / fan``.
+
+    Args:
+        scale: the factor.
+        mode: which fan: "fan_in", "fan_out", their mean "fan_avg" or geometric mean "fan_geo_avg".
+        distribution: "normal", "uniform", or "truncated_normal" (cut off at two standard deviations, then widened to the variance).
+        in_axis: the axis or axes of inputs.
+        out_axis: the axis or axes of outputs.
+        batch_axis: axes to leave out.
+        dtype: the dtype where none is given: floating or complex.
+
+    Raises:
+        ArgumentError: another mode or distribution. ShapeError (when called): a shape without those axes.
+    """
+    if mode not in _AVERAGES:
+        raise ArgumentError(f"variance_scaling: mode is one of {', '.join(_AVERAGES)}, got {mode!r}")
+    if distribution not in ("truncated_normal", "normal", "uniform"):
+        raise ArgumentError(f"variance_scaling: distribution is truncated_normal, normal or uniform, got {distribution!r}")
+
+    def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
+        fan = _AVERAGES[mode](*_fans(shape, in_axis, out_axis, batch_axis))
+        deviation = vnp.sqrt(vnp.asarray(scale / max(fan, 1e-30), dtype))
+        draw = _draw_complex if dtype in dtypes.COMPLEX else _draw
+        return draw(key, shape, dtype, distribution, deviation)
+
+    return _initializer(make, dtype)
+
+
+#: Standard deviations of a standard normal number, real or complex, that is cut off at size 2.
+_CUT_REAL, _CUT_COMPLEX = 0.87962566103423978, 0.95311164380491208
+
+
+def _draw(key: Any, shape: Shape, dtype: np.dtype, distribution: Distribution, deviation: Array) -> Array:
+    if distribution == "normal":
+        return random.normal(key, shape, dtype) * deviation
+    if distribution == "uniform":
+        return random.uniform(key, shape, dtype, -1) * (dtype.type(math.sqrt(3.0)) * deviation)
+    return random.truncated_normal(key, -2, 2, shape, dtype) * (deviation / dtype.type(_CUT_REAL))
+
+
+def _draw_complex(key: Any, shape: Shape, dtype: np.dtype, distribution: Distribution, deviation: Array) -> Array:
+    """Complex numbers with uniform angles: their sizes' distribution makes them normal, cut off, or uniform in a disc."""
+    if distribution == "normal":
+        return random.normal(key, shape, dtype) * deviation
+    real = dtypes.real_dtype(dtype)
+    size_key, angle_key = random.split(key)
+    share = random.uniform(size_key, shape, real)
+    if distribution == "uniform":
+        size = vnp.sqrt(2 * share)
+    else:
+        size = vnp.sqrt(-vnp.log1p(-share * real.type(-math.expm1(-4.0)))) / real.type(_CUT_COMPLEX)
+    angle = real.type(2 * math.pi) * random.uniform(angle_key, shape, real)
+    return size * vnp.exp(dtype.type(1j) * angle) * deviation
+
+
+def _scaled(name: str, scale: float, mode: Mode, distribution: Distribution, doc: str) -> Callable[..., Initializer]:
+    def maker(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
+        return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
+
+    maker.__name__ = maker.__qualname__ = name
+    maker.__doc__ = doc + " Arguments as for `variance_scaling`."
+    return maker
+
+
+glorot_uniform = _scaled(
+    "glorot_uniform", 1.0, "fan_avg", "uniform", "Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010)."
+)
+glorot_normal = _scaled(
+    "glorot_normal", 1.0, "fan_avg", "truncated_normal", "Normal, cut off, with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010)."
+)
+lecun_uniform = _scaled("lecun_uniform", 1.0, "fan_in", "uniform", "Uniform with variance 1 / fan_in (LeCun et al. 1998).")
+lecun_normal = _scaled("lecun_normal", 1.0, "fan_in", "truncated_normal", "Normal, cut off, with variance 1 / fan_in (LeCun et al. 1998).")
+he_uniform = _scaled("he_uniform", 2.0, "fan_in", "uniform", "Uniform with variance 2 / fan_in, for relu (He et al. 2015).")
+he_normal = _scaled("he_normal", 2.0, "fan_in", "truncated_normal", "Normal, cut off, with variance 2 / fan_in, for relu (He et al. 2015).")
+xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
+kaiming_uniform, kaiming_normal = he_uniform, he_normal
+
+
+# orthogonal
+
+
+def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """Matrices with orthonormal columns (or rows, if those are fewer), times `scale` (Saxe et al. 2013).
+
+    Axes other than `column_axis` are merged into the rows. Raises `ShapeError` (when called) for a shape of less than two dimensions.
+
+    >>> import volta_fn as vf
+    >>> q = vf.nn.initializers.orthogonal()(vf.random.key(0), (4, 3))
+    >>> bool(vf.numpy.allclose(q.T @ q, vf.numpy.eye(3), atol=1e-6))
+    True
+    """
+
+    def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
+        if len(shape) < 2:
+            raise ShapeError(f"orthogonal: a shape of at least two dimensions is needed, got {shape}")
+        place = canonical_axis(column_axis, len(shape), "column_axis")
+        rest = (*shape[:place], *shape[place + 1 :])
+        matrix = random.orthogonal(key, math.prod(rest), (), dtype, shape[place])
+        return vnp.asarray(scale, dtype) * vnp.moveaxis(matrix.reshape(*rest, shape[place]), -1, place)
+
+    return _initializer(make, dtype)
+
+
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """Convolution kernels of shape (*window, in, out) that are orthogonal at the window's centre and zero elsewhere (Xiao et al. 2018).
+
+    Raises `ShapeError` (when called) unless the window has one to three dimensions and out >= in.
+    """
+
+    def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
+        if len(shape) not in (3, 4, 5) or shape[-1] < shape[-2]:
+            raise ShapeError(f"delta_orthogonal: a shape (*window, in, out) of 3 to 5 dimensions with out >= in is needed, got {shape}")
+        matrix = orthogonal(scale, column_axis)(key, shape[-2:], dtype)
+        centre = tuple([(n - 1) // 2 for n in shape[:-2]])
+        return vnp.zeros(shape, dtype).at[centre].set(matrix)
+
+    return _initializer(make, dtype)

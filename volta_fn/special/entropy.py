@@ -1,0 +1,137 @@
+"""x log y and what is made of it, with zero times anything zero; logits; power transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.core.primitive import Zero
+from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+expit = promoted(lax.logistic, "expit", "The logistic function 1 / (1 + exp(-x)), without overflow.")
+
+
+def logit(x: Any) -> Array:
+    """log(x / (1 - x)), the inverse of `expit`; infinite at 0 and 1, NaN outside.
+
+    >>> import volta_fn as vf
+    >>> float(vf.grad(vf.special.logit)(0.5))
+    4.0
+    """
+    return _logit(*promote_args("logit", (x,), dtypes.INEXACT))
+
+
+@custom_jvp
+def _logit(x: Array) -> Array:
+    return vnp.log(x / (1.0 - x))
+
+
+_logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
+
+
+def xlogy(x: Any, y: Any) -> Array:
+    """x log(y), which is 0 for x = 0 unless y is NaN.
+
+    >>> import volta_fn as vf
+    >>> vf.special.xlogy(0.0, 0.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    return _xlogy(*promote_args("xlogy", (x, y), dtypes.INEXACT))
+
+
+@custom_jvp
+def _xlogy(x: Array, y: Array) -> Array:
+    return vnp.where((x != 0) | vnp.isnan(y), x * vnp.log(y), 0.0)
+
+
+@partial(_xlogy.defjvp, symbolic_zeros=True)
+def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    return _two_terms(_xlogy, primals, tangents, vnp.log, 0.0)
+
+
+def xlog1py(x: Any, y: Any) -> Array:
+    """x log(1 + y), which is 0 for x = 0 unless y is NaN."""
+    return _xlog1py(*promote_args("xlog1py", (x, y), dtypes.INEXACT))
+
+
+@custom_jvp
+def _xlog1py(x: Array, y: Array) -> Array:
+    return vnp.where((x != 0) | vnp.isnan(y), x * vnp.log1p(y), 0.0)
+
+
+@partial(_xlog1py.defjvp, symbolic_zeros=True)
+def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    return _two_terms(_xlog1py, primals, tangents, vnp.log1p, 1.0)
+
+
+def _two_terms(
+    function: Callable[..., Array], primals: Any, tangents: Any, log: Callable[[Any], Array], offset: float
+) -> tuple[Array, Any]:
+    """The derivative of x log(offset + y): the infinite slope by x at a zero of the logarithm's argument is not met unless asked for."""
+    (x, y), (x_rate, y_rate) = primals, tangents
+    out = function(x, y)
+    total: Any = x_rate if type(x_rate) is Zero else x_rate * log(y)
+    if type(y_rate) is not Zero:
+        slope = vnp.where(x == 0, 0.0, x / vnp.where(x == 0, 1.0, offset + y))
+        total = y_rate * slope if type(total) is Zero else total + y_rate * slope
+    return out, total
+
+
+def entr(x: Any) -> Array:
+    """-x log(x), the summand of entropy: 0 at 0, -inf for negative x.
+
+    >>> import volta_fn as vf
+    >>> p = vf.numpy.array([0.5, 0.5, 0.0])
+    >>> vf.special.entr(p).sum()
+    Array(0.6931472, dtype=float32)
+    """
+    (value,) = promote_args("entr", (x,), dtypes.FLOATS)
+    return vnp.where(value < 0, -np.inf, -_xlogx(value))
+
+
+@custom_jvp
+def _xlogx(x: Array) -> Array:
+    return _xlogy(x, x)
+
+
+_xlogx.defjvps(lambda g, out, x: g * (vnp.log(x) + 1.0))
+
+
+def rel_entr(p: Any, q: Any) -> Array:
+    """p log(p / q), the summand of relative entropy: 0 for p = 0 and q >= 0, infinite where it has no other value."""
+    x, y = promote_args("rel_entr", (p, q), dtypes.FLOATS)
+    both = (x > 0) & (y > 0)
+    safe_x, safe_y = vnp.where(both, x, 1.0), vnp.where(both, y, 1.0)
+    value = _xlogx(safe_x) - _xlogy(safe_x, safe_y)
+    out = vnp.where(both, value, vnp.where((x == 0) & (y >= 0), 0.0, np.inf))
+    return vnp.where(vnp.isnan(x) | vnp.isnan(y), np.nan, out)
+
+
+def kl_div(p: Any, q: Any) -> Array:
+    """p log(p / q) - p + q, the summand of the Kullback-Leibler divergence of measures that need not sum to one."""
+    x, y = promote_args("kl_div", (p, q), dtypes.FLOATS)
+    return rel_entr(x, y) - x + y
+
+
+def boxcox(x: Any, lmbda: Any) -> Array:
+    """The power transform (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964)."""
+    value, power = promote_args("boxcox", (x, lmbda), dtypes.FLOATS)
+    return _power_transform(vnp.log(value), power)
+
+
+def boxcox1p(x: Any, lmbda: Any) -> Array:
+    """The power transform of 1 + x."""
+    value, power = promote_args("boxcox1p", (x, lmbda), dtypes.FLOATS)
+    return _power_transform(vnp.log1p(value), power)
+
+
+def _power_transform(log: Array, power: Array) -> Array:
+    safe = vnp.where(power == 0, 1.0, power)
+    return vnp.where(power == 0, log, vnp.expm1(safe * log) / safe)

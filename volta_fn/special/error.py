@@ -1,0 +1,164 @@
+"""The error function's family and the distribution function of the normal distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError
+from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+erf = promoted(lax.erf, "erf", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
+erfc = promoted(lax.erfc, "erfc", "1 - erf(x), to full relative precision for large x.")
+erfinv = promoted(lax.erf_inv, "erfinv", "The inverse of erf; infinite at -1 and 1, NaN beyond.")
+
+_ROOT_HALF = math.sqrt(0.5)
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def ndtr(x: Any) -> Array:
+    """The normal distribution function: the probability that a standard normal number is at most x.
+
+    >>> import volta_fn as vf
+    >>> vf.special.ndtr(vf.numpy.array([-1.0, 0.0, 1.0])).round(4)
+    Array([0.1587, 0.5   , 0.8413], dtype=float32)
+    """
+    (value,) = promote_args("ndtr", (x,), dtypes.FLOATS)
+    return 0.5 * lax.erfc(-_ROOT_HALF * value)
+
+
+def _log_density(x: Array) -> Array:
+    return -0.5 * (x * x) - _HALF_LOG_TWO_PI
+
+
+#: Below these the distribution function nears the smallest normal number of its dtype.
+_SERIES_BELOW = {2: -10.0, 4: -10.0, 8: -35.0}
+
+
+def log_ndtr(x: Any, series_order: int = 3) -> Array:
+    """The logarithm of the normal distribution function, exact far into both tails.
+
+    Far on the left by the first terms, up to `series_order`, of the asymptotic series for erfc (Abramowitz & Stegun 26.2.12).
+    Raises `ArgumentError` unless 0 <= series_order <= 30.
+
+    >>> import volta_fn as vf
+    >>> vf.special.log_ndtr(vf.numpy.array([-30.0, 0.0]))
+    Array([-454.32123  ,   -0.6931472], dtype=float32)
+    """
+    if not 0 <= series_order <= 30:
+        raise ArgumentError(f"log_ndtr: series_order is between 0 and 30, got {series_order}")
+    (value,) = promote_args("log_ndtr", (x,), dtypes.FLOATS)
+    return _log_ndtr(value, series_order)
+
+
+def _log_ndtr_value(x: Array, series_order: int) -> Array:
+    border = _SERIES_BELOW[x.dtype.itemsize]
+    far = x < border
+    # What is not chosen must be finite, or its derivative times zero is NaN.
+    near_x, far_x = vnp.where(far, border, x), vnp.where(far, x, border)
+    right = near_x > 0
+    tail = 0.5 * lax.erfc(_ROOT_HALF * vnp.abs(near_x))
+    near = vnp.where(right, vnp.log1p(-tail), vnp.log(tail))
+    return vnp.where(far, _log_density(far_x) - vnp.log(-far_x) + vnp.log(_series(far_x, series_order)), near)
+
+
+def _series(x: Array, order: int) -> Array:
+    """1 - 1/x^2 + 1·3/x^4 - 1·3·5/x^6 …"""
+    inverse = 1.0 / (x * x)
+    total = vnp.ones_like(x)
+    for k in range(order, 0, -1):
+        total = 1.0 - (2 * k - 1) * inverse * total
+    return total
+
+
+_log_ndtr = custom_jvp(_log_ndtr_value, nondiff_argnums=(1,))
+
+
+@_log_ndtr.defjvp
+def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (rate,) = primals, tangents
+    out = _log_ndtr(x, series_order)
+    return out, rate * vnp.exp(_log_density(x) - out)
+
+
+# ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.
+
+_Rational = tuple[tuple[float, ...], tuple[float, ...]]
+
+_CENTRE: _Rational = (
+    (
+        2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
+        1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080,
+    ),
+    (
+        5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4,
+        5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0,
+    ),
+)  # fmt: skip
+_TAIL: _Rational = (
+    (
+        7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258,
+        3.64784832476320460504, 5.76949722146069140550, 4.63033784615654529590, 1.42343711074968357734,
+    ),
+    (
+        1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
+        6.89767334985100004550e-1, 1.67638483018380384940, 2.05319162663775882187, 1.0,
+    ),
+)  # fmt: skip
+_FAR_TAIL: _Rational = (
+    (
+        2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2,
+        2.96560571828504891230e-1, 1.78482653991729133580, 5.46378491116411436990, 6.65790464350110377720,
+    ),
+    (
+        2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4,
+        1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0,
+    ),
+)  # fmt: skip
+
+
+def _ratio(x: Array, coefficients: _Rational) -> Array:
+    top, bottom = (vnp.full_like(x, c[0]) for c in coefficients)
+    for a, b in zip(coefficients[0][1:], coefficients[1][1:], strict=True):
+        top, bottom = top * x + a, bottom * x + b
+    return top / bottom
+
+
+def _ndtri_value(p: Array) -> Array:
+    centred = p - 0.5
+    is_central = vnp.abs(centred) <= 0.425
+    centre = centred * _ratio(0.180625 - vnp.where(is_central, centred * centred, 0.0), _CENTRE)
+    outside = vnp.where(is_central, 0.25, vnp.minimum(p, 1.0 - p))
+    depth = vnp.sqrt(-vnp.log(outside))
+    is_far = depth > 5.0
+    reach = vnp.where(is_far, _ratio(vnp.where(is_far, depth - 5.0, 0.0), _FAR_TAIL), _ratio(depth - 1.6, _TAIL))
+    out = vnp.where(is_central, centre, vnp.where(centred < 0, -reach, reach))
+    out = vnp.where(p == 0, -np.inf, vnp.where(p == 1, np.inf, out))
+    return vnp.where((p < 0) | (p > 1), np.nan, out)
+
+
+@custom_jvp
+def _ndtri(p: Array) -> Array:
+    if p.dtype.itemsize == 2:
+        return _ndtri_value(p.astype(np.float32)).astype(p.dtype)
+    return _ndtri_value(p)
+
+
+_ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
+
+
+def ndtri(p: Any) -> Array:
+    """The inverse of `ndtr`, the quantiles of the standard normal distribution; infinite at 0 and 1, NaN outside.
+
+    >>> import volta_fn as vf
+    >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
+    Array([-1.96,  0.  ,  1.96], dtype=float32)
+    """
+    (value,) = promote_args("ndtri", (p,), dtypes.FLOATS)
+    return _ndtri(value)

@@ -1,0 +1,113 @@
+"""Sums of exponentials along axes: logsumexp, softmax, log_softmax. None overflows, and their derivatives are finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn import dtypes
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.declare import promote_args
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+Axis = int | Sequence[int] | None
+
+
+def _shift(values: Array, axis: Axis, where: Any) -> Array:
+    """The largest element, to be taken away before exponentials; zero where it is infinite; a constant to differentiation."""
+    largest = stop_gradient(vnp.max(values.real, axis, keepdims=True, where=where, initial=-math.inf))
+    return vnp.where(vnp.isfinite(largest), largest, 0)
+
+
+def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None) -> Any:
+    """log(sum(b exp(a))) along `axis` (all of them by default), without overflow; -inf of nothing.
+
+    Args:
+        a: an array.
+        axis: the dimensions to sum along.
+        b: weights, which broadcast to `a`; one of zero takes its element out, even an infinite one.
+        keepdims: whether those dimensions stay, with size 1.
+        return_sign: give a pair of the logarithm of the sum's absolute value and its sign (for complex numbers: its direction);
+            otherwise a negative sum gives NaN.
+        where: bool; elements not in it are left out.
+
+    The derivative is the softmax, and 0 where every element is -inf.
+
+    >>> import volta_fn as vf
+    >>> vf.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
+    Array(1000.6932, dtype=float32)
+    """
+    if b is None:
+        (values,) = promote_args("logsumexp", (a,), dtypes.INEXACT)
+    else:
+        values, weights = promote_args("logsumexp", (a, b), dtypes.INEXACT)
+        values = vnp.where(weights == 0, -math.inf, values)
+    shift = _shift(values, axis, where)
+    terms = vnp.exp(values - shift)
+    total = vnp.sum(terms if b is None else terms * weights, axis, keepdims=True, where=where)
+    sign = vnp.sign(total)
+    size = vnp.abs(total) if return_sign else total
+    empty = size == 0
+    out = vnp.where(empty, -math.inf, vnp.log(vnp.where(empty, 1, size)) + shift)
+    if not keepdims:
+        out, sign = vnp.squeeze(out, axis), vnp.squeeze(sign, axis)
+    return (out, sign) if return_sign else out
+
+
+def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
+    """exp(x) divided by its sum along `axis`. Elements not in `where` are 0.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.softmax(vf.numpy.array([1000.0, 1000.0]))
+    Array([0.5, 0.5], dtype=float32)
+    """
+    (values,) = promote_args("softmax", (x,), dtypes.INEXACT)
+    return _softmax(values, axis, where)
+
+
+def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
+    terms = vnp.exp(x - _shift(x, axis, where))
+    if where is not None:
+        terms = vnp.where(where, terms, 0)
+    return terms / vnp.sum(terms, axis, keepdims=True)
+
+
+_softmax = custom_jvp(_softmax_value, nondiff_argnums=(1,))
+
+
+@_softmax.defjvp
+def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x, where), (rate, _) = primals, tangents
+    out = _softmax(x, axis, where)
+    return out, out * (rate - vnp.sum(out * rate, axis, keepdims=True))
+
+
+def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
+    """log(softmax(x)), to full precision where the softmax is small. Elements not in `where` are -inf.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.log_softmax(vf.numpy.array([0.0, 1000.0]))
+    Array([-1000.,     0.], dtype=float32)
+    """
+    (values,) = promote_args("log_softmax", (x,), dtypes.INEXACT)
+    return _log_softmax(values, axis, where)
+
+
+def _log_softmax_value(x: Array, axis: Axis, where: Any) -> Array:
+    shifted = x - _shift(x, axis, where)
+    out = shifted - vnp.log(vnp.sum(vnp.exp(shifted), axis, keepdims=True, where=where))
+    return out if where is None else vnp.where(where, out, -math.inf)
+
+
+_log_softmax = custom_jvp(_log_softmax_value, nondiff_argnums=(1,))
+
+
+@_log_softmax.defjvp
+def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x, where), (rate, _) = primals, tangents
+    out = _log_softmax(x, axis, where)
+    change = rate - vnp.sum(vnp.exp(out) * rate, axis, keepdims=True)
+    return out, change if where is None else vnp.where(where, change, 0)
