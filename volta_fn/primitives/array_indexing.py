@@ -25,7 +25,7 @@ from volta_fn.primitives.gather import gather
 from volta_fn.primitives.index_expression import Entry, Flag, NewAxis, Places, Point, Span, parse_index
 from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode
 from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import broadcast, broadcast_in_dim, reshape, rev
+from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.slicing import slice as slice_
 
 CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
@@ -226,19 +226,20 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     wide |= any(values.dtype == np.uint32 or values.dtype.itemsize == 8 for values in traced)
     dtype = np.int64 if wide else np.int32
     if not traced:
-        spread = [np.broadcast_to(_spread(values, end, rank), batch) for values, (_, end) in zip(known, columns, strict=True)]
-        return np.stack(spread, axis=-1).astype(dtype) if spread else np.zeros((*batch, 0), dtype)
-    parts = []
+        parts = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(known, columns, strict=True)]
+        stacked = [np.broadcast_to(part, batch) for part in parts]
+        return np.stack(stacked, axis=-1).astype(dtype) if stacked else np.zeros((*batch, 0), dtype)
+    arrays = []
     for values, end in columns:
         array = convert_element_type(values, dtype) if isinstance(values, Array) else as_value(np.asarray(values, dtype))
-        parts.append(broadcast_in_dim(_spread(array, end, rank), (*batch, 1), range(rank)))
-    return concatenate(parts, rank)
+        column = reshape(array, (*_spread(array.shape, end, rank), 1))
+        arrays.append(broadcast_to(column, (*batch, 1)))
+    return concatenate(arrays, rank)
 
 
-def _spread(values: Any, end: int, rank: int) -> Any:
-    """`values` with dimensions of size 1 around its own, so that the last one is the dimension before `end`."""
-    shape = (1,) * (end - values.ndim) + values.shape + (1,) * (rank - end)
-    return values.reshape(shape) if isinstance(values, np.ndarray) else reshape(values, shape)
+def _spread(shape: Shape, end: int, rank: int) -> Shape:
+    """The shape with dimensions of size 1 around its own, so that its last one is the dimension before `end`, of `rank` in all."""
+    return (1,) * (end - len(shape)) + shape + (1,) * (rank - end)
 
 
 attach("__getitem__", get_item)

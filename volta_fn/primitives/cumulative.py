@@ -157,6 +157,6 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     >>> import volta_fn as vf
     >>> vf.lax.cumlogsumexp(vf.numpy.array([90.0, 90.0]))
-    Array([90.     , 90.69315], dtype=float32)
+    Array([90.      , 90.693146], dtype=float32)
     """
     return _apply(cumlogsumexp_p, operand, axis, reverse)

@@ -45,6 +45,10 @@ def gather(
     numbers = dimension_numbers
     dims = numbers.operand_batching_dims + numbers.start_index_map
     absent = numbers.operand_batching_dims + numbers.collapsed_slice_dims
+    fills = mode is GatherScatterMode.FILL_OR_DROP
+    fill = _default_fill(operand.dtype) if fill_value is None else fill_value
+    if math.prod(indices.shape[:-1]) == 1:
+        return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
     starts = _starts(indices, numbers.start_indices_batching_dims)
     limits = _limits(operand, dims, slice_sizes, starts.ndim)
     inside = _clamp(starts, limits)
@@ -52,11 +56,11 @@ def gather(
         read, lead = _read_elements(operand, dims, absent, inside)
     else:
         read, lead = _read_windows(operand, dims, slice_sizes, absent, inside), 0
-    if mode is GatherScatterMode.FILL_OR_DROP:
+    if fills:
         invalid = _invalid(starts, limits)
         if invalid.any():
             read = read.copy()
-            read[(slice(None),) * lead + (invalid,)] = _default_fill(operand.dtype) if fill_value is None else fill_value
+            read[(slice(None),) * lead + (invalid,)] = fill
     return _lay_out(read, lead, starts.ndim - 1, numbers.offset_dims)
 
 
@@ -79,12 +83,15 @@ def scatter(
     numbers = dimension_numbers
     dims = numbers.operand_batching_dims + numbers.scatter_dims_to_operand_dims
     absent = numbers.operand_batching_dims + numbers.inserted_window_dims
+    clips = mode is GatherScatterMode.CLIP
+    if math.prod(indices.shape[:-1]) == 1:
+        return _update_one(operand, indices, updates, numbers, absent, clips, combine)
     starts = _starts(indices, numbers.scatter_indices_batching_dims)
     starts = np.ascontiguousarray(starts).reshape(len(dims), math.prod(starts.shape[1:]))
     windows = _by_window(updates, numbers.update_window_dims)
     sizes = _window_sizes(operand.ndim, absent, windows.shape[1:])
     limits = _limits(operand, dims, sizes, starts.ndim)
-    if mode is GatherScatterMode.CLIP:
+    if clips:
         starts = _clamp(starts, limits)
     else:
         valid = ~_invalid(starts, limits)
@@ -97,7 +104,7 @@ def scatter(
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     out = np.array(operand, dtype=wide, order="C")
     windows = windows.astype(wide, copy=False)
-    if math.prod(sizes) >= _LARGE_WINDOW or len(windows) == 1:
+    if math.prod(sizes) >= _LARGE_WINDOW:
         _combine_windows(_COMBINE[combine], _windows(out, dims, sizes, absent), starts, windows)
     elif windows.size:
         _combine_elements(_COMBINE[combine], out, dims, sizes, starts, windows)
@@ -122,6 +129,57 @@ def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices
 def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[Any, ...]:
     clamped = [min(max(int(start), 0), dim - size) for start, dim, size in zip(starts, shape, sizes, strict=True)]
     return (*(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True)), ...)  # `...` makes it an array always.
+
+
+# One window: a basic slice.
+
+
+def _one_window(operand: np.ndarray, indices: np.ndarray, addressed: Dims, sizes: Dims, clips: bool) -> tuple[Any, ...] | None:
+    """The slices of the only window; an invalid one moves inside if it `clips`, else it is None."""
+    starts = [0] * operand.ndim
+    for dim, start in zip(addressed, indices.reshape(-1).tolist(), strict=True):
+        limit = operand.shape[dim] - sizes[dim]
+        if not 0 <= start <= limit:
+            if not clips:
+                return None
+            start = min(max(start, 0), limit)
+        starts[dim] = start
+    return (*(slice(start, start + size) for start, size in zip(starts, sizes, strict=True)), ...)
+
+
+def _read_one(
+    operand: np.ndarray,
+    indices: np.ndarray,
+    numbers: GatherDimensionNumbers,
+    sizes: Dims,
+    absent: Dims,
+    clips: bool,
+    fill: Any,
+) -> np.ndarray:
+    window = iter([size for dim, size in enumerate(sizes) if dim not in absent])
+    rank = len(numbers.offset_dims) + indices.ndim - 1
+    shape = [next(window) if dim in numbers.offset_dims else 1 for dim in range(rank)]
+    place = _one_window(operand, indices, numbers.start_index_map, sizes, clips)
+    return np.full(shape, fill, operand.dtype) if place is None else operand[place].reshape(shape)
+
+
+def _update_one(
+    operand: np.ndarray,
+    indices: np.ndarray,
+    updates: np.ndarray,
+    numbers: ScatterDimensionNumbers,
+    absent: Dims,
+    clips: bool,
+    combine: str,
+) -> np.ndarray:
+    sizes = _window_sizes(operand.ndim, absent, tuple([updates.shape[dim] for dim in numbers.update_window_dims]))
+    place = _one_window(operand, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
+    out = operand.copy()
+    if place is not None:
+        window = updates.reshape(sizes)
+        wide = np.float32 if operand.dtype in _HALF else operand.dtype
+        out[place] = window if combine == "set" else _COMBINE[combine](out[place].astype(wide, copy=False), window.astype(wide, copy=False))
+    return out
 
 
 # Starts and windows, for both.
@@ -187,8 +245,6 @@ def _read_windows(operand: np.ndarray, dims: Dims, sizes: Dims, absent: Dims, st
     windows, batch = _windows(operand, dims, sizes, absent), starts.shape[1:]
     if not dims:
         return np.broadcast_to(windows, batch + windows.shape)
-    if math.prod(batch) == 1:
-        return windows[*starts.reshape(-1).tolist(), ...].reshape(batch + windows.shape[len(dims) :])
     return windows[tuple(starts)]
 
 
