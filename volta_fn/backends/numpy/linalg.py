@@ -167,15 +167,15 @@ def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     pivots = np.zeros((stack, min(m, n)), np.intp)
     permutation = np.tile(np.arange(m), (stack, 1))
     for j in range(min(m, n)):
-        pivot = j + np.argmax(_size(a[:, j:, j]), axis=1)
-        pivots[:, j] = pivot
+        pivot = pivots[:, j] = j + _size(a[:, j:, j]).argmax(axis=1)
         for rows in (a, permutation):
             chosen = rows[each, pivot]
             rows[each, pivot] = rows[:, j]
             rows[:, j] = chosen
-        diagonal = a[:, j, j, None]
-        a[:, j + 1 :, j] /= np.where(diagonal == 0, 1, diagonal)
-        a[:, j + 1 :, j + 1 :] -= a[:, j + 1 :, j, None] * a[:, j, None, j + 1 :]
+        below, diagonal = a[:, j + 1 :, j], a[:, j, j, None]
+        below /= np.where(diagonal == 0, 1, diagonal)
+        if j + 1 < n:
+            a[:, j + 1 :, j + 1 :] -= below[..., None] * a[:, j, None, j + 1 :]
     return pivots, permutation
 
 

@@ -14,7 +14,8 @@ from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.gather import take_along_dim
+from volta_fn.primitives.gather import gather
+from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode
 from volta_fn.primitives.joining import concatenate, pad
 from volta_fn.primitives.linalg.matrices import (
     adjoint,
@@ -28,7 +29,7 @@ from volta_fn.primitives.linalg.matrices import (
     triu,
 )
 from volta_fn.primitives.linalg.triangular import triangular_solve
-from volta_fn.primitives.movement import broadcast_in_dim, broadcasted_iota
+from volta_fn.primitives.movement import broadcasted_iota, expand_dims
 from volta_fn.primitives.slicing import slice_in_dim
 from volta_fn.primitives.sorting import sort_key_val
 
@@ -80,7 +81,13 @@ def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
 
 def permute_rows(x: Array, permutation: Array) -> Array:
     """The rows of each matrix in the order of its permutation."""
-    return take_along_dim(x, broadcast_in_dim(permutation, x.shape, range(x.ndim - 1)), x.ndim - 2)
+    if not x.shape[-2]:
+        return x
+    row = x.ndim - 2
+    stack = tuple(range(row))
+    numbers = GatherDimensionNumbers((row + 1,), (row,), (row,), stack, stack)
+    sizes = [*[min(1, n) for n in x.shape[:row]], 1, x.shape[-1]]
+    return gather(x, expand_dims(permutation, (row + 1,)), numbers, sizes, mode=GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 lu_p = Primitive("lu", _lu_abstract, jvp=_lu_jvp, multiple_results=True)
