@@ -73,5 +73,5 @@ def check_callable(function: Any, transform: str) -> None:
 def positional_index(argnum: int, count: int, transform: str) -> int:
     """`argnum` counted from the front; `ArgumentError` if the call has no such positional argument."""
     if not -count <= argnum < count:
-        raise ArgumentError(f"{transform}: argnums names positional argument {argnum}, but the call has {count} positional arguments")
+        raise ArgumentError(f"{transform}: positional argument {argnum} is meant, but the call has {count} positional arguments")
     return argnum % count

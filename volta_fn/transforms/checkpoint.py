@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.compiler.plan import inline_calls
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
-from volta_fn.core.flatten import check_callable
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.flatten import check_callable, positional_index
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.movement import moveaxis
-from volta_fn.transforms.custom_call import CustomCall, split_arguments
+from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.jvp import jvp_jaxpr
-from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
+from volta_fn.transforms.subprograms import chosen
 from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr
 
@@ -40,6 +41,8 @@ def checkpoint(
 ) -> Callable[..., Any]:
     """A function like `fun` whose intermediate values are not kept for the backward pass, but computed again there.
 
+    Like `jit` it traces `fun` once per types of arguments, so `fun` must be pure. Effects such as `debug.print` are not repeated.
+
     Args:
         fun: a function of pytrees of arrays.
         prevent_cse: keep the compiler from merging the second computation with the first, which would undo the saving.
@@ -52,16 +55,24 @@ def checkpoint(
     Array(0.36003947, dtype=float32, weak_type=True)
     """
     check_callable(fun, "checkpoint")
-    call = CustomCall(fun, static_argnums if isinstance(static_argnums, Sequence) else (static_argnums,), ())
+    programs = Programs(fun)
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @functools.wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is EVAL:
             return fun(*args, **kwargs)
-        arguments = split_arguments(call, args, kwargs)
-        leaves, in_tree = tree.flatten(arguments.differentiable)
+        static = [positional_index(i, len(args), "checkpoint") for i in numbers]
+        dynamic = [i for i in range(len(args)) if i not in static]
+        leaves, in_tree = tree.flatten(([args[i] for i in dynamic], kwargs))
         values = [as_value(x) for x in leaves]
-        traced = call.trace(arguments, in_tree, values)
+
+        def call(flat: Sequence[Array]) -> Any:
+            given, named = tree.unflatten(in_tree, flat)
+            merged = dict(zip(dynamic, given, strict=True))
+            return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named)
+
+        traced = programs.trace(call, values, (in_tree, static_key([args[i] for i in static])))
         outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -86,46 +97,63 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxp
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run what is known for its outputs and the values that the policy keeps; what waits starts from the inputs and those values."""
     unknown = [trace.is_unknown(a) for a in args]
-    first, rest, stays, out_unknown = _split(params["jaxpr"], params["policy"], unknown)
-    known_args = [a for a, u in zip(args, unknown, strict=True) if not u]
-    flat = bind(jit_p, *known_args, **call_params(first, "checkpoint"))
-    count = out_unknown.count(False)
-    known_outs, saved = iter(flat[:count]), flat[count:]
-    operands = [a for a, s in zip([*saved, *args], stays, strict=True) if s]
-    waiting = iter(trace.record(checkpoint_p, operands, {**params, "jaxpr": rest}))
-    return tuple([next(waiting) if u else next(known_outs) for u in out_unknown])
+    split = _split(params["jaxpr"], params["policy"], unknown)
+    known_args = chosen(args, unknown, False)
+    flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.known})
+    count = split.out_unknown.count(False)
+    known_outs, kept = iter(flat[:count]), flat[count:]
+    operands = [*kept, *chosen([*known_args, *chosen(args, unknown)], split.reads)]
+    waiting = iter(trace.record(checkpoint_p, operands, {**params, "jaxpr": split.waiting}))
+    return tuple([next(waiting) if u else next(known_outs) for u in split.out_unknown])
 
 
-def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[bool]]:
-    """The program of the known outputs and kept values; the program of the unknown outputs from (\\*kept values, \\*inputs), which of
-    those inputs it uses, and which outputs are unknown."""
+class _Split(NamedTuple):
+    #: From the known inputs to the known outputs and the values that are kept.
+    known: ClosedJaxpr
+    #: From the kept values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
+    waiting: ClosedJaxpr
+    reads: list[bool]
+    out_unknown: list[bool]
+
+
+def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
     key = ("checkpoint", policy, tuple(unknown))
-    if key in closed.cache:
-        return closed.cache[key]
-    flat = inline_calls(closed)
-    jaxpr = flat.jaxpr
-    waiting: set[Any] = {v for v, u in zip(jaxpr.invars, unknown, strict=True) if u}
-    saved: list[Var] = []
-    for eqn in jaxpr.eqns:
-        if any(v in waiting for v in eqn.invars):
-            waiting.update(eqn.outvars)
-        elif policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params):
-            saved += eqn.outvars
-    out_unknown = [v in waiting for v in jaxpr.outvars]
-    known_ins = [v for v in jaxpr.invars if v not in waiting]
-    known_outs = [v for v in jaxpr.outvars if v not in waiting]
-    first = dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, known_ins, [*known_outs, *saved], jaxpr.eqns), flat.consts))
-    left = [e for e in jaxpr.eqns if not e.outvars or not all(v in saved for v in e.outvars)]
-    outs = [v for v in jaxpr.outvars if v in waiting]
-    whole = dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, [*saved, *jaxpr.invars], outs, _without_effects(left)), flat.consts))
-    rest, stays = prune_inputs(whole, [*[True] * len(saved), *[not u for u in unknown]])
-    closed.cache[key] = (first, rest, stays, out_unknown)
+    if key not in closed.cache:
+        closed.cache[key] = _new_split(closed, policy, unknown)
     return closed.cache[key]
 
 
-def _without_effects(eqns: list[Any]) -> list[Any]:
-    """Effects happen in the first computation alone."""
-    return [e for e in eqns if not e.primitive.effectful]
+def _new_split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
+    """The waiting program needs residuals of the known one; it gets those that are kept, and computes the others from the inputs."""
+    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    known = inline_calls(known, jit_p)  # the policy is asked for the equations in calls, too
+    count = out_unknown.count(False)
+    known_outs, residuals = known.jaxpr.outvars[:count], known.jaxpr.outvars[count:]
+    is_kept = [_keeps(policy, e) for e in known.eqns]
+    kept = [v for e in chosen(known.eqns, is_kept) for v in e.outvars]
+    repeated = _part(known, [*kept, *known.jaxpr.invars], residuals, chosen(known.eqns, is_kept, False))
+    may_go = [True] * len(repeated.in_avals) + [False] * sum(unknown)
+    rest, reads = prune_inputs(dce_jaxpr(_chained(repeated, waiting)), may_go)
+    used = chosen(kept, reads[: len(kept)])
+    first = _part(known, known.jaxpr.invars, [*known_outs, *used], known.eqns)
+    return _Split(first, rest, reads[len(kept) :], out_unknown)
+
+
+def _keeps(policy: Policy | None, eqn: Equation) -> bool:
+    """Whether the results of an equation are kept; those of an effect are, since it happens once."""
+    return eqn.primitive.effectful or (policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params))
+
+
+def _part(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
+    """The program of some of a program's variables and equations."""
+    return dce_jaxpr(ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts))
+
+
+def _chained(first: ClosedJaxpr, second: ClosedJaxpr) -> ClosedJaxpr:
+    """The program that runs `first`, and `second` on its results and further inputs."""
+    count, wanted = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[wanted:]]
+    return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, "checkpoint")
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:

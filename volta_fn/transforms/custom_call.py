@@ -1,4 +1,4 @@
-"""What functions with custom derivative rules share: telling differentiable arguments from others, and tracing the function."""
+"""What functions with rules of their own share: telling differentiable arguments from others, and tracing the function."""
 
 from __future__ import annotations
 
@@ -7,92 +7,56 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.errors import ArgumentError
+from volta_fn.core.trace import EVAL, Tracer, current_trace
+from volta_fn.errors import ArgumentError, ShapeError, TreeError
+from volta_fn.transforms.jvp import JVPTrace
+from volta_fn.transforms.linearize import LinearTrace
 
 _CACHE_LIMIT = 512
 
 
-class Arguments(NamedTuple):
-    """One call's positional arguments, told apart."""
-
-    #: Positions and values of the arguments that are not differentiated.
-    fixed: tuple[tuple[int, Any], ...]
-    differentiable: tuple[Any, ...]
-
-    @property
-    def fixed_values(self) -> list[Any]:
-        """The values alone."""
-        return [v for _, v in self.fixed]
-
-    def merge(self, differentiable: Sequence[Any]) -> list[Any]:
-        """All positional arguments, with others in place of the differentiable ones."""
-        rest = iter(differentiable)
-        fixed = dict(self.fixed)
-        return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
-
-
 class TracedCall(NamedTuple):
-    """The function's program for one call, with the tracers that it closes over as leading inputs."""
+    """A function's program for one call, with the tracers that it closes over as leading inputs."""
 
     jaxpr: ClosedJaxpr
     out_tree: Any
     captured: list[Array]
 
 
-class CustomCall:
-    """The function behind a custom rule."""
+class Programs:
+    """The programs of a function, kept by what they were traced with."""
 
-    def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int], nondiff_argnames: Sequence[str]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = function_name(function)
-        try:
-            self.signature: inspect.Signature | None = inspect.signature(function)
-        except (TypeError, ValueError):
-            self.signature = None
-        names = list(self.signature.parameters) if self.signature else []
-        unknown = [n for n in nondiff_argnames if n not in names]
-        if unknown:
-            raise ArgumentError(f"{self.name} has no arguments {unknown}, which nondiff_argnames names")
-        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-        self.nondiff = frozenset([*numbers, *[names.index(n) for n in nondiff_argnames]])
         self._traced: dict[Any, TracedCall] = {}
 
-    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, defaults included, as rules see them."""
-        if self.signature is None:
-            return args
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise ArgumentError(f"{self.name} has a custom derivative rule, so its arguments {sorted(bound.kwargs)} cannot be keyword-only")
-        return bound.args
-
-    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
-        """The function's program for these arguments; kept for the next call with the same types if it closes over no tracer."""
+    def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
+        """The program of `call` of arrays like `values`. It is kept under `key` unless that is None or the function closes over tracers."""
         avals = tuple([v.aval for v in values])
-        key = _hashable((in_tree, avals, arguments.fixed, axis_environment()))
-        found = self._traced.get(key) if key is not None else None
+        whole_key = None if key is None else _hashable((key, avals, axis_environment()))
+        found = self._traced.get(whole_key) if whole_key is not None else None
         if found is not None:
             return found
         out_tree: Any = None
 
         def flat(*leaves: Array) -> list[Array]:
             nonlocal out_tree
-            outs, out_tree = tree.flatten(self.function(*arguments.merge(tree.unflatten(in_tree, leaves))))
+            outs, out_tree = tree.flatten(call(leaves))
             return output_arrays(outs, self.function)
 
-        closed = trace_to_jaxpr(flat, avals, self.name)
-        program, captured = hoist_tracers(closed)
+        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name))
         traced = TracedCall(program, out_tree, captured)
-        if key is not None and not captured:
+        if whole_key is not None and not captured:
             if len(self._traced) >= _CACHE_LIMIT:
                 self._traced.clear()
-            self._traced[key] = traced
+            self._traced[whole_key] = traced
         return traced
 
 
@@ -104,10 +68,106 @@ def _hashable(key: Any) -> Any:
     return key
 
 
-def split_arguments(call: CustomCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """Tell a call's arguments apart."""
-    positional = call.positional(args, kwargs)
-    count = len(positional)
-    numbers = {n % count for n in call.nondiff} if count else set()
-    fixed = tuple([(i, positional[i]) for i in sorted(numbers)])
-    return Arguments(fixed, tuple([a for i, a in enumerate(positional) if i not in numbers]))
+def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Values as part of a key, where 1, 1.0 and True differ."""
+    return tuple([(type(v), v) for v in values])
+
+
+class Arguments(NamedTuple):
+    """One call's positional arguments, told apart."""
+
+    #: Positions of the arguments that are not differentiated, and the leaves and structure of their values.
+    positions: tuple[int, ...]
+    fixed_leaves: list[Any]
+    fixed_tree: Any
+    differentiable: tuple[Any, ...]
+
+    @property
+    def traced(self) -> list[Array]:
+        """The tracers in the arguments that are not differentiated; they become operands, since other transforms may map or stage them."""
+        return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
+
+    def fixed(self, traced: Sequence[Array]) -> list[Any]:
+        """The values of the arguments that are not differentiated, with others in place of the tracers."""
+        given = iter(traced)
+        return tree.unflatten(self.fixed_tree, [next(given) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
+
+    def merge(self, traced: Sequence[Array], differentiable: Sequence[Any]) -> list[Any]:
+        """All positional arguments, with others in place of the tracers and of the differentiable ones."""
+        fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
+        rest = iter(differentiable)
+        return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
+
+
+class CustomCall:
+    """The function behind a custom derivative rule."""
+
+    def __init__(self, function: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: Sequence[str]) -> None:
+        self.function = function
+        self.name = function_name(function)
+        self.programs = Programs(function)
+        try:
+            self.signature: inspect.Signature | None = inspect.signature(function)
+        except (TypeError, ValueError):
+            self.signature = None
+        names = list(self.signature.parameters) if self.signature else []
+        unknown = [n for n in nondiff_argnames if n not in names]
+        if unknown:
+            raise ArgumentError(f"{self.name} has no arguments {unknown}, which nondiff_argnames names")
+        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.nondiff = frozenset([*numbers, *[names.index(n) for n in nondiff_argnames]])
+
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Tell a call's arguments apart."""
+        positional = self._positional(args, kwargs)
+        count = len(positional)
+        beyond = [n for n in self.nondiff if not -count <= n < count]
+        if beyond:
+            raise ArgumentError(f"{self.name}: nondiff_argnums names the arguments {beyond}, but the call has {count} arguments")
+        positions = tuple(sorted({n % count for n in self.nondiff}))
+        leaves, structure = tree.flatten([positional[i] for i in positions])
+        return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position, defaults included, as rules see them."""
+        if self.signature is None:
+            return args
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise ArgumentError(f"{self.name} has a custom derivative rule, so its arguments {sorted(bound.kwargs)} cannot be keyword-only")
+        return bound.args
+
+    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
+        """The function's program of (\\*traced, \\*leaves of the differentiable arguments)."""
+        traced = arguments.traced
+        count = len(traced)
+
+        def call(leaves: Sequence[Array]) -> Any:
+            return self.function(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
+
+        # What the function closes over may have changed since the last call, so a program from then serves only where none is run.
+        key = None
+        if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
+            key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
+        return self.programs.trace(call, [*traced, *values], key)
+
+
+def _only_differentiates() -> bool:
+    """Whether differentiation alone is going on, eagerly: the rules run in place of the function's program."""
+    trace: Any = current_trace()
+    while isinstance(trace, (JVPTrace, LinearTrace)):
+        trace = trace.parent
+    return trace is EVAL
+
+
+def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], what: str) -> list[Array]:
+    """The leaves of the value that a rule returned; `TreeError` or `ShapeError` if it is unlike the function's own."""
+    leaves, structure = tree.flatten(outs)
+    if structure != out_tree:
+        raise TreeError(f"{what} must return a value of structure {out_tree}, like the function itself, got {structure}")
+    values = [as_value(x) for x in leaves]
+    for value, aval in zip(values, avals, strict=True):
+        if (value.shape, value.dtype) != (aval.shape, aval.dtype):
+            raise ShapeError(f"{what} returned a value of type {value.aval} where the function returns {aval}")
+    return values

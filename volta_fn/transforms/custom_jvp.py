@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import GradientError, ShapeError, TreeError
-from volta_fn.primitives.joining import instantiate
+from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.movement import moveaxis
-from volta_fn.transforms.custom_call import CustomCall, split_arguments
-from volta_fn.transforms.grad import float0_zeros
+from volta_fn.transforms.custom_call import Arguments, CustomCall, TracedCall, checked_outputs
+from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
 
@@ -57,12 +57,17 @@ class custom_jvp:  # JAX's name
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument (None: no contribution)."""
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument (None: no contribution); the tangents are added up."""
+
+        if self.call.nondiff:
+            raise ArgumentError(f"{self.call.name}: defjvps does not go with nondiff_argnums; give one rule with defjvp")
 
         def jvp(primals: Any, tangents: Any) -> Any:
+            if len(primals) != len(jvps):
+                raise ArgumentError(f"{self.call.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
             out = self(*primals)
             terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
-            total = terms[0] if terms else tree.map(lambda x: x * 0, out)
+            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).at_least_vspace()), out)
             for term in terms[1:]:
                 total = tree.map(lambda a, b: a + b, total, term)
             return out, total
@@ -74,57 +79,50 @@ class custom_jvp:  # JAX's name
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defjvp")
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
-        arguments = split_arguments(self.call, args, kwargs)
+        arguments = self.call.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [as_value(x) for x in leaves]
         traced = self.call.trace(arguments, in_tree, values)
-        rule = JvpRule(self, arguments.fixed_values, in_tree, traced.out_tree)
-        operands = [*traced.captured, *values]
+        rule = JvpRule(self, arguments, in_tree, traced)
+        operands = [*traced.captured, *arguments.traced, *values]
         outs = bind(custom_jvp_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule, num_captured=len(traced.captured))
         return tree.unflatten(traced.out_tree, outs)
 
 
 class JvpRule:
-    """A user's rule on flat lists of arrays."""
+    """A user's rule on flat lists of arrays: first come the tracers in arguments that are not differentiated, whose tangents it ignores."""
 
-    def __init__(self, function: custom_jvp, fixed: Sequence[Any], in_tree: Any, out_tree: Any) -> None:
+    def __init__(self, function: custom_jvp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
         self.function = function
-        self.fixed = fixed
+        self.arguments = arguments
         self.in_tree = in_tree
-        self.out_tree = out_tree
+        self.out_tree = traced.out_tree
+        self.out_avals = traced.jaxpr.out_avals
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
-        given = tangents if self.function.symbolic_zeros else [_public(t) for t in tangents]
+        count = len(self.arguments.traced)
+        fixed = self.arguments.fixed(primals[:count])
+        given = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
         rule: Any = self.function.jvp
-        pair = rule(*self.fixed, tree.unflatten(self.in_tree, primals), tree.unflatten(self.in_tree, given))
-        name = self.function.call.name
+        pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, given))
+        what = f"the derivative rule of {self.function.call.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TreeError(f"the derivative rule of {name} must return (out, out_tangent), got {type(pair).__name__}")
-        outs, out_tree = tree.flatten(pair[0])
-        rates, rate_tree = tree.flatten(pair[1])
-        if out_tree != self.out_tree or rate_tree != self.out_tree:
-            raise TreeError(
-                f"the derivative rule of {name} must return a value and a tangent of structure {self.out_tree}, "
-                f"got {out_tree} and {rate_tree}"
-            )
-        values = [as_value(o) for o in outs]
-        return values, [_checked(r, v.aval, name) for r, v in zip(rates, values, strict=True)]
+            raise TreeError(f"{what} must return (out, out_tangent), got {type(pair).__name__}")
+        values = checked_outputs(pair[0], self.out_tree, self.out_avals, what)
+        rates, structure = tree.flatten(pair[1])
+        if structure != self.out_tree:
+            raise TreeError(f"{what} must return a tangent of structure {self.out_tree}, like the function's value, got {structure}")
+        return values, [_checked(r, v.aval, what) for r, v in zip(rates, values, strict=True)]
 
 
-def _public(tangent: Any) -> Any:
-    if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
-        return float0_zeros(tangent.aval.shape)
-    return instantiate(tangent)
-
-
-def _checked(rate: Any, aval: ShapedArray, name: str) -> Any:
+def _checked(rate: Any, aval: ShapedArray, what: str) -> Any:
     expected = aval.at_least_vspace()
     if type(rate) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(rate)
     if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
-        raise ShapeError(f"the derivative rule of {name} returned a tangent of type {value.aval} for a result of type {aval}")
-    return value if value.dtype == expected.dtype else value.astype(expected.dtype)
+        raise ShapeError(f"{what} returned a tangent of type {value.aval} for a result of type {aval}")
+    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
 
 
 class _BatchedJvpRule:

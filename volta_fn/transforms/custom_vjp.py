@@ -13,10 +13,12 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import GradientError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import moveaxis
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.transforms.custom_call import CustomCall, split_arguments
+from volta_fn.transforms.custom_call import Arguments, CustomCall, TracedCall, checked_outputs
+from volta_fn.transforms.subprograms import chosen
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
 #: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
@@ -59,52 +61,54 @@ class custom_vjp:  # JAX's name
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defvjp(fwd, bwd)")
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
-        arguments = split_arguments(self.call, args, kwargs)
+        arguments = self.call.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [as_value(x) for x in leaves]
         traced = self.call.trace(arguments, in_tree, values)
-        rule = VjpRule(self, arguments, in_tree, traced.out_tree)
-        operands = [*traced.captured, *values]
+        rule = VjpRule(self, arguments, in_tree, traced)
+        operands = [*traced.captured, *arguments.traced, *values]
         outs = bind(custom_vjp_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule, num_captured=len(traced.captured))
         return tree.unflatten(traced.out_tree, outs)
 
 
 class VjpRule:
-    """A user's pair of rules on flat lists of arrays."""
+    """A user's pair of rules on flat lists of arrays: first the tracers among the arguments that are not differentiated."""
 
-    def __init__(self, function: custom_vjp, arguments: Any, in_tree: Any, out_tree: Any) -> None:
+    def __init__(self, function: custom_vjp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
         self.function = function
         self.arguments = arguments
         self.in_tree = in_tree
-        self.out_tree = out_tree
+        self.out_tree = traced.out_tree
+        self.out_avals = traced.jaxpr.out_avals
 
     def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
         """The outputs, the residuals, and what turns cotangents into the operands' cotangents."""
-        name = self.function.call.name
+        what = f"the forward rule of {self.function.call.name}"
         fwd: Any = self.function.fwd
-        pair = fwd(*self.arguments.merge(tree.unflatten(self.in_tree, primals)))
+        count = len(self.arguments.traced)
+        traced, values = primals[:count], primals[count:]
+        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, values)))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TreeError(f"the forward rule of {name} must return (out, residuals), got {type(pair).__name__}")
-        outs, out_tree = tree.flatten(pair[0])
-        if out_tree != self.out_tree:
-            raise TreeError(f"the forward rule of {name} must return a value of structure {self.out_tree}, got {out_tree}")
+            raise TreeError(f"{what} must return (out, residuals), got {type(pair).__name__}")
+        outs = checked_outputs(pair[0], self.out_tree, self.out_avals, what)
         residuals, residual_tree = tree.flatten(pair[1])
         is_array = [isinstance(r, Array) or hasattr(r, "dtype") or isinstance(r, (bool, int, float, complex)) for r in residuals]
-        others = [r for r, a in zip(residuals, is_array, strict=True) if not a]
-        avals = [p.aval for p in primals]
+        others = chosen(residuals, is_array, False)
+        avals = [v.aval for v in values]
 
         def backward(saved: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
-            arrays, rest = iter(saved), iter(others)
+            arrays, rest = iter(saved[count:]), iter(others)
             whole = tree.unflatten(residual_tree, [next(arrays) if a else next(rest) for a in is_array])
-            return self.backward(whole, cotangents, avals)
+            not_differentiated = [Zero(t.aval.at_least_vspace()) for t in saved[:count]]
+            return [*not_differentiated, *self.backward(self.arguments.fixed(saved[:count]), whole, cotangents, avals)]
 
-        return [as_value(o) for o in outs], [as_value(r) for r, a in zip(residuals, is_array, strict=True) if a], backward
+        return outs, [*traced, *map(as_value, chosen(residuals, is_array))], backward
 
-    def backward(self, residuals: Any, cotangents: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
+    def backward(self, fixed: Sequence[Any], residuals: Any, cotangents: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
         """The operands' cotangents by the user's backward rule, checked."""
         name = self.function.call.name
         bwd: Any = self.function.bwd
-        result = bwd(*self.arguments.fixed_values, residuals, tree.unflatten(self.out_tree, [instantiate(c) for c in cotangents]))
+        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, [instantiate(c) for c in cotangents]))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
         if not isinstance(result, (tuple, list)) or len(result) != len(args):
             given = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
@@ -131,7 +135,7 @@ def _checked(ct: Any, aval: ShapedArray, name: str) -> Any:
     value = as_value(ct)
     if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
         raise ShapeError(f"the backward rule of {name} returned a cotangent of type {value.aval} for an argument of type {aval}")
-    return value if value.dtype == expected.dtype else value.astype(expected.dtype)
+    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
 
 
 class _BatchedVjpRule:

@@ -292,11 +292,12 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     outs, out_rates = jvp_flat(run, values, given, function_name(fun))
     results, aux = run.split(outs)
     value = tree.unflatten(run.flat.out_tree, results)
-    rate = tree.unflatten(run.flat.out_tree, [_public_tangent(t) for t in out_rates[: len(results)]])
+    rate = tree.unflatten(run.flat.out_tree, [public_tangent(t) for t in out_rates[: len(results)]])
     return (value, rate, aux) if has_aux else (value, rate)
 
 
-def _public_tangent(tangent: Any) -> Any:
+def public_tangent(tangent: Any) -> Any:
+    """A tangent as users see it: an array, of zeros (of dtype `float0`, for integers) in place of a `Zero`."""
     if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
         return float0_zeros(tangent.aval.shape)
     return instantiate(tangent)
@@ -341,7 +342,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
             raise TreeError(f"the linearized function takes tangents of structure {lin.in_tree}, got {structure}")
         checked = [_checked_tangent(t, a) for t, a in zip(leaves, lin.in_avals, strict=True)]
         found = iter(eval_jaxpr(lin.program, *[t for t, nz in zip(checked, lin.nonzero, strict=True) if nz]))
-        rates = [next(found) if d else _public_tangent(Zero(o.aval.at_least_vspace())) for d, o in zip(lin.depends, lin.outs, strict=True)]
+        rates = [next(found) if d else public_tangent(Zero(o.aval.at_least_vspace())) for d, o in zip(lin.depends, lin.outs, strict=True)]
         return tree.unflatten(lin.out_tree, rates)
 
     value = lin.result()
