@@ -49,7 +49,7 @@ def eager_gradient(w: vf.Array, x: vf.Array) -> Any:
 
 
 def nested_transforms(w: vf.Array, x: vf.Array) -> Any:
-    return vf.vmap(lambda row: vf.jvp(lambda v: jnp.sin(v) @ row, (w,), (w,))[1])(x)
+    return vf.vmap(lambda row: vf.jvp(lambda v: row @ jnp.sin(v), (w,), (w,))[1])(x)
 
 
 def control_flow(w: vf.Array, x: vf.Array) -> Any:
