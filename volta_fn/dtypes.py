@@ -144,9 +144,8 @@ def _lattice() -> dict[_Node, frozenset[_Node]]:
         float32>float64 float32>complex64 float64>complex128 c*>complex64 complex64>complex128"""
     above: dict[_Node, set[_Node]] = {node: {node} for node in (*ALL, *_WEAK_DEFAULTS)}
     pairs = [tuple(_SPECS.get(name, name) for name in arrow.split(">")) for arrow in arrows.split()]
-    for _ in above:  # as many rounds as nodes: no path is longer
-        for low, high in pairs:
-            above[low] |= above[high]
+    for low, high in reversed(pairs):  # the arrows are listed from the bottom up, so that what is above `high` is complete
+        above[low] |= above[high]
     return {node: frozenset(nodes) for node, nodes in above.items()}
 
 

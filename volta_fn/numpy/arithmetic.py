@@ -194,13 +194,12 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    value = operand("clip", "arr", arr)
-    if any(is_complex(operand("clip", "a bound", v)) for v in (value, min, max) if v is not None):
+    limits = [(combine, bound) for combine, bound in ((lax.max, min), (lax.min, max)) if bound is not None]
+    value, *bounds = promote("clip", arr, *[bound for _, bound in limits])
+    if is_complex(value):
         raise ArgumentError("clip: complex numbers have no order; clip the real and imaginary parts")
-    if min is not None:
-        value = maximum(min, value)
-    if max is not None:
-        value = minimum(max, value)
+    for (combine, _), bound in zip(limits, bounds, strict=True):
+        value = combine(value, bound)
     return value
 
 

@@ -7,6 +7,7 @@ uint8 in uint32, booleans in int32), float16 and bfloat16 in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -202,11 +203,10 @@ def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> 
 
 
 def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
-    """How many elements a reduction over `axes` combines: a number, or an array (with kept dimensions) under a mask."""
+    """How many elements a reduction over `axes` combines: a number, or an array under a mask."""
     if where is None:
-        return np.prod([value.shape[i] for i in axes], dtype=np.int64).item()
-    mask = broadcast_to(operand("a reduction", "where", where), value.shape)
-    return sum(mask, axes, INDEX, keepdims=True)
+        return math.prod([value.shape[i] for i in axes])
+    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, INDEX)
 
 
 def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
@@ -227,13 +227,11 @@ def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdim
     value, wanted = _working(operand("mean", "a", a), dtype, where)
     axes = axes_of("mean", axis, value.ndim)
     result = _mean(value, axes, where)
-    result = lax.convert_element_type(result, wanted, result.weak_type)
-    return result if keepdims else lax.squeeze(result, axes)
+    return restore(lax.convert_element_type(result, wanted, result.weak_type), axes, keepdims)
 
 
 def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
-    """The mean with kept dimensions."""
-    return lax.div(sum(value, axes, keepdims=True, where=where), to_dtype(element_count(value, axes, where), value.dtype))
+    return lax.div(lax.reduce_sum(masked(value, where, 0), axes), to_dtype(element_count(value, axes, where), value.dtype))
 
 
 def var(
@@ -255,14 +253,13 @@ def var(
     removed = ddof if correction is None else correction
     value, wanted = _working(operand("var", "a", a), dtype, where)
     axes = axes_of("var", axis, value.ndim)
-    center = _mean(value, axes, where) if mean is None else to_dtype(mean, value.dtype)
+    center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     apart = lax.sub(value, center)
     squares = _squared_magnitude(apart)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
-    total = sum(squares, axes, keepdims=True, where=where)
+    total = lax.reduce_sum(masked(squares, where, 0), axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
-    result = lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type)
-    return result if keepdims else lax.squeeze(result, axes)
+    return restore(lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type), axes, keepdims)
 
 
 def _squared_magnitude(x: Array) -> Array:
