@@ -15,6 +15,7 @@ from volta_fn import numpy as numpy
 from volta_fn import random as random
 from volta_fn import special as special
 from volta_fn import tree as tree
+from volta_fn import tree_util as tree_util
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volta_fn import tree
+from volta_fn import tree, tree_util
 from volta_fn.errors import TreeError
 
 Point = collections.namedtuple("Point", "x y")
@@ -286,3 +286,11 @@ def test_partial_of_a_plain_partial_keeps_it_static():
     assert (p(), tree.leaves(p)) == (7, [3])
     assert tree.structure(p) == tree.structure(tree.Partial(inner, 4))
     assert tree.map(lambda x: x + 1, p)() == 6
+
+
+def test_jaxs_longer_names():
+    jax = pytest.importorskip("jax")
+    for name in (n for n in vars(tree_util) if n.startswith("tree_")):
+        assert callable(getattr(jax.tree_util, name))
+    assert tree_util.tree_map(operator.neg, {"a": [1]}) == {"a": [-1]}
+    assert tree_util.tree_leaves((1, 2)) == tree.leaves((1, 2))
