@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from tests.primitives.index_strategies import advanced, basic, shapes
 from volta_fn import errors
+from volta_fn.compiler.plan import make_plan
 from volta_fn.core.array import aval_of
 from volta_fn.core.staging import trace_to_jaxpr
 
@@ -225,6 +226,22 @@ def test_known_blocks_are_updated_without_a_scatter():
     assert primitives(lambda v: v.at[0, ::-1].set(np.ones(3, "float32")), x)[-1] == "dynamic_update_slice"
     assert primitives(lambda v: v.at[::2].set(0.0), x)[-1] == "scatter"
     assert primitives(lambda v: v.at[1:3].add(1.0), x)[-1] == "scatter_add"
+
+
+def test_compiled_programs_update_dead_arrays_themselves():
+    def function(x):
+        y = x * 2
+        kept = y[0]
+        for i in range(3):
+            y = y.at[i].set(0.0).at[i:].add(1.0)
+        return y, kept
+
+    program = trace_to_jaxpr(lambda x: list(function(x)), [aval_of(array((4,)))])
+    into = [step.into for step in make_plan(program).steps if step.eqn.primitive.overwrites is not None]
+    assert into == [None, 0, 0, 0, 0, 0]  # the first one is still looked at by `kept`
+    got, kept = vf.jit(function)(array((4,)))
+    np.testing.assert_array_equal(np.asarray(got), [1, 1, 1, 11])
+    assert float(kept) == 2
 
 
 # Errors.

@@ -174,12 +174,12 @@ class _Planner:
 
     def _overwritable(self, time: int, eqn: Equation) -> int | None:
         """The operand that dies here, is the plan's own, and has the result's shape and dtype."""
-        if not eqn.primitive.inplace:
+        primitive, result = eqn.primitive, eqn.outvars[0].aval if eqn.outvars else None
+        if result is None or not result.shape or not (primitive.inplace or primitive.overwrites is not None):
             return None
-        result = eqn.outvars[0].aval
-        if not result.shape:
-            return None
-        for position, var in enumerate(eqn.invars):
+        positions = range(len(eqn.invars)) if primitive.overwrites is None else (primitive.overwrites,)
+        for position in positions:
+            var = eqn.invars[position]
             if (
                 type(var) is Var
                 and var in self.owned

@@ -49,6 +49,7 @@ class Primitive:
         "maps_tangent",
         "multiple_results",
         "name",
+        "overwrites",
         "partial_eval",
         "transpose",
         "ufunc_for",
@@ -89,6 +90,8 @@ class Primitive:
         self.effectful = effectful
         #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
         self.inplace = inplace
+        #: Position of the operand that `evaluate` may turn into the result where it is dead, told so by ``out=`` that operand.
+        self.overwrites: int | None = None
         #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
         self.ufunc_for: Callable[[Any], Any] = lambda dtype: evaluate
         #: The result may share memory with an operand.

@@ -133,6 +133,7 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
 def _declare(name: str) -> Primitive:
     primitive = Primitive(name, _abstract(name))
     primitive.batch = _batch_for(primitive)
+    primitive.overwrites = 0
     return primitive
 
 

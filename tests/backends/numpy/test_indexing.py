@@ -238,3 +238,24 @@ def test_dynamic_slices_agree_with_jax():
         starts = [np.int32(s) for s in start]
         np.testing.assert_array_equal(dynamic_slice(operand, *starts, slice_sizes=(2, 3)), lax.dynamic_slice(operand, starts, (2, 3)))
         np.testing.assert_array_equal(dynamic_update_slice(operand, update, *starts), lax.dynamic_update_slice(operand, update, starts))
+
+
+def test_an_operand_may_be_updated_itself():
+    x, row = np.arange(12.0).reshape(4, 3), np.array([[9.0, 9, 9]])
+    numbers = ScatterDimensionNumbers((1,), (0,), (0,))
+    expected = x.copy()
+    expected[2] = 9
+    assert dynamic_update_slice(x, row, np.array(2), np.array(0), out=x) is x
+    np.testing.assert_array_equal(x, expected)
+    for rows in ([[0]], [[0], [1]]):
+        expected[: len(rows)] += 9
+        updates = np.repeat(row, len(rows), 0)
+        assert scatter(x, np.array(rows), updates, dimension_numbers=numbers, mode=CLIP, combine="add", out=x) is x
+        np.testing.assert_array_equal(x, expected)
+
+
+def test_an_operand_that_is_read_while_it_is_updated_is_copied():
+    x = np.arange(4.0)
+    got = dynamic_update_slice(x, x[:3], np.array(1), out=x)
+    np.testing.assert_array_equal(got, [0, 0, 1, 2])
+    np.testing.assert_array_equal(x, [0, 1, 2, 3])

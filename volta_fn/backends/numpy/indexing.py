@@ -73,19 +73,21 @@ def scatter(
     mode: GatherScatterMode,
     unique_indices: bool = False,
     combine: str = "set",
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """The operand with ``updates`` combined into its windows at ``indices``, in the order of the indices.
 
     ``combine`` is "set" (of several updates of one element the last one stays), "add", "mul", "min" or "max"; float16 and bfloat16
     combine in float32. Under CLIP an invalid window moves to the nearest valid place, otherwise its update is dropped. ``unique_indices``
-    promises that no two windows overlap, from which nothing is gained here.
+    promises that no two windows overlap, from which nothing is gained here. ``out`` may be the operand, to be updated itself.
     """
+    out = _own(operand, out, indices, updates)
     numbers = dimension_numbers
     dims = numbers.operand_batching_dims + numbers.scatter_dims_to_operand_dims
     absent = numbers.operand_batching_dims + numbers.inserted_window_dims
     clips = mode is GatherScatterMode.CLIP
     if math.prod(indices.shape[:-1]) == 1:
-        return _update_one(operand, indices, updates, numbers, absent, clips, combine)
+        return _update_one(out, indices, updates, numbers, absent, clips, combine)
     starts = _starts(indices, numbers.scatter_indices_batching_dims)
     starts = np.ascontiguousarray(starts).reshape(len(dims), math.prod(starts.shape[1:]))
     windows = _by_window(updates, numbers.update_window_dims)
@@ -98,11 +100,10 @@ def scatter(
         if not valid.all():
             starts, windows = starts[:, valid], windows[valid]
     if combine == "set":
-        out = operand.copy()
         _set_windows(_windows(out, dims, sizes, absent), starts, windows)
         return out
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
-    out = np.array(operand, dtype=wide, order="C")
+    out = out.astype(wide, order="C", copy=False)
     windows = windows.astype(wide, copy=False)
     if math.prod(sizes) >= _LARGE_WINDOW:
         _combine_windows(_COMBINE[combine], _windows(out, dims, sizes, absent), starts, windows)
@@ -119,10 +120,20 @@ def dynamic_slice(operand: np.ndarray, *start_indices: np.ndarray, slice_sizes: 
     return operand[_block(operand.shape, start_indices, slice_sizes)]
 
 
-def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices: np.ndarray) -> np.ndarray:
-    """The operand with ``update`` in place of the block at the start, which is first moved so that the block lies inside."""
-    out = operand.copy()
-    out[_block(operand.shape, start_indices, update.shape)] = update
+def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The operand with ``update`` in place of the block at the start, which is first moved so that the block lies inside.
+
+    ``out`` may be the operand, to be updated itself.
+    """
+    result = _own(operand, out, update)
+    result[_block(operand.shape, start_indices, update.shape)] = update
+    return result
+
+
+def _own(operand: np.ndarray, out: np.ndarray | None, *others: np.ndarray) -> np.ndarray:
+    """An array equal to the operand, to be written into: ``out``, if given and apart from what is still to be read, else a copy."""
+    if out is None or any(np.may_share_memory(out, other) for other in others):
+        return operand.copy()
     return out
 
 
@@ -164,7 +175,7 @@ def _read_one(
 
 
 def _update_one(
-    operand: np.ndarray,
+    out: np.ndarray,
     indices: np.ndarray,
     updates: np.ndarray,
     numbers: ScatterDimensionNumbers,
@@ -172,12 +183,11 @@ def _update_one(
     clips: bool,
     combine: str,
 ) -> np.ndarray:
-    sizes = _window_sizes(operand.ndim, absent, tuple([updates.shape[dim] for dim in numbers.update_window_dims]))
-    place = _one_window(operand, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
-    out = operand.copy()
+    sizes = _window_sizes(out.ndim, absent, tuple([updates.shape[dim] for dim in numbers.update_window_dims]))
+    place = _one_window(out, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
     if place is not None:
         window = updates.reshape(sizes)
-        wide = np.float32 if operand.dtype in _HALF else operand.dtype
+        wide = np.float32 if out.dtype in _HALF else out.dtype
         out[place] = window if combine == "set" else _COMBINE[combine](out[place].astype(wide, copy=False), window.astype(wide, copy=False))
     return out
 

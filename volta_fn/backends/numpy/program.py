@@ -57,7 +57,7 @@ class _Writer:
         eqn = step.eqn
         kernel = self.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params)
         args = [self.operand(o) for o in step.operands]
-        if step.into is not None and isinstance(kernel, np.ufunc):
+        if step.into is not None and (isinstance(kernel, np.ufunc) or eqn.primitive.overwrites is not None):
             target = args[step.into]
             donated = step.operands[step.into] in plan.overwritten
             args.append(f"out={target} if donate else None" if donated else f"out={target}")
