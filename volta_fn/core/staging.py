@@ -12,6 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
+from volta_fn.errors import GradientError
 from volta_fn.source import user_code_position
 
 Position = tuple[CodeType, int]
@@ -125,6 +126,22 @@ def trace_to_jaxpr(
         pop_trace(token)
         trace.finish()
     return trace.builder.build([t._var for t in tracers], outvars)
+
+
+def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str) -> ClosedJaxpr:
+    """`trace_to_jaxpr` for a program that derivative rules make of another one, and that is kept with it.
+
+    Users' own rules run in there. What they close over belongs to one call, and the program does not: `GradientError` if that is traced.
+    """
+    closed = trace_to_jaxpr(function, in_avals, name)
+    for value in closed.consts:
+        if isinstance(value, Tracer):
+            raise GradientError(
+                f"a custom derivative rule closes over an array of type {value.aval} that is being traced ({value.origin()}), and it is "
+                "applied to a program of its own, that of a jit, scan, cond or checkpoint. Pass the array as an argument of the function; "
+                "closure_convert does that for functions that close over some."
+            )
+    return closed
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:

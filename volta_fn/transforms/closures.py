@@ -1,71 +1,104 @@
-"""Functions that close over traced values: making those values arguments, and `custom_gradient`, whose rule is such a function."""
+"""`closure_convert`: what a function closes over, made explicit as arguments; and `custom_gradient`, which needs that.
+
+Custom rules have no derivative for values that their function closes over. Handing those in as arguments gives them one.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_to_jaxpr
-from volta_fn.errors import TreeError
+from volta_fn.errors import ShapeError, TreeError
 from volta_fn.transforms.custom_vjp import custom_vjp
 
 
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Array]]:
-    """`fun` as a function that closes over no traced value, and the values that it takes after its own arguments instead.
+    """`fun` as a function that closes over no traced value, and the values to pass it.
 
-    `example_args` have the types of the arguments that it will be called with.
+    Args:
+        fun: a function of pytrees of arrays, that may close over values being differentiated, mapped or traced.
+        example_args: arguments of the structure and types that it will be called with.
+
+    Returns:
+        ``(converted, consts)`` such that ``converted(*args, *consts)`` is ``fun(*args)``. `consts` is empty where nothing is traced.
+
+    Raises:
+        TreeError, ShapeError: the converted function is called with other structures or types.
 
     >>> import volta_fn as vf
-    >>> f, consts = vf.closure_convert(lambda x: x + 1.0, 2.0)
-    >>> f(3.0, *consts)
-    Array(4., dtype=float32, weak_type=True)
+    >>> def half_of_derivative(y):
+    ...     converted, consts = vf.closure_convert(lambda x: x * y, 1.0)
+    ...     return converted(0.5, *consts)
+    >>> vf.grad(half_of_derivative)(3.0)
+    Array(0.5, dtype=float32, weak_type=True)
     """
     check_callable(fun, "closure_convert")
     leaves, in_tree = tree.flatten((example_args, {}))
+    avals = [aval_of(x) for x in leaves]
     flat = FlatFunction(fun, in_tree)
-    program, captured = hoist_tracers(trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun)))
-    count = len(captured)
+    program, consts = hoist_tracers(trace_to_jaxpr(flat, avals, function_name(fun)))
+    return _Converted(program, in_tree, flat.out_tree, len(example_args), function_name(fun)), consts
 
-    def converted(*args_and_values: Any) -> Any:
-        split = len(args_and_values) - count
-        given, structure = tree.flatten((args_and_values[:split], {}))
-        if structure != in_tree:
-            raise TreeError(f"{function_name(fun)} was converted for arguments of structure {in_tree}, got {structure}")
-        values = [as_value(x) for x in (*args_and_values[split:], *given)]
-        return tree.unflatten(flat.out_tree, eval_jaxpr(program, *values))
 
-    return converted, captured
+class _Converted:
+    """A program as a function of pytrees; hashed by identity, so that it may be a static argument."""
+
+    def __init__(self, program: ClosedJaxpr, in_tree: Any, out_tree: Any, count: int, name: str) -> None:
+        self.program = program
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.count = count
+        self.__name__ = name
+
+    def __call__(self, *args_and_consts: Any) -> Any:
+        args, consts = args_and_consts[: self.count], args_and_consts[self.count :]
+        leaves, structure = tree.flatten((args, {}))
+        if structure != self.in_tree:
+            raise TreeError(f"{self.__name__} was converted for arguments of structure {self.in_tree}, got {structure}")
+        values = [as_value(x) for x in (*consts, *leaves)]
+        _check_types(values, self.program.in_avals, self.__name__)
+        return tree.unflatten(self.out_tree, eval_jaxpr(self.program, *values))
+
+
+def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: str) -> None:
+    given = [(v.shape, v.dtype) for v in values]
+    if given != [(a.shape, a.dtype) for a in avals]:
+        raise ShapeError(f"{name} was converted for consts and arguments of types {list(avals)}, got {[v.aval for v in values]}")
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with its own gradient: `fun` returns its value and the function from a cotangent to the arguments' cotangents.
+    """A function with a reverse-mode rule that its own body gives: `fun` returns ``(value, vjp)``.
+
+    ``vjp(cotangent)`` gives the arguments' cotangents: a tuple, or the only one. It may use anything that `fun` has computed.
 
     >>> import volta_fn as vf
     >>> @vf.custom_gradient
-    ... def doubled_slope(x):
-    ...     return x * x, lambda g: 4.0 * x * g
-    >>> vf.grad(doubled_slope)(3.0)
-    Array(12., dtype=float32, weak_type=True)
+    ... def f(x):
+    ...     return x ** 2, lambda g: g * 10.0 * x
+    >>> vf.value_and_grad(f)(3.0)
+    (Array(9., dtype=float32, weak_type=True), Array(30., dtype=float32, weak_type=True))
     """
     check_callable(fun, "custom_gradient")
 
     @functools.wraps(fun)
-    def value(*args: Any) -> Any:
-        return fun(*args)[0]
+    def value(*args: Any, **kwargs: Any) -> Any:
+        return fun(*args, **kwargs)[0]
 
-    def forward(*args: Any) -> Any:
-        out, rule = fun(*args)
-        converted, values = closure_convert(rule, out)
-        return out, (converted, values)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        out, rule = fun(*args, **kwargs)
+        return out, closure_convert(rule, tree.map(as_value, out))
 
     def backward(residuals: Any, cotangent: Any) -> Any:
-        converted, values = residuals
-        result = converted(cotangent, *values)
-        return result if isinstance(result, tuple) else (result,)
+        rule, consts = residuals
+        given = rule(cotangent, *consts)
+        return given if isinstance(given, tuple) else (given,)
 
     wrapped = custom_vjp(value)
     wrapped.defvjp(forward, backward)

@@ -9,7 +9,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.staging import eval_jaxpr, trace_rules
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
 from volta_fn.errors import GradientError
 from volta_fn.primitives.joining import instantiate
@@ -136,6 +136,6 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         return [*outs, *[instantiate(t) for k, t in zip(keep, rates, strict=True) if k]]
 
     tangent_avals = [a.at_least_vspace() for nz, a in zip(nonzero, in_avals, strict=True) if nz]
-    result = trace_to_jaxpr(run, [*in_avals, *tangent_avals], "jvp")
+    result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
     closed.cache[key] = (result, list(out_nonzero))
     return closed.cache[key]

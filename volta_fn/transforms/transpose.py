@@ -8,7 +8,7 @@ from typing import Any
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Linear, Zero
-from volta_fn.core.staging import current_position, trace_to_jaxpr
+from volta_fn.core.staging import current_position, trace_rules
 from volta_fn.core.trace import current_trace
 from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import add
@@ -114,6 +114,6 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
 
     known_avals = [a for a, is_linear in zip(avals, linear, strict=True) if not is_linear]
     ct_avals = [a for nz, a in zip(nonzero_cts, outs, strict=True) if nz]
-    result = trace_to_jaxpr(run, [*known_avals, *ct_avals], "backward")
+    result = trace_rules(run, [*known_avals, *ct_avals], "backward")
     closed.cache[key] = (result, list(nonzero_out))
     return closed.cache[key]
