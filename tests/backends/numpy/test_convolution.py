@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_windows import convolve
-from volta_fn.backends.numpy import correlation
+from volta_fn.backends.numpy import correlation, shifting, tiling
 from volta_fn.backends.numpy.convolution import conv_general_dilated
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
@@ -71,11 +71,42 @@ def test_any_parameters(tile_bytes: int, case: tuple, dtype: type, seed: int) ->
     rng = np.random.default_rng(seed)
     lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        patch.setattr(correlation, "_TILE_BYTES", tile_bytes)
+        patch.setattr(tiling, "_TILE_BYTES", tile_bytes)
         got = conv_general_dilated(lhs, rhs, **params, preferred_element_type=None)
         want = exact(params, lhs, rhs)
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("method", [shifting.multiply_then_shift, shifting.by_taps, shifting.by_positions])
+@given(case=convolutions(), dtype=st.sampled_from(DTYPES), tile_bytes=st.sampled_from([64, 1024, 1 << 20]))
+def test_every_method_takes_any_parameters(method: Any, case: tuple, dtype: type, tile_bytes: int) -> None:
+    """The methods for special shapes give what the definition gives wherever they apply, not only where they are chosen."""
+    choose = correlation._method
+    ones = {shifting.by_taps: lambda w, y: w.shape[1:3], shifting.by_positions: lambda w, y: (w.shape[1], y.shape[1])}
+    applies = lambda w, y: method not in ones or tuple(ones[method](w, y)) == (1, 1)
+    shapes, params = case
+    rng = np.random.default_rng(0)
+    lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
+    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
+        patch.setattr(tiling, "_TILE_BYTES", tile_bytes)
+        patch.setattr(correlation, "_method", lambda x, w, y: method if applies(w, y) else choose(x, w, y))
+        got = conv_general_dilated(lhs, rhs, **params)
+        want = exact(params, lhs, rhs)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_methods_are_chosen_by_shape() -> None:
+    def chosen(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> str:
+        lhs = np.empty([x[i] for i in order], np.float32).transpose(np.argsort(order))
+        return correlation._method(lhs, np.empty(w, np.float32), np.empty(y, np.float32)).__name__
+
+    channels_last = (1, 3, 4, 0, 2)
+    assert chosen((1, 2, 64, 9, 9), (1, 64, 64, 3, 3), (1, 2, 64, 7, 7)) == "_by_patches"
+    assert chosen((1, 2, 64, 9, 9), (1, 3, 64, 3, 3), (1, 2, 3, 7, 7)) == "multiply_then_shift"
+    assert chosen((64, 2, 1, 9, 9), (64, 1, 1, 3, 3), (64, 2, 1, 7, 7), channels_last) == "by_taps"
+    assert chosen((64, 1, 2, 9, 9), (64, 1, 2, 7, 7), (64, 1, 1, 3, 3), channels_last) == "by_positions"
+    assert chosen((64, 2, 1, 9, 9), (64, 1, 1, 3, 3), (64, 2, 1, 7, 7)) == "_by_patches"
 
 
 def test_preferred_element_type_is_the_dtype_of_the_sums() -> None:

@@ -17,7 +17,7 @@ from itertools import product as cartesian
 import numpy as np
 
 from volta_fn.backends.numpy.correlation import correlate
-from volta_fn.backends.numpy.patches import Window, phases
+from volta_fn.backends.numpy.sliding import Window, phases
 from volta_fn.primitives.geometry import window_counts
 
 __all__ = ["conv_general_dilated"]
@@ -71,9 +71,11 @@ def _grouped(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The views with the group axis in front. Splitting an axis never copies."""
     groups = max(feature_groups, batch_groups)
+    if groups == 1:
+        return x[None], w[None], y[None]
     split_axis = 0 if batch_groups > 1 else 1
-    x = np.moveaxis(_split(x, split_axis, groups), split_axis, 0)
-    return x, _split(w, 0, groups), np.moveaxis(_split(y, 1, groups), 1, 0)
+    y = _split(y, 1, groups).swapaxes(0, 1)
+    return _split(x, split_axis, groups).swapaxes(0, split_axis), _split(w, 0, groups), y
 
 
 def _split(array: np.ndarray, axis: int, groups: int) -> np.ndarray:

@@ -6,19 +6,22 @@ terms few; by the weights it is the other way round, and the blocks of terms are
 differ (`tiling.py`). Where no two windows overlap, as with 1x1 windows, the patch is a view.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 import numpy as np
 
 from volta_fn.backends.numpy.contraction import product_for, working_dtype
-from volta_fn.backends.numpy.patches import Window, patch_block, patch_strides, without_gaps
-from volta_fn.backends.numpy.tiling import blocks, choose_tiling
+from volta_fn.backends.numpy.patches import patch_block, patch_strides, without_gaps
+from volta_fn.backends.numpy.shifting import by_positions, by_taps, multiply_then_shift
+from volta_fn.backends.numpy.sliding import Window, blocks
+from volta_fn.backends.numpy.tiling import choose_tiling, tile_elements
 
 __all__ = ["correlate"]
 
-_TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
-_INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
+Method = Callable[[np.ndarray, np.ndarray, np.ndarray, Sequence[Window]], None]
+
+_FEW = 1024  # products of taps and outputs: more of them, and the products before shifting would fall out of the caches
 
 
 def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
@@ -27,7 +30,22 @@ def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Win
         y[...] = 0
     elif y.size:
         x, windows = without_gaps(x, windows, y.shape[3:], w.shape[3:])
-        _Products(x, w, y, windows).run()
+        _method(x, w, y)(x, w, y, windows)
+
+
+def _method(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> Method:
+    """How to correlate: by patches, unless they would cost too much."""
+    outputs, channels, taps, places = w.shape[1], w.shape[2], prod(w.shape[3:]), prod(y.shape[3:])
+    depthwise = len(x) > 1 and outputs == 1 and (channels if taps <= places else y.shape[1]) == 1
+    if depthwise and abs(x.strides[0]) < min(map(abs, x.strides[3:]), default=0):
+        return by_taps if taps <= places else by_positions
+    if 1 < taps <= places and 2 * outputs <= channels and outputs * taps <= _FEW and w.size <= tile_elements(y.dtype):
+        return multiply_then_shift
+    return _by_patches
+
+
+def _by_patches(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
+    _Products(x, w, y, windows).run()
 
 
 class _Products:
@@ -37,7 +55,7 @@ class _Products:
         self.x, self.w, self.y, self.windows = x, w, y, windows
         working = working_dtype(y.dtype)
         exact = working.kind in "iub"
-        capacity = _TILE_BYTES // (_INTEGER_BYTES if exact else working.itemsize)
+        capacity = tile_elements(y.dtype)
         self.sizes = (*x.shape[:3], *y.shape[3:], *w.shape[3:])
         self.tiling = choose_tiling(self.sizes, y.shape[2], patch_strides(x, windows), y.strides, windows, x.itemsize, capacity)
         self.x_dtype, self.w_dtype = (x.dtype, w.dtype) if exact else (working, working)
@@ -47,7 +65,7 @@ class _Products:
     def run(self) -> None:
         """Write y, block by block."""
         sizes, lengths, first_tap = self.sizes, self.tiling.lengths, 3 + len(self.windows)
-        sums = list(blocks((sizes[2], *sizes[first_tap:]), (lengths[2], *lengths[first_tap:])))
+        sums = blocks((sizes[2], *sizes[first_tap:]), (lengths[2], *lengths[first_tap:]))
         for g, o in blocks((sizes[0], self.y.shape[2]), (lengths[0], self.tiling.outputs)):
             weights = self._weights(g, o, sums[0])
             for n, *places in blocks((sizes[1], *sizes[3:first_tap]), (lengths[1], *lengths[3:first_tap])):

@@ -6,52 +6,18 @@ positions p, then the taps k.
 
 from collections.abc import Sequence
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-__all__ = ["Phase", "Window", "patch_block", "patch_strides", "phases", "without_gaps"]
+from volta_fn.backends.numpy.sliding import Window
 
-
-class Window(NamedTuple):
-    """How positions and taps meet the input along one axis: at `position * stride + tap * dilation - low`."""
-
-    stride: int
-    dilation: int
-    low: int
-
-
-class Phase(NamedTuple):
-    """Some taps and some positions of one axis, and how they meet the undilated input."""
-
-    taps: slice
-    places: slice
-    window: Window
-
-
-def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
-    """Take one axis apart whose input is dilated by `base` (has base - 1 holes between its elements), so that no hole is ever met.
-
-    Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is whole. With
-    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
-    """
-    if base == 1:
-        return [Phase(slice(None), slice(None), window)]
-    place_step, tap_step = base // gcd(window.stride, base), base // gcd(window.dilation, base)
-    found = []
-    for r in range(min(place_step, positions)):
-        start = r * window.stride - window.low
-        first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
-        low = -(start + first * window.dilation) // base
-        reduced = Window(window.stride * place_step // base, window.dilation * tap_step // base, low)
-        found.append(Phase(slice(first, None, tap_step), slice(r, None, place_step), reduced))
-    return found
+__all__ = ["patch_block", "patch_strides", "without_gaps"]
 
 
 def without_gaps(
     x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]
-) -> tuple[np.ndarray, list[Window]]:
+) -> tuple[np.ndarray, tuple[Window, ...]]:
     """The subgrid of the spatial axes of `x` that windows can meet at all, and the windows over it.
 
     A stride of 2 with a single tap, say, meets every other element: over that subgrid the stride is 1.
@@ -64,7 +30,7 @@ def without_gaps(
         start = -window.low % step
         subgrid.append(slice(start, None, step))
         reduced.append(Window(stride // step, dilation // step, (window.low + start) // step))
-    return x[:, :, :, *subgrid], reduced
+    return x[:, :, :, *subgrid], tuple(reduced)
 
 
 def patch_strides(x: np.ndarray, windows: Sequence[Window]) -> tuple[int, ...]:

@@ -4,15 +4,20 @@ Axes are numbered as those of the patch array (`patches.py`): group, batch, chan
 keeps besides the output channel, *terms* those that are summed, the *stack* those along which whole matrix products are repeated.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
+from functools import lru_cache
 from math import isqrt, prod
 from typing import NamedTuple
 
-from volta_fn.backends.numpy.patches import Window
+import numpy as np
 
-__all__ = ["Tiling", "blocks", "choose_tiling"]
+from volta_fn.backends.numpy.contraction import working_dtype
+from volta_fn.backends.numpy.sliding import Window
 
+__all__ = ["Tiling", "choose_tiling", "tile_elements"]
+
+_TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
+_INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
 _STACKED_POSITIONS = 64  # with fewer positions than this, one product per batch element would be too narrow for BLAS
 _RUN_COST, _ELEMENT_COST, _STRIDED_COST = 10.0, 0.1, 0.5  # nanoseconds to start a run of copies, and for each element in it
 
@@ -29,12 +34,19 @@ class Tiling(NamedTuple):
     outputs: int
 
 
+def tile_elements(dtype: np.dtype) -> int:
+    """How many elements an operand of a product whose result is of `dtype` may have."""
+    working = working_dtype(dtype)
+    return max(_TILE_BYTES // (_INTEGER_BYTES if working.kind in "iub" else working.itemsize), 1)
+
+
+@lru_cache(maxsize=1024)  # small convolutions would spend more time on this than on anything else
 def choose_tiling(
     sizes: tuple[int, ...],
     outputs: int,
     patch_strides: tuple[int, ...],
     out_strides: tuple[int, ...],
-    windows: Sequence[Window],
+    windows: tuple[Window, ...],
     itemsize: int,
     capacity: int,
 ) -> Tiling:
@@ -57,11 +69,6 @@ def choose_tiling(
     _shrink(lengths, windows, capacity)
     rows_last = _copy_cost(rows, lengths, patch_strides, itemsize) <= _copy_cost(terms, lengths, patch_strides, itemsize)
     return Tiling(stack, rows, terms, rows_last, outputs_last, tuple(lengths), output_count)
-
-
-def blocks(sizes: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """The blocks of an index space, as tuples of slices."""
-    return product(*([slice(i, min(i + n, size)) for i in range(0, size, n)] for size, n in zip(sizes, lengths, strict=True)))
 
 
 def _count(sizes: Sequence[int], axes: Sequence[int]) -> int:

@@ -9,16 +9,14 @@ Maxima and minima have a *winner*: the first element of a window, in row-major o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from volta_fn.backends.numpy.contraction import working_dtype
-from volta_fn.backends.numpy.patches import Window, phases
-from volta_fn.backends.numpy.tiling import blocks
+from volta_fn.backends.numpy.sliding import Window, meeting, phases, sliding_blocks
 from volta_fn.primitives.geometry import Ints, Padding, window_counts
 from volta_fn.primitives.reduction import highest, lowest
 
@@ -100,43 +98,13 @@ def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
         taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
         places = [range(size)[p.places] for size, p in zip(counts, phase, strict=True)]
         windows = [p.window for p in phase]
-        for block in blocks([len(p) for p in places], _lengths(places, windows, taps)):
-            spans = [_span(*axis) for axis in zip(block, windows, taps, shape, strict=True)]
-            here = tuple([_as_slice(place[part]) for place, part in zip(places, block, strict=True)])
-            yield _Block((*here, ...), (*[s for s, _ in spans], ...), taps, tuple([w for _, w in spans]))
-
-
-def _lengths(places: Sequence[range], windows: Sequence[Window], taps: Ints) -> list[int]:
-    """How many positions a block has along each axis: outer axes are cut first, so that it stays contiguous."""
-    lengths = [max(len(p), 1) for p in places]
-
-    def reach() -> int:
-        return prod((n - 1) * w.stride + (k - 1) * w.dilation + 1 for n, w, k in zip(lengths, windows, taps, strict=True) if k)
-
-    for axis in range(len(lengths)):
-        while reach() > _BLOCK_ELEMENTS and lengths[axis] > 1:
-            lengths[axis] = -(-lengths[axis] // 2)
-    return lengths
-
-
-def _span(block: slice, window: Window, taps: int, size: int) -> tuple[slice, Window]:
-    """The part of an axis that a block of positions meets, and the window from the first of these positions over that part."""
-    start = max(block.start * window.stride - window.low, 0)
-    stop = min((block.stop - 1) * window.stride + (taps - 1) * window.dilation - window.low + 1, size)
-    return slice(start, max(start, stop)), window._replace(low=window.low - block.start * window.stride + start)
+        for block in sliding_blocks([len(p) for p in places], windows, taps, shape, _BLOCK_ELEMENTS):
+            here = [_as_slice(place[part]) for place, part in zip(places, block.places, strict=True)]
+            yield _Block((*here, ...), (*block.source, ...), taps, block.windows)
 
 
 def _as_slice(places: range) -> slice:
     return slice(places.start, places.stop, places.step)
-
-
-def _meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, slice]:
-    """The positions, of `count`, at which a tap meets one of `size` elements, and those elements."""
-    offset = tap * window.dilation - window.low
-    first = max(-(offset // window.stride), 0)
-    last = min((size - 1 - offset) // window.stride, count - 1)
-    start = first * window.stride + offset
-    return slice(first, max(first, last + 1)), slice(start, start + max(last - first + 1, 0) * window.stride, window.stride)
 
 
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -159,11 +127,11 @@ def _reduce_first(x: np.ndarray, count: int, taps: int, window: Window, op: str)
     """Windows reduced along the first axis."""
     combine, start = _UFUNCS[op], _identity(op, x.dtype)
     if count == 1:
-        _, met = _meeting(0, Window(window.dilation, 0, window.low), taps, len(x))
+        _, met = meeting(0, Window(window.dilation, 0, window.low), taps, len(x))
         return combine.reduce(x[met], axis=0, keepdims=True, dtype=x.dtype, initial=start)
     out = None
     for tap in range(taps):
-        places, met = _meeting(tap, window, count, len(x))
+        places, met = meeting(tap, window, count, len(x))
         if out is not None:
             combine(out[places], x[met], out=out[places])
         elif places == slice(0, count):
@@ -180,7 +148,7 @@ def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str) -> Iterato
     undecided = np.ones(counts, bool)
     has_nan = best.dtype.kind == "f" and bool(np.isnan(best).any())
     for taps in product(*map(range, block.taps)):
-        met = [_meeting(*axis) for axis in zip(taps, block.windows, counts, x.shape, strict=True)]
+        met = [meeting(*axis) for axis in zip(taps, block.windows, counts, x.shape, strict=True)]
         places: Part = (*[m[0] for m in met], ...)
         source: Part = (*[m[1] for m in met], ...)
         values, extrema = x[source], best[places]
