@@ -118,6 +118,7 @@ from volta_fn.primitives.reduction import reduce_sum as reduce_sum
 from volta_fn.primitives.reduction import reduce_xor as reduce_xor
 from volta_fn.primitives.scatter import scatter as scatter
 from volta_fn.primitives.scatter import scatter_add as scatter_add
+from volta_fn.primitives.scatter import scatter_apply as scatter_apply
 from volta_fn.primitives.scatter import scatter_max as scatter_max
 from volta_fn.primitives.scatter import scatter_min as scatter_min
 from volta_fn.primitives.scatter import scatter_mul as scatter_mul
@@ -141,6 +142,8 @@ from volta_fn.primitives.shorthand import unstack as unstack
 from volta_fn.primitives.slicing import index_in_dim as index_in_dim
 from volta_fn.primitives.slicing import slice as slice
 from volta_fn.primitives.slicing import slice_in_dim as slice_in_dim
+from volta_fn.primitives.sorting import approx_max_k as approx_max_k
+from volta_fn.primitives.sorting import approx_min_k as approx_min_k
 from volta_fn.primitives.sorting import argmax as argmax
 from volta_fn.primitives.sorting import argmin as argmin
 from volta_fn.primitives.sorting import sort as sort

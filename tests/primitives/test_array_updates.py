@@ -40,7 +40,7 @@ def selected(x, index):
 METHODS = ["set", "add", "subtract", "multiply", "min", "max", "divide"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(cases, st.sampled_from(METHODS), st.booleans())
 def test_updates_as_numpy_does(case, method, scalar):
     shape, index = case
@@ -53,7 +53,7 @@ def test_updates_as_numpy_does(case, method, scalar):
     np.testing.assert_allclose(np.asarray(got), in_place(method, x, index, values), rtol=1e-6 if method == "divide" else 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(cases)
 def test_values_broadcast_and_jit_agrees(case):
     shape, index = case
@@ -66,7 +66,7 @@ def test_values_broadcast_and_jit_agrees(case):
     np.testing.assert_array_equal(np.asarray(vf.jit(update)(x, values)), expected)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(cases)
 def test_gradients_of_set_follow_what_stays(case):
     shape, index = case

@@ -42,6 +42,13 @@ def test_scatter_sub():
     np.testing.assert_array_equal(np.asarray(lax.scatter_sub(X, I, V, ROWS)), np.asarray(lax.scatter_add(X, I, -V, ROWS)))
 
 
+def test_scatter_apply():
+    expected = X.copy()
+    expected[[1, 3]] **= 2
+    got = lax.scatter_apply(X, np.array([[1], [3], [9]]), lambda v: v * v, ROWS, update_shape=(3, 3))
+    np.testing.assert_array_equal(np.asarray(got), expected)
+
+
 @pytest.mark.parametrize("scatter", [lax.scatter_min, lax.scatter_max])
 def test_equal_extremes_share_the_derivative(scatter):
     total = lambda x, v: lax.reduce_sum(scatter(x, np.array([[0], [0], [1]]), v, ONE), (0,))

@@ -25,6 +25,14 @@ def test_derivatives_follow_the_elements():
     np.testing.assert_array_equal(np.asarray(rate), [[2, 20, 200], [2, 20, 200]])
 
 
+def test_the_approximate_forms_are_exact():
+    for got, expected in zip(lax.approx_max_k(X, 2, 0, recall_target=0.5), lax.top_k(X, 2, axis=0), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
+    values, indices = lax.approx_min_k(X, 2)
+    np.testing.assert_array_equal(np.asarray(values), [[1, 2], [0, 1]])
+    np.testing.assert_array_equal(np.asarray(indices), [[1, 2], [2, 0]])
+
+
 def test_every_batch_axis():
     stacked = np.stack([X, -X, X + 1])
     for axis in (0, 1, 2):

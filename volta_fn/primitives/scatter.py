@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives import arithmetic, comparison
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.gather import gather_p
+from volta_fn.primitives.gather import gather, gather_p
 from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, check_numbers, shift_dims
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import broadcast, iota, moveaxis, reshape
@@ -327,3 +327,30 @@ scatter_max = _function(
 def scatter_sub(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers, **options: Any) -> Array:
     """`operand` with `updates` subtracted from windows of it; arguments as of `scatter`."""
     return scatter_add(operand, scatter_indices, arithmetic.neg(updates), dimension_numbers, **options)
+
+
+def scatter_apply(
+    operand: Any,
+    scatter_indices: Any,
+    func: Callable[[Array], Any],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: str | GatherScatterMode | None = None,
+) -> Array:
+    """`operand` with an elementwise function applied to windows of it; an element in several windows passes through it once.
+
+    `update_shape` is the shape that updates would have; the other arguments are those of `scatter`.
+
+    >>> import volta_fn as vf
+    >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    >>> vf.lax.scatter_apply(vf.numpy.array([1.0, 4.0, 9.0]), vf.numpy.array([[2], [1]]), vf.lax.sqrt, one, update_shape=(2,))
+    Array([1., 2., 3.], dtype=float32)
+    """
+    value, indices = as_value(operand), as_value(scatter_indices)
+    numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
+    sizes = _window_sizes(numbers, value.shape, canonical_shape(update_shape, "update_shape"))
+    old = gather(value, indices, _matching_gather(numbers), sizes, mode=mode)
+    return scatter(value, indices, func(old), numbers, unique_indices=unique_indices, mode=mode)

@@ -17,6 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.arithmetic import neg
 from volta_fn.primitives.gather import take_along_dim
 from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
 
@@ -130,6 +131,36 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
         raise ShapeError("top_k needs an operand with at least one dimension, got a scalar")
     values, indices = bind(top_k_p, value, k=k.__index__(), dimension=canonical_axis(axis, value.ndim))
     return values, indices
+
+
+def approx_max_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Array, Array]:
+    """The `k` greatest elements along a dimension, and their indices. Exact, so that JAX's options of approximation change nothing."""
+    return top_k(operand, k, axis=reduction_dimension)
+
+
+def approx_min_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Array, Array]:
+    """The `k` least elements of floating-point dtype along a dimension, least first, and their indices; otherwise as `approx_max_k`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.approx_min_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
+    (Array([3., 5.], dtype=float32), Array([0, 2], dtype=int32))
+    """
+    values, indices = top_k(neg(operand), k, axis=reduction_dimension)
+    return neg(values), indices
 
 
 # argmax and argmin

@@ -109,7 +109,7 @@ def call_scatter(problem, operand, updates, mode, combine):
     return scatter(operand, problem[1], updates, dimension_numbers=numbers, mode=mode, combine=combine)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from(DTYPES), st.sampled_from([CLIP, FILL]), st.booleans())
 def test_gather_reads_each_window(problem, dtype, mode, ordered):
     operand = make(problem[0], dtype, 0)
@@ -119,7 +119,7 @@ def test_gather_reads_each_window(problem, dtype, mode, ordered):
     np.testing.assert_array_equal(got, naive_gather(problem, operand, mode, 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from(DTYPES), st.sampled_from([CLIP, FILL, PROMISE]), st.sampled_from(list(COMBINE)), st.booleans())
 def test_scatter_combines_each_window_in_order(problem, dtype, mode, combine, ordered):
     operand, updates = make(problem[0], dtype, 0), make(result_shape(problem), dtype, 1)
@@ -135,7 +135,7 @@ def test_scatter_combines_each_window_in_order(problem, dtype, mode, combine, or
     np.testing.assert_array_equal(operand, before)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(problems(), st.sampled_from([CLIP, FILL]), st.sampled_from(list(COMBINE)))
 def test_gather_and_scatter_agree_with_jax(problem, mode, combine):
     lax = pytest.importorskip("jax").lax
