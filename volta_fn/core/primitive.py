@@ -16,10 +16,10 @@ A rule is a plain function. Arrays are positional, parameters are keywords (and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.errors import VoltaError
+from volta_fn.errors import GradientError, VoltaError
 
 Rule = Callable[..., Any]
 
@@ -35,6 +35,7 @@ class Primitive:
         "abstract",
         "arity",
         "batch",
+        "bilinear",
         "call_param",
         "derivatives",
         "domain",
@@ -103,6 +104,8 @@ class Primitive:
         self.arity = 0
         #: Of one operand, and linear: its tangent is the primitive applied to the operand's tangent.
         self.maps_tangent = False
+        #: Linear in each of its two operands, the other held fixed.
+        self.bilinear = False
         #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
         self.derivatives: tuple[Rule | None, ...] = ()
         #: Argument positions in which an elementwise primitive is linear.
@@ -176,6 +179,10 @@ class Linear:
     def ndim(self) -> int:
         """The argument's number of dimensions."""
         return self.aval.ndim
+
+    def __jax_array__(self) -> NoReturn:
+        """Raises `GradientError`: a transpose rule asked for the value, so the program multiplies two linear values."""
+        raise GradientError(f"a program is not linear in an argument of type {self.aval}, or in two together, so it cannot be transposed")
 
     def __repr__(self) -> str:
         return f"Linear({self.aval!r})"

@@ -1,0 +1,267 @@
+"""grad, value_and_grad, vjp, jvp, linearize: values against finite differences and JAX, compositions, structures, messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import dtypes
+from volta_fn.core.staging import eval_jaxpr
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, LeakedTracerError, ShapeError, TreeError
+
+X = np.array([0.3, -0.7, 1.1])
+W = np.array([[0.2, -0.5, 1.0], [1.5, 0.1, -0.3]])
+
+
+def model(np_: Any, w: Any, x: Any) -> Any:
+    """A scalar, in the NumPy that is given."""
+    return np_.sum(np_.tanh(w @ x) ** 2 / (1.0 + np_.exp(-np_.sum(x * x))))
+
+
+def loss(w: Any, x: Any) -> Any:
+    return model(jnp, w, x)
+
+
+def finite_difference(function: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """The gradient of a scalar function by central differences."""
+    result = np.zeros_like(x)
+    for i in np.ndindex(*x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[i] += step
+        behind[i] -= step
+        result[i] = (float(function(ahead)) - float(function(behind))) / (2 * step)
+    return result
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    by_w, by_x = vf.grad(loss, argnums=(0, 1))(W, X)
+    np.testing.assert_allclose(by_w, finite_difference(lambda w: model(np, w, X), W), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(by_x, finite_difference(lambda x: model(np, W, x), X), rtol=1e-7, atol=1e-9)
+
+
+def test_compositions_are_those_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+    w32, rows = W.astype(np.float32), np.stack([X, 2 * X, X - 1, X * X]).astype(np.float32)
+
+    def results(api: Any, np_: Any) -> list[Any]:
+        f = lambda w, x: model(np_, w, x)
+        mean = lambda w, xs: np_.sum(api.vmap(f, (None, 0))(w, xs))
+        return [
+            api.grad(mean)(w32, rows),
+            api.vmap(api.grad(f, 1), (None, 0))(w32, rows),
+            api.jit(api.grad(mean, (0, 1)))(w32, rows)[1],
+            api.grad(api.jit(mean))(w32, rows),
+            api.vmap(api.jit(api.grad(f)), (None, 0))(w32, rows),
+            api.jvp(lambda x: api.vjp(lambda v: f(w32, v), x)[1](np_.ones((), "float32"))[0], (rows[0],), (rows[1],))[1],
+            api.vjp(lambda x: api.jvp(lambda v: f(w32, v), (x,), (rows[1],))[1], rows[0])[1](np_.ones((), "float32"))[0],
+            api.linearize(api.grad(lambda x: f(w32, x)), rows[0])[1](rows[2]),
+            api.hessian(lambda x: f(w32, x))(rows[0]),
+        ]
+
+    for ours, theirs in zip(results(vf, jnp), results(jax, jax.numpy), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, vf.jit, lambda f: vf.jit(vf.jit(f)), vf.checkpoint])
+def test_many_derivatives_of_a_scalar(wrap: Any) -> None:
+    function, expected = wrap(lambda x: jnp.sin(2.0 * x)), [np.sin, np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
+    for order, value in enumerate(expected):
+        np.testing.assert_allclose(function(np.float64(0.4)), 2.0**order * value(0.8), rtol=1e-12)
+        function = vf.grad(function)
+
+
+def test_derivative_of_what_is_closed_over() -> None:
+    def outer(x: Any) -> Any:
+        inner = vf.grad(lambda y: y * y * x + jnp.sin(x))
+        return inner(3.0) * x
+
+    assert float(vf.grad(outer)(2.0)) == 2 * 6.0 * 2.0
+    assert float(vf.jit(vf.grad(outer))(2.0)) == 24.0
+    np.testing.assert_array_equal(vf.vmap(vf.grad(outer))(jnp.array([1.0, 2.0])), [12.0, 24.0])
+
+
+def test_no_perturbation_confusion() -> None:
+    assert float(vf.grad(lambda x: x * vf.grad(lambda y: x + y)(1.0))(1.0)) == 1.0
+    assert float(vf.jvp(lambda x: x * vf.jvp(lambda y: x * y, (2.0,), (1.0,))[1], (3.0,), (1.0,))[1]) == 6.0
+
+
+def test_trees_argnums_and_keywords() -> None:
+    params = {"w": jnp.array([1.0, 2.0]), "b": (3.0, None)}
+    f = lambda p, x, scale=1.0: scale * (jnp.sum(p["w"] * x) + p["b"][0] ** 2)
+    value, grads = vf.value_and_grad(f)(params, 2.0, scale=3.0)
+    assert float(value) == 3.0 * (6.0 + 9.0)
+    assert vf.tree.structure(grads) == vf.tree.structure(params)
+    np.testing.assert_array_equal(grads["w"], [6.0, 6.0])
+    assert float(grads["b"][0]) == 18.0
+    by_x, by_p = vf.grad(f, argnums=(-1, 0))(params, 2.0)
+    assert float(by_x) == 3.0
+    assert float(by_p["b"][0]) == 6.0
+    (only,) = vf.grad(f, argnums=[1])(params, 2.0)
+    assert float(only) == 3.0
+
+
+def test_gradient_has_the_argument_s_dtype() -> None:
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        x = jnp.ones(3, name)
+        value, gradient = vf.value_and_grad(lambda x: jnp.sum(x * x))(x)
+        assert value.dtype == gradient.dtype == x.dtype
+        assert not gradient.weak_type
+
+
+def test_aux_passes_through() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(x**2), {"kept": x * 2, "name": "sum", "none": None, "count": 3}
+
+    (value, aux), gradient = vf.value_and_grad(f, has_aux=True)(jnp.array([1.0, 2.0]))
+    assert float(value) == 5.0
+    np.testing.assert_array_equal(gradient, [2.0, 4.0])
+    np.testing.assert_array_equal(aux["kept"], [2.0, 4.0])
+    assert (aux["name"], aux["none"], aux["count"]) == ("sum", None, 3)
+    assert vf.grad(f, has_aux=True)(jnp.array([1.0, 2.0]))[1]["name"] == "sum"
+    value, pull_back, aux = vf.vjp(f, jnp.array([1.0, 2.0]), has_aux=True)
+    np.testing.assert_array_equal(pull_back(jnp.float32(1))[0], [2.0, 4.0])
+    assert vf.jvp(f, (jnp.ones(2),), (jnp.ones(2),), has_aux=True)[2]["count"] == 3
+    with pytest.raises(ArgumentError, match="has_aux=True needs a function that returns"):
+        vf.grad(lambda x: x, has_aux=True)(1.0)
+
+
+def test_aux_under_jit_and_grad_holds_no_tracers() -> None:
+    inner = vf.grad(lambda x: (x * x, x * 3), has_aux=True)
+    gradient, aux = vf.jit(inner)(2.0)
+    assert (float(gradient), float(aux)) == (4.0, 6.0)
+    second, aux = vf.grad(lambda x: inner(x)[::-1][1], has_aux=False), None
+    assert float(second(2.0)) == 2.0
+    by_aux = vf.grad(lambda x: inner(x)[1])(2.0)
+    assert float(by_aux) == 3.0
+
+
+def test_integers_have_empty_gradients() -> None:
+    f = lambda x, n: jnp.sum(x * n)
+    by_x, by_n = vf.grad(f, (0, 1), allow_int=True)(jnp.array([1.0, 2.0]), jnp.array([3, 4]))
+    np.testing.assert_array_equal(by_x, [3.0, 4.0])
+    assert by_n.dtype == dtypes.float0
+    assert by_n.shape == (2,)
+    _, pull_back = vf.vjp(lambda n: n * 2, jnp.array([1, 2]))
+    (cotangent,) = pull_back(np.zeros(2, dtypes.float0))
+    assert cotangent.dtype == dtypes.float0
+    _, tangent = vf.jvp(lambda n, x: (n, n * x), (3, 2.0), (np.zeros((), dtypes.float0), 1.0))
+    assert tangent[0].dtype == dtypes.float0
+    assert float(tangent[1]) == 3.0
+
+
+def test_holomorphic() -> None:
+    z = np.complex128(1.0 + 2.0j)
+    np.testing.assert_allclose(vf.grad(lambda z: z**3, holomorphic=True)(z), 3 * z**2)
+    np.testing.assert_allclose(vf.jacfwd(lambda z: jnp.exp(z), holomorphic=True)(z), np.exp(z))
+    np.testing.assert_allclose(vf.jacrev(lambda z: jnp.exp(z), holomorphic=True)(z), np.exp(z))
+    with pytest.raises(GradientError, match="needs complex inputs"):
+        vf.grad(lambda x: x, holomorphic=True)(1.0)
+    with pytest.raises(GradientError, match="holomorphic=True"):
+        vf.grad(jnp.real)(z)
+    with pytest.raises(GradientError, match="complex64"):
+        vf.grad(lambda x: x * (1 + 1j))(1.0)
+
+
+def test_gradient_through_the_complex_plane_is_jax_s() -> None:
+    jax = pytest.importorskip("jax")
+    f = lambda np_: lambda x: np_.sum(np_.abs(np_.exp(1j * x) * (x + 2j)) ** 2)
+    x = X.astype(np.float32)
+    np.testing.assert_allclose(vf.grad(f(jnp))(x), jax.grad(f(jax.numpy))(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: vf.grad(lambda x: x)(jnp.ones(3)), GradientError, r"scalar result, but <lambda> returned an array of shape \(3,\)"),
+        (lambda: vf.grad(lambda x: (x, x))(1.0), GradientError, r"one scalar result, but <lambda> returned a structure"),
+        (lambda: vf.grad(lambda x: x)(1), GradientError, r"argument 0 of <lambda> has dtype int32.*allow_int=True"),
+        (lambda: vf.grad(lambda p: p["a"])({"a": 1.0, "n": True}), GradientError, r"argument 0\['n'\] of <lambda> has dtype bool"),
+        (lambda: vf.grad(lambda x: (x > 0).sum())(1.0), GradientError, "real scalar result, but <lambda> returned dtype int"),
+        (lambda: vf.grad(lambda x: x, argnums=1)(1.0), ArgumentError, "positional argument 1 is meant, but the call has 1"),
+        (lambda: vf.grad(3.0), ArgumentTypeError, "transforms a function, got 3.0"),
+        (lambda: vf.grad(lambda x: None)(1.0), GradientError, "one scalar result"),
+        (lambda: vf.grad(lambda x: "no")(1.0), ArgumentTypeError, "<lambda> must return arrays.*'no' of type str"),
+        (lambda: vf.vjp(lambda x: (x, x), 1.0)[1](1.0), TreeError, "the cotangent has structure"),
+        (lambda: vf.vjp(lambda x: x, jnp.ones(2))[1](jnp.ones(3)), ShapeError, r"a cotangent has shape \(3,\).*\(2,\)"),
+        (lambda: vf.vjp(lambda x: x, jnp.ones(2))[1](jnp.ones(2, "float64")), DTypeError, "a cotangent has dtype float64.*float32"),
+        (lambda: vf.jvp(lambda x: x, (1.0,), (1.0, 2.0)), TreeError, "primals have structure"),
+        (lambda: vf.jvp(lambda x: x, (jnp.ones(2),), (jnp.ones(3),)), ShapeError, r"a tangent has shape \(3,\)"),
+        (lambda: vf.jvp(lambda x: x, (jnp.ones(2),), (jnp.ones(2, "float64"),)), DTypeError, "a tangent has dtype float64"),
+        (lambda: vf.jvp(lambda n: n, (1,), (1,)), DTypeError, "float0"),
+        (lambda: vf.linearize(lambda x: x, 1.0)[1](1.0, 2.0), TreeError, "takes tangents of structure"),
+        (lambda: vf.linearize(lambda x: x, jnp.ones(2))[1](jnp.ones(3)), ShapeError, "a tangent has shape"),
+    ],
+)
+def test_mistakes_are_explained(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_leaked_tracers_name_function_creation_and_use() -> None:
+    leaks: list[Any] = []
+
+    def careless(x: Any) -> Any:
+        leaks.append(x * 2)
+        return x * x
+
+    vf.grad(careless)(1.0)
+    with pytest.raises(LeakedTracerError, match=r"'careless'") as caught:
+        leaks[0] + 1.0
+    assert caught.value.location is not None
+    assert caught.value.location.function.endswith("test_leaked_tracers_name_function_creation_and_use")
+
+
+def test_results_that_do_not_depend_on_the_input() -> None:
+    assert float(vf.grad(lambda x: 3.0)(1.0)) == 0.0
+    np.testing.assert_array_equal(vf.grad(lambda x: jnp.sum(jnp.ones(2)))(jnp.ones((2, 0))), np.zeros((2, 0)))
+    _, tangent = vf.jvp(lambda x: (x, 5.0), (1.0,), (2.0,))
+    assert float(tangent[1]) == 0.0
+    _, pull_back = vf.vjp(lambda x, y: (y, 3), 1.0, 2.0)
+    by_x, by_y = pull_back((4.0, np.zeros((), dtypes.float0)))
+    assert (float(by_x), float(by_y)) == (0.0, 4.0)
+    _, push = vf.linearize(lambda x, n: (x * n, n), 2.0, 3)
+    rates = push(1.0, np.zeros((), dtypes.float0))
+    assert float(rates[0]) == 3.0
+    assert rates[1].dtype == dtypes.float0
+
+
+def test_vjp_function_may_be_called_again_and_under_transforms() -> None:
+    _, pull_back = vf.vjp(jnp.sin, jnp.asarray(X))
+    once, again = pull_back(jnp.asarray(X))[0], pull_back(jnp.asarray(X))[0]
+    np.testing.assert_array_equal(once, again)
+    np.testing.assert_allclose(vf.vmap(pull_back)(jnp.eye(3, dtype="float64"))[0], np.diag(np.cos(X)))
+    np.testing.assert_allclose(vf.jit(pull_back)(jnp.asarray(X))[0], np.cos(X) * X)
+    np.testing.assert_allclose(vf.jvp(lambda c: pull_back(c)[0], (jnp.asarray(X),), (jnp.asarray(X),))[1], np.cos(X) * X)
+
+
+def _mean(w: Any, xs: Any) -> Any:
+    return jnp.sum(vf.vmap(loss, (None, 0))(w, xs))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        vf.grad(_mean),
+        vf.grad(_mean, (0, 1)),
+        vf.vmap(vf.grad(loss), (None, 0)),
+        vf.jit(vf.vmap(vf.grad(vf.jit(loss), (0, 1)), (None, 0))),
+        vf.jacfwd(vf.jit(_mean)),
+        vf.hessian(_mean, 1),
+        vf.checkpoint(_mean),
+        vf.grad(vf.checkpoint(_mean)),
+        lambda w, x: vf.linearize(_mean, w, x)[1](w, x),
+        lambda w, x: vf.vjp(_mean, w, x)[1](jnp.ones((), w.dtype)),
+        lambda w, x: vf.jvp(vf.grad(_mean), (w, x), (w, x)),
+        vf.grad(lambda w, x: vf.grad(_mean, 1)(w, x).sum()),
+    ],
+)
+def test_programs_of_transforms_are_well_formed(transform: Any) -> None:
+    args = (jnp.asarray(W), jnp.stack([jnp.asarray(X)] * 3))
+    program = vf.make_jaxpr(transform)(*args)
+    vf.check_jaxpr(program)
+    for found, wanted in zip(eval_jaxpr(program, *args), vf.tree.leaves(transform(*args)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
