@@ -28,7 +28,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace, set_evaluator
-from volta_fn.errors import ArgumentError, DeviceError, UnhashableStaticError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, UnhashableStaticError
 from volta_fn.primitives.call import jit_p
 
 #: Programs kept per function, and kernels per primitive, before the oldest go.
@@ -153,8 +153,9 @@ class Traced:
 class Lowered:
     """A traced function to look at: its program (`jaxpr`), its plan, and the compiled function."""
 
-    def __init__(self, traced: Traced, device: Device) -> None:
+    def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
         self._traced = traced
+        self._in_tree = in_tree
         self._device = device
 
     @property
@@ -177,12 +178,23 @@ class Lowered:
         return str(self._traced.jaxpr)
 
     def compile(self) -> Callable[..., Any]:
-        """The compiled function, of arguments of exactly the types that it was lowered for."""
-        run = compiled(self._traced, self._device)
+        """The compiled function, of arguments (but the static ones) of exactly the types that it was lowered for.
+
+        It raises `ArgumentTypeError` for others.
+        """
+        traced, in_tree = self._traced, self._in_tree
+        run = compiled(traced, self._device)
+        wanted = [(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            leaves, _ = tree.flatten((args, kwargs))
-            return run([as_value(x) for x in leaves])
+            leaves, structure = tree.flatten((args, kwargs))
+            values = [as_value(x) for x in leaves]
+            if structure != in_tree or [(v.shape, v.dtype) for v in values] != wanted:
+                raise ArgumentTypeError(
+                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
+                    f"but called with {structure} and {[v.aval for v in values]}"
+                )
+            return run(values)
 
         return call
 
@@ -227,6 +239,8 @@ def _flat_program(traced: Traced, device: Device) -> Callable[..., tuple[Any, ..
 
 def _may_overwrite(traced: Traced, args: Sequence[Any]) -> bool:
     """Whether nobody else sees the donated buffers: no view, no other array, no other argument."""
+    if len({id(a._buffer) for a in args}) < len(args):  # one array is passed twice
+        return False
     donated = [a for a, d in zip(args, traced.donated, strict=True) if d]
     # References to a buffer that is not shared: the array's own, the loop variable's through getrefcount's argument.
     return all(sys.getrefcount(a._buffer) <= 2 and a._buffer.base is None for a in donated)
@@ -376,7 +390,7 @@ def _jitted(fun: Callable[..., Any], statics: _Statics) -> Callable[..., Any]:
             request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun)
         )
         traced.donated = request.donated()
-        return Lowered(traced, current_default_device())
+        return Lowered(traced, request.in_tree, current_default_device())
 
     call.lower = lower  # type: ignore[attr-defined]  # functions carry attributes
     call.clear_cache = cache.clear  # type: ignore[attr-defined]

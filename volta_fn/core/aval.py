@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.errors import ShapeError
+from volta_fn.errors import ConcretizationError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -130,11 +130,10 @@ def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape
         return dims
     try:
         result = tuple(d.__index__() for d in dims)
+    except ConcretizationError:  # a traced size, whose message says where it comes from
+        raise
     except (AttributeError, TypeError) as error:
-        raise ShapeError(
-            f"{context} must consist of integers known while tracing, got {dims!r}. "
-            "Mark a size that is an argument of a jitted function with static_argnums."
-        ) from error
+        raise ShapeError(f"{context} must consist of integers, got {dims!r}") from error
     if any(d < 0 for d in result):
         raise ShapeError(f"{context} must have no negative dimension, got {result}")
     return result
