@@ -69,6 +69,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
 
 def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     """A primitive as a function of concrete arrays of the types of `args`."""
+    _check_not_donated(args)
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
@@ -82,25 +83,13 @@ def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Cal
     """A kernel with one result as a function of arrays; written out for one and two operands, where every call counts."""
 
     def unary(x: Any) -> ConcreteArray:
-        try:
-            return ConcreteArray(_solid(compute(x._buffer)), spec)
-        except Exception:
-            _check_not_donated((x,))
-            raise
+        return ConcreteArray(_solid(compute(x._buffer)), spec)
 
     def binary(x: Any, y: Any) -> ConcreteArray:
-        try:
-            return ConcreteArray(_solid(compute(x._buffer, y._buffer)), spec)
-        except Exception:
-            _check_not_donated((x, y))
-            raise
+        return ConcreteArray(_solid(compute(x._buffer, y._buffer)), spec)
 
     def nary(*args: Any) -> ConcreteArray:
-        try:
-            return ConcreteArray(_solid(compute(*[a._buffer for a in args])), spec)
-        except Exception:
-            _check_not_donated(args)
-            raise
+        return ConcreteArray(_solid(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
     return forms.get(arity, nary)
@@ -120,6 +109,7 @@ def _solid(buffer: Any) -> Any:
 
 
 def _check_not_donated(args: Sequence[Any]) -> None:
+    """Raise `DonatedBufferError` if an array was deleted. Kernels and programs found by type need no check: none is kept for those."""
     for arg in args:
         arg.buffer()
 
@@ -194,6 +184,7 @@ class Lowered:
                     f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
                     f"but called with {structure} and {[v.aval for v in values]}"
                 )
+            _check_not_donated(values)
             return run(values)
 
         return call
@@ -363,6 +354,7 @@ def _jitted(fun: Callable[..., Any], statics: _Statics) -> Callable[..., Any]:
         values = [as_value(x) for x in request.leaves]
         traced = lookup(request, values)
         if current_trace() is EVAL and not traced.captured:
+            _check_not_donated(values)
             run = _compiled_for(traced, common_device(values))
             if plain and all(type(x) is ConcreteArray for x in request.leaves):
                 flat_call = not kwargs and len(args) == len(values) > 0 and all(type(a) is ConcreteArray for a in args)

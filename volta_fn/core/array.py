@@ -202,7 +202,9 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        self._buffer = None
+        spec = ArraySpec()  # not interned: no kernel or program is found under it, so the slow ways see that the buffer is gone
+        spec.aval, spec.device = self.aval, self.device
+        self._buffer, self._spec = None, spec
 
     def is_deleted(self) -> bool:
         """Whether the memory was given back, by donation or `delete`."""
@@ -266,7 +268,7 @@ class ConcreteArray(Array):
         return int(self._scalar("int"))
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.ndim == 0 else format(repr(self) if self.ndim else str(self.host()), spec)
+        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
 
     def __repr__(self) -> str:
         if self.is_deleted():

@@ -61,6 +61,9 @@ def _check_read(bound: set[Var], atom: Atom, where: str) -> None:
 
 
 def _check_types(eqn: Equation, where: str) -> None:
+    arity = eqn.primitive.arity
+    if arity and len(eqn.invars) != arity:
+        raise JaxprError(f"{where} has {len(eqn.invars)} operands, but its primitive takes {arity}")
     try:
         derived = eqn.primitive.abstract(*[v.aval for v in eqn.invars], **eqn.params)
     except VoltaError as error:

@@ -1,0 +1,155 @@
+"""Arrays: immutable, hashed by identity, copied, pickled, printed and exchanged with NumPy by value; of no use once deleted."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.errors import ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+
+X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+
+
+def test_arrays_cannot_be_changed() -> None:
+    x = jnp.asarray(X)
+    with pytest.raises(ImmutableError, match=r"x = x\.at\[i\]\.set\(v\)"):
+        x[0] = 1.0
+    with pytest.raises(ImmutableError, match="elements cannot be deleted"):
+        del x[0]
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(x)[0, 0] = 5.0
+    before = x
+    x += 1
+    assert x is not before
+    np.testing.assert_array_equal(before, X)
+
+
+def test_numpy_arrays_given_are_copied() -> None:
+    for make in (jnp.array, jnp.asarray, from_host, vf.device_put):
+        values = X.copy()
+        x = make(values)
+        values[:] = 0
+        np.testing.assert_array_equal(x, X)
+
+
+def test_hash_is_by_identity_and_equality_by_element() -> None:
+    x, y = jnp.asarray(X), jnp.asarray(X)
+    assert len({x, y, x}) == 2
+    assert isinstance(x == y, Array)
+    np.testing.assert_array_equal(x == y, np.ones((2, 3), bool))
+
+
+@pytest.mark.parametrize("name", sorted(d.name for d in dtypes.ALL))
+def test_pickling_keeps_value_and_type(name: str) -> None:
+    x = jnp.asarray(np.arange(3).astype(dtypes.as_dtype(name)))
+    again = pickle.loads(pickle.dumps(x))
+    assert again.aval is x.aval
+    assert np.asarray(again).tobytes() == np.asarray(x).tobytes()
+    assert copy.copy(x) is x
+    assert copy.deepcopy({"x": x})["x"] is x
+
+
+def test_pickling_of_scalars_views_and_weak_types() -> None:
+    for value in (as_value(1.5), as_value(True), jnp.asarray(X).T, jnp.zeros((0, 3)), jnp.asarray(X)[0, 1]):
+        again = pickle.loads(pickle.dumps(value))
+        assert again.aval == value.aval
+        np.testing.assert_array_equal(again, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (jnp.asarray(X), "Array([[0., 1., 2.],\n       [3., 4., 5.]], dtype=float32)"),
+        (jnp.array([True, False]), "Array([ True, False], dtype=bool)"),
+        (as_value(1.5), "Array(1.5, dtype=float32, weak_type=True)"),
+        (jnp.zeros((0, 3), "int8"), "Array([], shape=(0, 3), dtype=int8)"),
+        (jnp.array([np.nan, -np.inf, -0.0]), "Array([ nan, -inf,  -0.], dtype=float32)"),
+    ],
+)
+def test_repr(value: Array, text: str) -> None:
+    assert repr(value) == text
+
+
+def test_conversion_to_numpy_and_dlpack() -> None:
+    x = jnp.asarray(X)
+    assert np.asarray(x, np.float64).dtype == np.float64
+    assert np.shares_memory(np.asarray(x), np.asarray(x))
+    fresh = np.array(x)
+    fresh[:] = 0
+    np.testing.assert_array_equal(x, X)
+    for result in (X + x, x + X, X * x, np.float32(2) * x, X @ x.T, x < X):
+        assert isinstance(result, ConcreteArray)
+    np.testing.assert_array_equal(np.from_dlpack(x), X)
+    assert x.__dlpack_device__() == (1, 0)
+
+
+def test_conversion_to_python_numbers() -> None:
+    assert (float(jnp.array([[2.5]])), int(jnp.float32(2.9)), complex(jnp.array(1j))) == (2.5, 2, 1j)
+    assert [10, 20][jnp.array(1)] == 20
+    assert jnp.asarray(X).item(4) == 4.0
+    for convert in (float, int, complex):
+        with pytest.raises(ArgumentTypeError, match=r"only an array with one element.*\(2, 3\)"):
+            convert(jnp.asarray(X))
+    with pytest.raises(ArgumentTypeError, match=r"truth value of an array of shape \(2, 3\).*any\(\)"):
+        bool(jnp.asarray(X))
+    for bad in (jnp.float32(1), jnp.array([1]), jnp.array(True)):
+        with pytest.raises(ArgumentTypeError, match="serve as an index"):
+            range(bad)
+    with pytest.raises(ArgumentTypeError, match="len"):
+        len(jnp.float32(1))
+    with pytest.raises(ArgumentTypeError, match="iteration"):
+        iter(jnp.float32(1))
+
+
+FUNCTIONS: list[Callable[..., Any]] = [jnp.sum, lambda x: x, lambda x: (x, x + 1)]
+JITTED = [vf.jit(f) for f in FUNCTIONS]
+USES: list[Callable[[Any], Any]] = [
+    lambda x: x + 1,
+    lambda x: x[0],
+    lambda x: vf.lax.neg(x),
+    np.asarray,
+    pickle.dumps,
+    lambda x: x.block_until_ready(),
+    vf.lax.stop_gradient,
+    vf.lax.optimization_barrier,
+    lambda x: x.reshape(6),
+    *JITTED,
+    lambda x: vf.jit(lambda: x + 1)(),
+    lambda x: vf.jit(FUNCTIONS[2]).lower(X).compile()(x),
+    vf.grad(jnp.sum),
+    vf.device_get,
+    lambda x: vf.lax.scan(lambda c, r: (c, r), 0, x),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_deleted_arrays_are_unusable_everywhere(use: Callable[[Any], Any]) -> None:
+    for _ in range(2):
+        use(jnp.asarray(X))  # what is compiled for the type is found again
+    x = jnp.asarray(X)
+    x.delete()
+    for _ in range(2):
+        with pytest.raises(DonatedBufferError, match=r"this array \(f32\[2,3\]\) was donated"):
+            use(x)
+    assert x.is_deleted()
+    assert repr(x) == "Array(<deleted>, f32[2,3])"
+
+
+def test_values_from_elsewhere() -> None:
+    assert as_value(True).dtype == bool
+    assert as_value(np.arange(3).astype(">i4")).dtype == np.int32
+    for bad in (np.array(["a"]), np.array([object()]), np.zeros(2, "M8[s]"), np.zeros(2, [("a", "i4")])):
+        with pytest.raises(DTypeError, match="are not supported"):
+            as_value(bad)
+    for bad in ("a", [1, 2], None, object()):
+        with pytest.raises(ArgumentTypeError, match="expected an array"):
+            as_value(bad)

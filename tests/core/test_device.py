@@ -1,0 +1,99 @@
+"""Devices: found by name, the default by scope, process and environment, and the errors for those that do not exist."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.core import device as module
+from volta_fn.core.device import Device, current_default_device, find_device, register_platform
+from volta_fn.errors import DeviceError
+
+CPU = vf.devices("cpu")[0]
+
+
+def test_the_cpu() -> None:
+    assert vf.devices() == vf.devices("cpu") == [CPU]
+    assert vf.device_count() == 1
+    assert vf.default_backend() == "cpu"
+    assert (repr(CPU), str(CPU)) == ("CpuDevice(id=0)", "cpu:0")
+    assert find_device("cpu") is find_device("cpu:0") is find_device(CPU) is CPU
+    assert pickle.loads(pickle.dumps(CPU)) is CPU
+
+
+@pytest.mark.parametrize("name", ["cpu:1", "cpu:x", "cpu:-1", "nothing", "nothing:0"])
+def test_devices_that_do_not_exist(name: str) -> None:
+    for use in (lambda: find_device(name), lambda: vf.device_put(1.0, name), lambda: vf.set_default_device(name)):
+        with pytest.raises(DeviceError, match=r"no device|unknown platform"):
+            use()
+    with pytest.raises(DeviceError), vf.default_device(name):
+        pass
+    assert current_default_device() is CPU
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Another device, of the CPU's backend."""
+    monkeypatch.setattr(module, "_discoverers", dict(module._discoverers))
+    monkeypatch.setattr(module, "_found", dict(module._found))
+    monkeypatch.setattr(module, "_process_default", CPU)
+    other = Device("other", 0, "test", CPU.backend)
+    register_platform("other", lambda: [other])
+    return other
+
+
+def test_default_device_is_scoped_to_block_and_thread(second: Device) -> None:
+    seen: list[Device] = []
+    with vf.default_device("other") as device:
+        assert device is second
+        assert jnp.ones(2).device is second
+        thread = threading.Thread(target=lambda: seen.append(jnp.ones(2).device))
+        thread.start()
+        thread.join()
+        with vf.default_device(CPU):
+            assert jnp.ones(2).device is CPU
+        assert current_default_device() is second
+    assert seen == [CPU]
+    assert current_default_device() is CPU
+    vf.set_default_device("other")
+    assert jnp.ones(2).device is second
+
+
+def test_computation_happens_where_the_arguments_are(second: Device) -> None:
+    x = vf.device_put(np.arange(3.0), "other")
+    f = vf.jit(lambda x: x * 2)
+    for result in (x + x, jnp.sum(x), f(x), f(x), vf.vmap(jnp.sin)(x)):
+        assert result.device is second
+    assert f(jnp.arange(3.0)).device is CPU
+    assert vf.device_put(x, CPU).device is CPU
+    assert vf.device_put(x) is x
+
+
+def test_arguments_on_different_devices_are_refused(second: Device) -> None:
+    x, y = vf.device_put(np.arange(3.0), "other"), jnp.asarray(np.arange(3.0))
+    f = vf.jit(lambda x, y: x + y)
+    f(y, y)
+    for use in (lambda: x + y, lambda: f(x, y), lambda: f(y, x)):
+        with pytest.raises(DeviceError, match=r"different devices.*other:0.*device_put"):
+            use()
+
+
+def test_the_environment_chooses_the_default() -> None:
+    code = "import volta_fn as vf; print(vf.numpy.ones(1).device)"
+
+    def run(device: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "VOLTA_DEVICE": device}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    assert run("cpu:0").stdout == "cpu:0\n"
+    failed = run("nonsense")
+    assert failed.returncode != 0
+    assert "unknown platform 'nonsense'" in failed.stderr
