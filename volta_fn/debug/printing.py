@@ -26,21 +26,36 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     """Print ``fmt.format(*args, **kwargs)`` with the arrays' values when the program runs.
 
-    Raises `ArgumentError` if `fmt` names arguments that are not given.
+    Raises `ArgumentError` if `fmt` names arguments that are not given, or not all that are.
 
     >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
     x = 1.5
     """
+    checker = _Checker()
     try:
-        string.Formatter().format(fmt, *[_Anything()] * len(args), **dict.fromkeys(kwargs, _Anything()))
-    except (IndexError, KeyError) as error:
+        checker.format(fmt, *args, **kwargs)
+    except (IndexError, KeyError, AttributeError) as error:
         raise ArgumentError(f"debug.print: the format {fmt!r} names an argument that is not given: {error}") from None
+    if checker.unused:
+        raise ArgumentError(
+            f"debug.print: the format {fmt!r} does not use the arguments {checker.unused}. Name each of them in braces; "
+            "an f-string would format them before they have values."
+        )
     debug_callback(lambda *values, **named: builtins.print(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
 
 
-class _Anything:
-    """Formats under any specification: stands for values that are not known yet."""
+class _Checker(string.Formatter):
+    """Looks up what a format names, without formatting it: values may be unknown yet."""
 
-    def __format__(self, spec: str) -> str:
+    def __init__(self) -> None:
+        self.unused: list[Any] = []
+
+    def format_field(self, value: Any, format_spec: str) -> str:
         return ""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return value
+
+    def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
+        self.unused = [name for name in (*range(len(args)), *kwargs) if name not in used_args]

@@ -174,7 +174,7 @@ _integer_pow: Elementwise = elementwise(
     scalar.integer_pow,
     operands=dtypes.NUMBERS,
     domain=_AWAY_FROM_ZERO,
-    derivatives=[lambda g, out, x, *, y: mul(g, mul(as_value(np.asarray(y, x.dtype)), integer_pow(x, y - 1)))],
+    derivatives=[lambda g, out, x, *, y: mul(g, mul(integer_pow(x, y - 1), y))],
 )
 
 

@@ -18,6 +18,7 @@ from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.movement import broadcast, moveaxis
 
 Avals = tuple[ShapedArray, ...]
+_ARRAYS = (Array, np.ndarray, np.generic, bool, int, float, complex)
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
@@ -40,17 +41,18 @@ class HostFunction:
         self.out_tree = out_tree
         self.name = f"the callback {getattr(function, '__name__', function)!s}"
 
-    def __call__(self, *leaves: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, *leaves: np.ndarray) -> list[Any]:
         args, kwargs = tree.unflatten(self.in_tree, [from_host(x) for x in leaves])
         result = _call(functools.partial(self.function, **kwargs), args, self.name)
         outs, structure = tree.flatten(result)
         if structure != self.out_tree:
             raise CallbackError(f"{self.name} was to return a result of structure {self.out_tree}, but returned {structure}")
-        return [np.asarray(o) for o in outs]
+        return outs
 
 
 def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> tuple[np.ndarray, ...]:
-    outs = callback(*operands)
+    results = callback(*operands)
+    outs = [_as_promised(r, a) for r, a in zip(results, result_avals, strict=True)]
     for out, aval in zip(outs, result_avals, strict=True):
         if out.shape != aval.shape or out.dtype != aval.dtype:
             raise CallbackError(
@@ -58,6 +60,14 @@ def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals
                 f"but returned shape {out.shape} and dtype {out.dtype.name}"
             )
     return tuple([np.array(o) for o in outs])
+
+
+def _as_promised(result: Any, aval: ShapedArray) -> np.ndarray:
+    """A result as a NumPy array; a Python number takes the promised dtype if it would in an operation with such an array."""
+    if type(result) not in (int, float, complex):
+        return np.asarray(result)
+    combined, _ = dtypes.promote((aval.dtype, False), dtypes.scalar_dtype(result))
+    return np.asarray(result, aval.dtype if combined == aval.dtype else None)
 
 
 def _abstract(*avals: ShapedArray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> Avals:
@@ -194,12 +204,15 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
     """Call a Python function with the values that `args` and `kwargs` have when the program runs; its result is ignored.
 
     Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
-    the primal values.
+    the primal values. Arguments that are no arrays are passed as they are.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
+    is_array = [isinstance(x, _ARRAYS) for x in leaves]
 
     def host(*values: np.ndarray) -> None:
-        given, named = tree.unflatten(in_tree, [from_host(np.asarray(v)) for v in values])
+        arrays = iter(values)
+        whole = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
+        given, named = tree.unflatten(in_tree, whole)
         _call(functools.partial(callback, **named), given, f"the callback {getattr(callback, '__name__', callback)!s}")
 
-    bind(debug_callback_p, *[as_value(x) for x in leaves], callback=host)
+    bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import tree
+from volta_fn import dtypes, tree
 from volta_fn.core import axes as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
@@ -19,6 +19,7 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError
 from volta_fn.primitives.arithmetic import mul
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis, reshape
@@ -33,6 +34,13 @@ def _as_names(axis_name: Any) -> Names:
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     for name in names:
         named_axes.axis_size(name)
+    return names
+
+
+def _one_name(axis_name: Any, collective: str) -> Names:
+    names = _as_names(axis_name)
+    if len(names) != 1:
+        raise ArgumentError(f"{collective} takes one axis name, got {names}; call it once per axis")
     return names
 
 
@@ -63,7 +71,7 @@ def _reduction(name: str, reduce: Callable[[Array, Sequence[int]], Array], repea
 
 
 def _times(value: Array, count: int) -> Array:
-    return mul(value, as_value(np.asarray(count, value.dtype)))
+    return mul(value, as_value(np.asarray(count).astype(value.dtype)))
 
 
 psum_p = _reduction("psum", reduce_sum, _times)
@@ -97,8 +105,9 @@ pmin_p.jvp = _no_jvp(pmin_p)
 
 
 def psum(x: Any, axis_name: Any) -> Any:
-    """The sum of `x`, a pytree, over all examples of a named axis (or several); a Python number gives that many times itself.
+    """The sum of `x`, a pytree, over all examples of a named axis (or several); truth values are counted, in int32.
 
+    A Python number gives that many times itself, without an operation.
     Raises `ArgumentError` if the name is not bound by a surrounding `vmap`.
 
     >>> import volta_fn as vf
@@ -106,9 +115,14 @@ def psum(x: Any, axis_name: Any) -> Any:
     Array([0.25, 0.75], dtype=float32)
     """
     names = _as_names(axis_name)
-    return tree.map(
-        lambda leaf: leaf * axis_size(names) if isinstance(leaf, (int, float)) else bind(psum_p, as_value(leaf), axis_names=names), x
-    )
+
+    def total(leaf: Any) -> Any:
+        if isinstance(leaf, (int, float, complex)):
+            return leaf * axis_size(names)
+        value = as_value(leaf)
+        return bind(psum_p, convert_element_type(value, np.int32) if value.dtype in dtypes.BOOL else value, axis_names=names)
+
+    return tree.map(total, x)
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
@@ -193,9 +207,7 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) ->
     >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))
     Array([2., 1.], dtype=float32)
     """
-    names = _as_names(axis_name)
-    if len(names) != 1:
-        raise ArgumentError("all_gather takes one axis name; nest it for several")
+    names = _one_name(axis_name, "all_gather")
 
     def gather(leaf: Any) -> Array:
         value = as_value(leaf)
@@ -260,7 +272,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     >>> vf.vmap(lambda x: vf.lax.ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(vf.numpy.array([1.0, 2.0]))
     Array([2., 1.], dtype=float32)
     """
-    names = _as_names(axis_name)
+    names = _one_name(axis_name, "ppermute")
     pairs = tuple([(int(source), int(target)) for source, target in perm])
     for side in zip(*pairs, strict=True) if pairs else ():
         if len(set(side)) != len(side) or not all(0 <= i < axis_size(names) for i in side):
@@ -305,7 +317,7 @@ all_to_all_p.jvp = _linear_jvp(all_to_all_p)
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int) -> Any:
     """Split `x`, a pytree, along `split_axis` (as long as the named axis), send part j to example j, and stack what arrives along
     `concat_axis`."""
-    names = _as_names(axis_name)
+    names = _one_name(axis_name, "all_to_all")
 
     def exchange(leaf: Any) -> Array:
         value = as_value(leaf)

@@ -110,12 +110,13 @@ class VJP:
         leaves, structure = tree.flatten(cotangent)
         if structure != lin.out_tree:
             raise TreeError(f"the cotangent has structure {structure}, but the function returned {lin.out_tree}")
-        cts = [_checked_cotangent(ct, out.aval) for ct, out in zip(leaves, lin.outs, strict=True)]
+        cts = [checked_cotangent(ct, out.aval) for ct, out in zip(leaves, lin.outs, strict=True)]
         args, _ = tree.unflatten(lin.in_tree, lin.pull_back(cts))
         return args
 
 
-def _checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
+def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
+    """A cotangent that a user gave for a result, as an array (a `Zero` for integers); `ShapeError` or `DTypeError` if it does not fit."""
     expected = aval.at_least_vspace()
     if expected.dtype == dtypes.float0:
         return Zero(expected)
@@ -178,7 +179,7 @@ def value_and_grad(
         linearized = _Linearized(partial_function(fun, args, numbers, kwargs), chosen, has_aux, "grad")
         _check_output(linearized, name, holomorphic)
         out = linearized.outs[0]
-        grads = linearized.pull_back([from_host(np.ones((), out.dtype))])
+        grads = linearized.pull_back([from_host(np.ones((), out.dtype), out.weak_type)])
         (gradient, _) = tree.unflatten(linearized.in_tree, grads)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         value = linearized.result()

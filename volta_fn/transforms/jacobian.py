@@ -15,7 +15,7 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import reshape
-from volta_fn.transforms.grad import jvp, partial_function, vjp
+from volta_fn.transforms.grad import checked_cotangent, jvp, partial_function, vjp
 from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vectorize import vmap
 
@@ -85,6 +85,7 @@ def jacfwd(
         def push(*rates: Array) -> Any:
             tangent = tree.unflatten(structure, rates)
             result = jvp(partial, primals, (tangent,) if isinstance(argnums, int) else tangent, has_aux)
+            _check_dtype(tree.leaves(result[0]), dtypes.INEXACT, "jacfwd: a result")
             return result[1:]
 
         out_axes = (-1, None) if has_aux else (-1,)
@@ -171,7 +172,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
     >>> import volta_fn as vf
     >>> vf.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
-    (Array(6., dtype=float32),)
+    (Array(6., dtype=float32, weak_type=True),)
     """
     check_callable(fun, "linear_transpose")
     leaves, in_tree = tree.flatten((primals, {}))
@@ -185,7 +186,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         given, structure = tree.flatten(cotangent)
         if structure != out_tree:
             raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {out_tree}")
-        cts = [as_value(c) for c in given]
+        pairs = zip(given, closed.out_avals, strict=True)
+        cts = [checked_cotangent(ct, aval) if aval.dtype in dtypes.INEXACT else as_value(ct) for ct, aval in pairs]
         found = backward_pass(closed, [True] * len(avals), [None] * len(avals), cts)
         args, _ = tree.unflatten(in_tree, [instantiate(c) for c in found])
         return args
