@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import dtypes, lax
+from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.primitives.declare import promoted
+from volta_fn.special.composite import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 erf = promoted(lax.erf, "erf", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
@@ -22,6 +23,7 @@ _ROOT_HALF = math.sqrt(0.5)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
+@composite
 def ndtr(x: Any) -> Array:
     """The normal distribution function: the probability that a standard normal number is at most x.
 
@@ -29,8 +31,7 @@ def ndtr(x: Any) -> Array:
     >>> vf.special.ndtr(vf.numpy.array([-1.0, 0.0, 1.0])).round(4)
     Array([0.1587, 0.5   , 0.8413], dtype=float32)
     """
-    (value,) = promote_args("ndtr", (x,), dtypes.FLOATS)
-    return 0.5 * lax.erfc(-_ROOT_HALF * value)
+    return 0.5 * lax.erfc(-_ROOT_HALF * x)
 
 
 def _log_density(x: Array) -> Array:
@@ -38,7 +39,7 @@ def _log_density(x: Array) -> Array:
 
 
 #: Below these the distribution function nears the smallest normal number of its dtype.
-_SERIES_BELOW = {2: -10.0, 4: -10.0, 8: -35.0}
+_SERIES_BELOW = {4: -10.0, 8: -35.0}
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Array:
@@ -53,11 +54,15 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
     """
     if not 0 <= series_order <= 30:
         raise ArgumentError(f"log_ndtr: series_order is between 0 and 30, got {series_order}")
-    (value,) = promote_args("log_ndtr", (x,), dtypes.FLOATS)
-    return _log_ndtr(value, series_order)
+    return _log_ndtr(x, series_order=series_order)
 
 
-def _log_ndtr_value(x: Array, series_order: int) -> Array:
+@composite
+def _log_ndtr(x: Any, *, series_order: int) -> Array:
+    return _log_distribution(x, series_order)
+
+
+def _log_distribution_value(x: Array, series_order: int) -> Array:
     border = _SERIES_BELOW[x.dtype.itemsize]
     far = x < border
     # What is not chosen must be finite, or its derivative times zero is NaN.
@@ -77,13 +82,13 @@ def _series(x: Array, order: int) -> Array:
     return total
 
 
-_log_ndtr = custom_jvp(_log_ndtr_value, nondiff_argnums=(1,))
+_log_distribution = custom_jvp(_log_distribution_value, nondiff_argnums=(1,))
 
 
-@_log_ndtr.defjvp
+@_log_distribution.defjvp
 def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x,), (rate,) = primals, tangents
-    out = _log_ndtr(x, series_order)
+    out = _log_distribution(x, series_order)
     return out, rate * vnp.exp(_log_density(x) - out)
 
 
@@ -143,16 +148,11 @@ def _ndtri_value(p: Array) -> Array:
     return vnp.where((p < 0) | (p > 1), np.nan, out)
 
 
-@custom_jvp
-def _ndtri(p: Array) -> Array:
-    if p.dtype.itemsize == 2:
-        return _ndtri_value(p.astype(np.float32)).astype(p.dtype)
-    return _ndtri_value(p)
-
-
+_ndtri = custom_jvp(_ndtri_value)
 _ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
 
 
+@composite
 def ndtri(p: Any) -> Array:
     """The inverse of `ndtr`, the quantiles of the standard normal distribution; infinite at 0 and 1, NaN outside.
 
@@ -160,5 +160,4 @@ def ndtri(p: Any) -> Array:
     >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
     Array([-1.96,  0.  ,  1.96], dtype=float32)
     """
-    (value,) = promote_args("ndtri", (p,), dtypes.FLOATS)
-    return _ndtri(value)
+    return _ndtri(p)

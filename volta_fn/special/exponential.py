@@ -9,11 +9,17 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.jit import jit
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.declare import promote_args
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 Axis = int | Sequence[int] | None
+
+
+def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
+    """The axis argument in a hashable form."""
+    return tuple(axis) if isinstance(axis, Sequence) else axis
 
 
 def _shift(values: Array, axis: Axis, where: Any) -> Array:
@@ -65,7 +71,7 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     Array([0.5, 0.5], dtype=float32)
     """
     (values,) = promote_args("softmax", (x,), dtypes.INEXACT)
-    return _softmax(values, axis, where)
+    return _softmax_program(values, _static_axis(axis), where)
 
 
 def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
@@ -76,6 +82,7 @@ def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
 
 
 _softmax = custom_jvp(_softmax_value, nondiff_argnums=(1,))
+_softmax_program = jit(_softmax, static_argnums=1)
 
 
 @_softmax.defjvp
@@ -93,7 +100,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     Array([-1000.,     0.], dtype=float32)
     """
     (values,) = promote_args("log_softmax", (x,), dtypes.INEXACT)
-    return _log_softmax(values, axis, where)
+    return _log_softmax_program(values, _static_axis(axis), where)
 
 
 def _log_softmax_value(x: Array, axis: Axis, where: Any) -> Array:
@@ -103,6 +110,7 @@ def _log_softmax_value(x: Array, axis: Axis, where: Any) -> Array:
 
 
 _log_softmax = custom_jvp(_log_softmax_value, nondiff_argnums=(1,))
+_log_softmax_program = jit(_log_softmax, static_argnums=1)
 
 
 @_log_softmax.defjvp

@@ -1,0 +1,101 @@
+"""Activations against JAX's, with their derivatives, in every floating dtype, and where careless formulas give NaN."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import nn
+from volta_fn.errors import ShapeError
+
+NAMES = """celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid mish relu relu6 selu sigmoid silu
+    soft_sign softplus sparse_plus sparse_sigmoid squareplus swish tanh""".split()
+CALLS = [(name, {}) for name in NAMES]
+CALLS += [("gelu", {"approximate": False}), ("leaky_relu", {"negative_slope": 0.3}), ("elu", {"alpha": 2.0}), ("celu", {"alpha": 2.0})]
+#: With the kinks of piecewise functions; but not ±1 of hard_tanh, sparse_plus and the like, where conventions are many.
+X = np.array([-30.0, -5.0, -3.5, -1.25, -0.5, -1e-3, 0.0, 1e-3, 0.5, 1.25, 2.5, 3.5, 6.5, 30.0])
+LARGE = [-1e4, -100.0, 100.0, 1e4]
+
+
+@pytest.mark.parametrize("name, options", CALLS, ids=str)
+def test_values_and_slopes_match_jax(name, options):
+    jax = pytest.importorskip("jax")
+    x = X.astype(np.float32)
+    theirs = jax.vmap(jax.value_and_grad(lambda v: getattr(jax.nn, name)(v, **options)))(x)
+    ours = vf.vmap(vf.value_and_grad(lambda v: getattr(nn, name)(v, **options)))(x)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
+        np.testing.assert_allclose(mine, other, rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("name, options", CALLS, ids=str)
+def test_every_dtype_computes_in_itself(name, options, dtype):
+    function = vf.vmap(vf.value_and_grad(lambda v: getattr(nn, name)(v, **options)))
+    x = X.astype(dtype)
+    exact = function(x.astype(float))
+    tolerance = 12 * float(ml_dtypes.finfo(dtype).eps)  # a dozen roundings
+    for mine, other in zip(function(x), exact, strict=True):
+        assert (mine.dtype, other.dtype) == (dtype, np.float64)
+        np.testing.assert_allclose(np.asarray(mine).astype(float), other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integers_become_floats_where_they_must(name):
+    x = np.array([-2, 0, 7], np.int32)
+    result = getattr(nn, name)(x)
+    assert result.dtype == (np.int32 if name in ("identity", "relu", "hard_tanh") else np.float32)
+    np.testing.assert_allclose(result, getattr(nn, name)(x.astype(np.float32)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_large_arguments_keep_values_and_slopes_finite(name):
+    values, slopes = vf.vmap(vf.value_and_grad(getattr(nn, name)))(np.array(LARGE, np.float32))
+    assert np.isfinite(values).all() and np.isfinite(slopes).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes(name):
+    f = getattr(nn, name)
+    assert f(np.zeros((2, 0, 3), np.float32)).shape == (2, 0, 3)
+    assert f(np.zeros((2, 3), np.float32)).shape == (2, 3)
+    assert f(1.0).shape == ()
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "softplus", "mish", "log_sigmoid", "squareplus", "log1mexp", "elu"])
+def test_second_derivatives_match_differences(name):
+    x, step = np.array([0.3, 1.4, 2.2]), 1e-5
+    slope = vf.vmap(vf.grad(getattr(nn, name)))
+    curvature = vf.vmap(vf.grad(vf.grad(getattr(nn, name))))(x)
+    np.testing.assert_allclose(curvature, (slope(x + step) - slope(x - step)) / (2 * step), rtol=1e-7, atol=1e-8)
+
+
+def test_the_slope_of_relu_at_zero_is_zero():
+    assert float(vf.grad(nn.relu)(0.0)) == float(vf.grad(nn.relu6)(0.0)) == float(vf.grad(nn.relu6)(6.0)) == 0.0
+
+
+def test_gelu_keeps_its_left_tail():
+    x = np.array([-10.0, -6.0], np.float32)
+    scipy_special = pytest.importorskip("scipy.special")
+    np.testing.assert_allclose(nn.gelu(x, approximate=False), x * scipy_special.ndtr(x.astype(float)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_glu(axis):
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    first, second = np.split(x, 2, axis)
+    np.testing.assert_allclose(nn.glu(x, axis), first / (1 + np.exp(-second)), rtol=1e-6)
+
+
+def test_glu_needs_an_even_size():
+    with pytest.raises(ShapeError, match="odd"):
+        nn.glu(np.zeros((2, 3), np.float32))
+
+
+def test_log1mexp():
+    x = np.array([1e-8, 1e-3, 0.5, 0.69, 0.7, 2.0, 30.0, 800.0])
+    np.testing.assert_allclose(nn.log1mexp(x), np.log(-np.expm1(-x)), rtol=1e-12, atol=1e-16)
+    slopes = vf.vmap(vf.grad(nn.log1mexp))(x)
+    np.testing.assert_allclose(slopes, 1 / np.expm1(np.minimum(x, 700)), rtol=1e-12, atol=1e-300)
