@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,7 @@ def _shifted(axes: Axes, dim: int) -> Axes:
 
 
 dot_general_p = Primitive("dot_general", _dot_abstract, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch)
+dot_general_p.bilinear = True
 
 
 def dot_general(
@@ -200,10 +202,25 @@ def dot_general(
     left, right = as_value(lhs), as_value(rhs)
     if precision is not None:
         check_precision("dot_general", precision)
+    try:
+        hash(dimension_numbers)
+    except TypeError:
+        dimension_numbers = _frozen(dimension_numbers)
+    return bind(dot_general_p, left, right, **_params(dimension_numbers, left.aval, right.aval, preferred_element_type))
+
+
+def _frozen(numbers: Any) -> Any:
+    """`numbers` with tuples in place of lists and NumPy arrays, so that it can be looked up."""
+    return tuple([_frozen(n) for n in numbers]) if isinstance(numbers, (list, tuple, np.ndarray)) else numbers
+
+
+@lru_cache(maxsize=4096)
+def _params(numbers: Any, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: Any) -> dict[str, Any]:
+    """The parameters of the primitive (not to be modified, for they are shared)."""
     wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
-    if wanted is None and left.dtype != right.dtype:
-        wanted = dtypes.promote_types(left.dtype, right.dtype)
-    return _product(left, right, _canonical_numbers(dimension_numbers, left.ndim, right.ndim), wanted)
+    if wanted is None and lhs.dtype != rhs.dtype:
+        wanted = dtypes.promote_types(lhs.dtype, rhs.dtype)
+    return {"dimension_numbers": _canonical_numbers(numbers, lhs.ndim, rhs.ndim), "preferred_element_type": wanted}
 
 
 def _canonical_numbers(numbers: Any, lhs_ndim: int, rhs_ndim: int) -> DotDimensionNumbers:
@@ -229,13 +246,18 @@ def dot(lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = N
     """
     left, right = as_value(lhs), as_value(rhs)
     if dimension_numbers is None:
-        if not {left.ndim, right.ndim} <= {1, 2} or left.shape[-1] != right.shape[0]:
-            raise ShapeError(
-                f"dot takes vectors and matrices whose inner sizes agree, got shapes {left.shape} and {right.shape}; "
-                "use volta_fn.numpy.matmul for stacks of matrices and dot_general for anything else"
-            )
-        dimension_numbers = (((left.ndim - 1,), (0,)), ((), ()))
+        dimension_numbers = _dot_numbers(left.aval, right.aval)
     return dot_general(left, right, dimension_numbers, precision, preferred_element_type)
+
+
+@lru_cache(maxsize=1024)
+def _dot_numbers(lhs: ShapedArray, rhs: ShapedArray) -> DotDimensionNumbers:
+    if not {lhs.ndim, rhs.ndim} <= {1, 2} or lhs.shape[-1] != rhs.shape[0]:
+        raise ShapeError(
+            f"dot takes vectors and matrices whose inner sizes agree, got shapes {lhs.shape} and {rhs.shape}; "
+            "use volta_fn.numpy.matmul for stacks of matrices and dot_general for anything else"
+        )
+    return ((lhs.ndim - 1,), (0,)), ((), ())
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:

@@ -216,6 +216,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 
 
 conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
+conv_general_dilated_p.bilinear = True
 
 
 # the user's functions

@@ -21,6 +21,9 @@ Program = Callable[..., tuple[Any, ...]]
 #: Kernels of primitives that hold sub-programs: name -> maker(compile sub-program, params) -> function of buffers.
 STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
 
+#: Kernels that are chosen by the types of their operands: name -> maker(*operand avals, **params) -> function of buffers.
+TYPED: dict[str, Callable[..., Callable[..., Any]]] = {}
+
 
 def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register how a primitive with sub-programs becomes a function of buffers."""
@@ -38,6 +41,8 @@ def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, 
         return subprogram(params[primitive.call_param])
     if primitive.name in STRUCTURED:
         return STRUCTURED[primitive.name](subprogram, **params)
+    if primitive.name in TYPED:
+        return TYPED[primitive.name](*avals, **params)
     evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
     if evaluate is None:
         raise VoltaError(f"the primitive {primitive} has no evaluation rule on the CPU")

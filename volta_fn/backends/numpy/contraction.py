@@ -16,7 +16,9 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DotDimensionNumbers", "Product", "dot_general", "dot_general_plan", "product_for", "working_dtype"]
+from volta_fn.core.aval import ShapedArray
+
+__all__ = ["DotDimensionNumbers", "Product", "dot_general", "dot_general_plan", "product_for", "typed_dot_general", "working_dtype"]
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -153,3 +155,10 @@ def dot_general(
     """
     plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type)
     return plan(lhs, rhs)
+
+
+def typed_dot_general(
+    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+) -> Product:
+    """The plan for operands of the given avals: without looking it up, a small product costs little more than `np.matmul`."""
+    return dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type)

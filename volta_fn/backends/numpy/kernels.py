@@ -8,6 +8,7 @@ from typing import Any
 
 from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, linalg, random_bits, sorting, windows
 from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
+from volta_fn.backends.numpy.backend import TYPED
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
 from volta_fn.primitives import convolution as _convolution  # noqa: F401
@@ -62,6 +63,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "select_and_gather_add": windows.select_and_gather_add,
     "select_and_scatter_add": windows.select_and_scatter_add,
 }
+
+TYPED["dot_general"] = contraction.typed_dot_general
 
 for _name, _function in KERNELS.items():
     PRIMITIVES[_name].evaluate = _function
