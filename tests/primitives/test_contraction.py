@@ -129,4 +129,4 @@ def test_values_and_gradients_are_those_of_jax(shapes: tuple, numbers: tuple) ->
 def test_dimension_numbers_may_be_lists_and_numpy_arrays() -> None:
     x, y = ones(2, 3, 4), ones(2, 4, 5)
     for numbers in ([[[2], [1]], [[0], [0]]], ((np.array([2]), np.array([1])), (np.array([0]), np.array([0]))), (([-1], [-2]), ([0], [0]))):
-        np.testing.assert_array_equal(lax.dot_general(x, y, numbers), np.full((2, 2, 5), 4))
+        np.testing.assert_array_equal(lax.dot_general(x, y, numbers), np.full((2, 3, 5), 4))
