@@ -78,6 +78,7 @@ def test_formats(capsys: pytest.CaptureFixture[str]) -> None:
     ("call", "message"),
     [
         (lambda x: vf.debug.print("{} {}", x), "names an argument that is not given"),
+        (lambda x: vf.debug.print("{1}", x), "names an argument that is not given"),
         (lambda x: vf.debug.print("{y}", x=x), "names an argument that is not given: 'y'"),
         (lambda x: vf.debug.print("{}", x, x), r"does not use the arguments \[1\]"),
         (lambda x: vf.debug.print(f"{x}", y=x), r"does not use the arguments \['y'\].*f-string"),

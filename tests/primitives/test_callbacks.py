@@ -61,7 +61,9 @@ def test_trees_keywords_and_loops() -> None:
     found = vf.jit(lambda x: vf.pure_callback(host, shapes, {"x": x}, factor=np.float32(2)))(WEIGHTS)
     np.testing.assert_array_equal(found["double"], 2 * WEIGHTS)
     assert found["pair"][0] == 2
-    total, _ = lax.scan(lambda c, x: (vf.pure_callback(lambda a, b: np.asarray(a) + np.asarray(b), SCALAR, c, x), None), np.float32(0), WEIGHTS)
+    total, _ = lax.scan(
+        lambda c, x: (vf.pure_callback(lambda a, b: np.asarray(a) + np.asarray(b), SCALAR, c, x), None), np.float32(0), WEIGHTS
+    )
     assert total == WEIGHTS.sum()
 
 

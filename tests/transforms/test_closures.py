@@ -104,9 +104,7 @@ def test_custom_gradient_is_the_rule_that_the_body_returns() -> None:
     for wrap in (lambda f: f, vf.jit, vf.checkpoint):
         np.testing.assert_allclose(vf.grad(wrap(tripled), (0, 1))(x, y), expected, rtol=1e-12)
     np.testing.assert_allclose(vf.vmap(vf.grad(tripled), (0, None))(ROWS, y), 3 * np.cos(ROWS) * y, rtol=1e-12)
-    np.testing.assert_allclose(
-        vf.grad(lambda y: vf.vmap(tripled, (0, None))(ROWS, y).sum())(y), 5 * np.sin(ROWS).sum(), rtol=1e-12
-    )
+    np.testing.assert_allclose(vf.grad(lambda y: vf.vmap(tripled, (0, None))(ROWS, y).sum())(y), 5 * np.sin(ROWS).sum(), rtol=1e-12)
     # The rule is differentiated in turn: d/dy of 3 cos(x) y.
     np.testing.assert_allclose(vf.grad(vf.grad(tripled), 1)(x, y), 3 * np.cos(x), rtol=1e-12)
 
