@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, LeakedTracerError, ShapeError, TreeError
 
@@ -265,3 +265,21 @@ def test_programs_of_transforms_are_well_formed(transform: Any) -> None:
     vf.check_jaxpr(program)
     for found, wanted in zip(eval_jaxpr(program, *args), vf.tree.leaves(transform(*args)), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_vjp_function_is_a_pytree_of_what_was_saved() -> None:
+    """One jitted function returns it, another takes it, without compiling anew for the next values."""
+    traced: list[int] = []
+
+    def backward(pull_back: Any, cotangent: Any) -> Any:
+        traced.append(1)
+        return pull_back(cotangent)[0]
+
+    forward = vf.jit(lambda x: vf.vjp(lambda x: {"y": jnp.sin(x) * x}, x))
+    compiled = vf.jit(backward)
+    for x in (np.float64(0.3), np.float64(1.1)):
+        value, pull_back = forward(x)
+        np.testing.assert_allclose(value["y"], np.sin(x) * x, rtol=1e-14)
+        np.testing.assert_allclose(compiled(pull_back, {"y": np.float64(2)}), 2 * (np.cos(x) * x + np.sin(x)), rtol=1e-14)
+    assert len(traced) == 1
+    assert len(tree.leaves(pull_back)) > 0

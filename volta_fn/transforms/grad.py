@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,32 +64,46 @@ class _AuxFunction:
         return list(results[:count]), aux
 
 
+class _Signature(NamedTuple):
+    """What a derivative goes between: structures and types of arguments and results, and which of them it concerns."""
+
+    in_tree: Any
+    out_tree: Any
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    #: Arguments that have tangents.
+    nonzero: tuple[bool, ...]
+    #: Results that depend on those.
+    depends: tuple[bool, ...]
+
+    def pull_back(self, program: ClosedJaxpr, cotangents: Sequence[Any]) -> Any:
+        """Cotangents of the arguments (arrays; float0 zeros for integers), as a tuple, from those of the results."""
+        given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
+        found = iter(pull_back(program, given))
+        leaves = [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
+        return tree.unflatten(self.in_tree, leaves)[0]
+
+
 class _Linearized:
     """What differentiation of a function at a point leaves: outputs, and the linear program of its derivative."""
 
-    __slots__ = ("aux", "depends", "in_avals", "in_tree", "nonzero", "out_tree", "outs", "program")
+    __slots__ = ("aux", "outs", "program", "signature")
 
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], has_aux: bool, transform: str) -> None:
-        leaves, self.in_tree = tree.flatten((tuple(args), {}))
+        leaves, in_tree = tree.flatten((tuple(args), {}))
         values = [as_value(x) for x in leaves]
-        run = _AuxFunction(function, self.in_tree, has_aux, transform)
-        self.in_avals = [v.aval for v in values]
-        self.nonzero = [a.dtype in dtypes.INEXACT for a in self.in_avals]
-        outs, program, depends = linearize_flat(run, values, self.nonzero, function_name(function))
-        self.out_tree = run.flat.out_tree
+        run = _AuxFunction(function, in_tree, has_aux, transform)
+        in_avals = tuple([v.aval for v in values])
+        nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
+        outs, program, depends = linearize_flat(run, values, nonzero, function_name(function))
         self.outs, self.aux = run.split(outs)
-        self.depends = depends[: len(self.outs)]
-        self.program = _drop_outputs(program, sum(self.depends))
+        own = tuple(depends[: len(self.outs)])
+        self.signature = _Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)
+        self.program = _drop_outputs(program, sum(own))
 
     def result(self) -> Any:
         """The function's value, as a pytree."""
-        return tree.unflatten(self.out_tree, self.outs)
-
-    def pull_back(self, cotangents: Sequence[Any]) -> list[Any]:
-        """Cotangents of the inputs (as arrays; float0 zeros for integers) from those of the outputs."""
-        given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
-        found = iter(pull_back(self.program, given))
-        return [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
+        return tree.unflatten(self.signature.out_tree, self.outs)
 
 
 def _drop_outputs(program: ClosedJaxpr, count: int) -> ClosedJaxpr:
@@ -99,20 +113,30 @@ def _drop_outputs(program: ClosedJaxpr, count: int) -> ClosedJaxpr:
 
 
 class VJP:
-    """The function from cotangents of a result to cotangents of the arguments, as `vjp` returns it."""
+    """The function from cotangents of a result to cotangents of the arguments, as `vjp` returns it.
 
-    def __init__(self, linearized: _Linearized) -> None:
-        self._linearized = linearized
+    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another take it.
+    """
+
+    def __init__(self, signature: _Signature, program: ClosedJaxpr) -> None:
+        self._signature = signature
+        self._program = program
 
     def __call__(self, cotangent: Any) -> Any:
         """Cotangents of the arguments, as a tuple. Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit."""
-        lin = self._linearized
+        signature = self._signature
         leaves, structure = tree.flatten(cotangent)
-        if structure != lin.out_tree:
-            raise TreeError(f"the cotangent has structure {structure}, but the function returned {lin.out_tree}")
-        cts = [checked_cotangent(ct, out.aval) for ct, out in zip(leaves, lin.outs, strict=True)]
-        args, _ = tree.unflatten(lin.in_tree, lin.pull_back(cts))
-        return args
+        if structure != signature.out_tree:
+            raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
+        cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
+        return signature.pull_back(self._program, cts)
+
+
+tree.register_pytree_node(
+    VJP,
+    lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved)),
+)
 
 
 def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
@@ -143,7 +167,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     check_callable(fun, "vjp")
     linearized = _Linearized(fun, primals, has_aux, "vjp")
     value = linearized.result()
-    return (value, VJP(linearized), linearized.aux) if has_aux else (value, VJP(linearized))
+    pull = VJP(linearized.signature, linearized.program)
+    return (value, pull, linearized.aux) if has_aux else (value, pull)
 
 
 def value_and_grad(
@@ -179,8 +204,7 @@ def value_and_grad(
         linearized = _Linearized(partial_function(fun, args, numbers, kwargs), chosen, has_aux, "grad")
         _check_output(linearized, name, holomorphic)
         out = linearized.outs[0]
-        grads = linearized.pull_back([from_host(np.ones((), out.dtype), out.weak_type)])
-        (gradient, _) = tree.unflatten(linearized.in_tree, grads)
+        gradient = linearized.signature.pull_back(linearized.program, [from_host(np.ones((), out.dtype), out.weak_type)])
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         value = linearized.result()
         return ((value, linearized.aux), gradient) if has_aux else (value, gradient)
@@ -225,9 +249,9 @@ def _check_inputs(chosen: Sequence[Any], name: str, holomorphic: bool, allow_int
 
 
 def _check_output(linearized: _Linearized, name: str, holomorphic: bool) -> None:
-    if len(linearized.outs) != 1 or linearized.out_tree != _LEAF:
+    if len(linearized.outs) != 1 or linearized.signature.out_tree != _LEAF:
         raise GradientError(
-            f"grad needs a function with one scalar result, but {name} returned a structure {linearized.out_tree}. "
+            f"grad needs a function with one scalar result, but {name} returned a structure {linearized.signature.out_tree}. "
             "Return (loss, aux) and pass has_aux=True to get other values out."
         )
     aval = linearized.outs[0].aval
@@ -334,17 +358,19 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     Array(12., dtype=float32, weak_type=True)
     """
     check_callable(fun, "linearize")
-    lin = _Linearized(fun, primals, has_aux, "linearize")
+    linearized = _Linearized(fun, primals, has_aux, "linearize")
+    signature, program = linearized.signature, linearized.program
 
     def push_forward(*tangents: Any) -> Any:
         """The directional derivative along `tangents`."""
         leaves, structure = tree.flatten((tangents, {}))
-        if structure != lin.in_tree:
-            raise TreeError(f"the linearized function takes tangents of structure {lin.in_tree}, got {structure}")
-        checked = [_checked_tangent(t, a) for t, a in zip(leaves, lin.in_avals, strict=True)]
-        found = iter(eval_jaxpr(lin.program, *[t for t, nz in zip(checked, lin.nonzero, strict=True) if nz]))
-        rates = [next(found) if d else public_tangent(Zero(o.aval.at_least_vspace())) for d, o in zip(lin.depends, lin.outs, strict=True)]
-        return tree.unflatten(lin.out_tree, rates)
+        if structure != signature.in_tree:
+            raise TreeError(f"the linearized function takes tangents of structure {signature.in_tree}, got {structure}")
+        checked = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
+        found = iter(eval_jaxpr(program, *[t for t, nz in zip(checked, signature.nonzero, strict=True) if nz]))
+        pairs = zip(signature.depends, signature.out_avals, strict=True)
+        rates = [next(found) if d else public_tangent(Zero(a.at_least_vspace())) for d, a in pairs]
+        return tree.unflatten(signature.out_tree, rates)
 
-    value = lin.result()
-    return (value, push_forward, lin.aux) if has_aux else (value, push_forward)
+    value = linearized.result()
+    return (value, push_forward, linearized.aux) if has_aux else (value, push_forward)
