@@ -103,13 +103,13 @@ def run() -> dict[str, Any]:
     objective = lambda x: 0.5 * jnp.sum((a @ x - b) ** 2)
     hessian_times = lambda v: jax.jvp(jax.grad(objective), (jnp.zeros(SIZE),), (v,))[1]
     solution = jax.jit(lambda: conjugate_gradient(hessian_times, -jax.grad(objective)(jnp.zeros(SIZE)), SIZE))()
-    return {"found": found.x, "value": rosenbrock(found.x), "steps": found.steps, "a": a, "b": b, "solution": solution}
+    return {"found": found.x, "value": rosenbrock(found.x), "quick": found.steps < 150, "a": a, "b": b, "solution": solution}
 
 
 def check(results: dict[str, Any]) -> None:
     """The valley's floor is reached well before the limit; least squares are NumPy's."""
     np.testing.assert_allclose(results["found"], np.ones(SIZE), atol=5e-3)
     assert results["value"] < 1e-5
-    assert results["steps"] < 150
+    assert results["quick"]
     expected = np.linalg.lstsq(results["a"].astype(np.float64), results["b"].astype(np.float64), rcond=None)[0]
     np.testing.assert_allclose(results["solution"], expected, rtol=1e-4, atol=1e-5)

@@ -79,8 +79,8 @@ def conj(x: Any) -> Array:
     """The complex conjugate; real arrays pass through.
 
     >>> import volta_fn as vf
-    >>> vf.lax.conj(vf.numpy.array(1 + 2j))
-    Array(1.-2.j, dtype=complex64)
+    >>> vf.lax.conj(vf.numpy.array([1 + 2j, 3j]))
+    Array([1.-2.j, 0.-3.j], dtype=complex64)
     """
     value = as_value(x)
     return _conj_complex(value) if value.dtype in dtypes.COMPLEX else value

@@ -16,9 +16,14 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, pop_trace, push_trace
+from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.source import user_code_position
-from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat, jvp_jaxpr
 from volta_fn.transforms.tangent import tangent_p
+
+#: A program's values and residuals, its linear part, and which outputs that gives tangents of.
+LinearizedProgram = tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]
 
 
 class LinearTracer(Tracer):
@@ -110,7 +115,7 @@ class LinearizeTrace(JVPTrace):
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """The value with its tangent, by a short way where there is one."""
-        if not self.eager or not (primitive.derivatives or primitive.maps_tangent):
+        if not self.eager or not (primitive.derivatives or primitive.maps_tangent or primitive.bilinear or primitive is jit_p):
             return super().process(primitive, args, params)
         primals: list[Any] = []
         tangents: list[Atom | None] = []
@@ -121,9 +126,14 @@ class LinearizeTrace(JVPTrace):
             else:
                 primals.append(arg)
                 tangents.append(None)
+        if primitive is jit_p:
+            linearized = linearize_jaxpr(params["jaxpr"], tuple([t is not None for t in tangents]))
+            return self._call(linearized, primals, tangents, params["name"]) if linearized else super().process(primitive, args, params)
         out = EVAL.process(primitive, primals, params)
         if primitive.maps_tangent:
             return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
+        if primitive.bilinear:
+            return self._product(out, primitive, primals, tangents, params)
         rules = [(i, rule) for i, rule in enumerate(primitive.derivatives) if rule is not None and tangents[i] is not None]
         if not rules:
             return out
@@ -136,6 +146,35 @@ class LinearizeTrace(JVPTrace):
         var = Var(out.aval)
         self.linear.builder.eqns.append(Equation(primitive, invars, [var], params))
         return JVPTracer(self, out, LinearTracer(self.linear, var))
+
+    def _product(
+        self, out: Array, primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Atom | None], params: dict[str, Any]
+    ) -> Array:
+        """The product rule: a term for each factor that has a tangent."""
+        atom = self.linear.builder.atom
+        left, right = tangents
+        if left is None or right is None:
+            if left is right:
+                return out
+            return self._record(out, primitive, [left or atom(primals[0]), right or atom(primals[1])], params)
+        first = self._record(out, primitive, [left, atom(primals[1])], params)
+        second = self._record(out, primitive, [atom(primals[0]), right], params)
+        return self._record(out, add.primitive, [first.tangent.var, second.tangent.var], {})
+
+    def _call(
+        self, linearized: LinearizedProgram, primals: Sequence[Array], tangents: Sequence[Atom | None], name: str
+    ) -> tuple[Array, ...]:
+        """A call of a program: its values and residuals are computed, the call of its linear part is recorded."""
+        known, waiting, out_nonzero = linearized
+        flat = EVAL.process(jit_p, primals, call_params(known, name))
+        residuals = flat[len(out_nonzero) :]
+        invars = [*map(self.linear.builder.atom, residuals), *[t for t in tangents if t is not None]]
+        outvars = [Var(a) for a in waiting.out_avals]
+        if outvars:
+            self.linear.builder.eqns.append(Equation(jit_p, invars, outvars, call_params(waiting, name)))
+        rates = iter(outvars)
+        pairs = zip(flat, out_nonzero, strict=False)  # the residuals have no tangents
+        return tuple([JVPTracer(self, o, LinearTracer(self.linear, next(rates))) if nz else o for o, nz in pairs])
 
 
 def linearize_flat(
@@ -194,4 +233,20 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     jaxpr = waiting.jaxpr
     waiting_jaxpr = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     closed.cache[key] = (known_jaxpr, waiting_jaxpr, out_unknown)
+    return closed.cache[key]
+
+
+def linearize_jaxpr(closed: ClosedJaxpr, nonzero: tuple[bool, ...]) -> LinearizedProgram | None:
+    """A program's linearization, for inputs of which those marked have tangents.
+
+    Returns the program ``inputs -> (*outputs, *residuals)``, the linear program ``(*residuals, *tangents) -> tangents of the outputs``,
+    and which outputs those belong to; None if some tangent of an output does not depend on those of the inputs.
+    """
+    key = ("linearize", nonzero)
+    if key not in closed.cache:
+        forward, out_nonzero = jvp_jaxpr(closed, nonzero, False)
+        unknown = [*[False] * len(nonzero), *[True] * sum(nonzero)]
+        known, waiting, out_unknown = partial_eval_jaxpr(forward, unknown)
+        linear = out_unknown == [*[False] * len(out_nonzero), *[True] * sum(out_nonzero)]
+        closed.cache[key] = (known, waiting, out_nonzero) if linear else None
     return closed.cache[key]

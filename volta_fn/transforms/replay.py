@@ -69,7 +69,7 @@ def _take_apart(program: ClosedJaxpr) -> tuple[Any, list[Any]] | None:
     values: list[Any] = list(program.consts)
     shape: list[Any] = [len(values), *[v.aval for v in jaxpr.invars]]
     for eqn in jaxpr.eqns:
-        if eqn.primitive.multiple_results:
+        if eqn.primitive.multiple_results and not _is_known_call(eqn):
             return None
         for atom in eqn.invars:
             if type(atom) is Literal:
@@ -77,7 +77,8 @@ def _take_apart(program: ClosedJaxpr) -> tuple[Any, list[Any]] | None:
                 shape.append(None)
             else:
                 shape.append(numbers[atom])
-        numbers[eqn.outvars[0]] = len(numbers)
+        for out in eqn.outvars:
+            numbers[out] = len(numbers)
         shape.append(eqn.primitive)
         if eqn.primitive is tangent_p:
             values.append(eqn.params["out"])
@@ -88,6 +89,16 @@ def _take_apart(program: ClosedJaxpr) -> tuple[Any, list[Any]] | None:
     shape += [numbers.get(v) for v in jaxpr.outvars]
     shape += [v._spec for v in values]
     return tuple(shape), values
+
+
+def _is_known_call(eqn: Equation) -> bool:
+    """Whether an equation calls a program that was met before: one that is made afresh for each derivative is not worth comparing."""
+    if eqn.primitive is not jit_p:
+        return False
+    cache = eqn.params["jaxpr"].cache
+    known = "met" in cache
+    cache["met"] = True
+    return known
 
 
 def _put_together(program: ClosedJaxpr, values: Iterator[Array]) -> ClosedJaxpr:

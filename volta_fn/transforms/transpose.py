@@ -85,10 +85,7 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
     if primitive.expand is not None:
         return primitive.transpose(given[0], **eqn.params)
     current_position.set(eqn.position)
-    args = [
-        known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval)
-        for v in eqn.invars
-    ]
+    args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval) for v in eqn.invars]
     if not primitive.multiple_results:
         return primitive.transpose(given[0], *args, **eqn.params)
     cotangents = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]

@@ -1,0 +1,219 @@
+"""Distributions of whole numbers: geometric, Poisson, binomial, multinomial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.primitives.declare import promote_args
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.random import random_split
+from volta_fn.random.arguments import FLOAT, float_dtype, int_dtype, shape_with
+from volta_fn.random.keys import single_key, split
+from volta_fn.random.uniform import uniform
+
+
+def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The number of trials, each a success with probability `p`, up to the first success.
+
+    >>> import volta_fn as vf
+    >>> int(vf.random.geometric(vf.random.key(0), 1.0))
+    1
+    """
+    wanted = int_dtype("geometric", dtype)
+    (chance,) = promote_args("geometric", (p,), dtypes.FLOATS)
+    u = uniform(key, shape_with("geometric", shape, p=chance), chance.dtype)
+    trials = lax.floor(lax.log(vnp.where(u == 0, 1, u)) / lax.log1p(-chance)) + 1
+    return lax.convert_element_type(trials, wanted)
+
+
+def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The number of events, at a rate of `lam` on average, in a unit of time; an integer dtype, int32 by default.
+
+    Knuth's method (the product of uniform numbers) where lam < 10; else the transformed rejection of Hörmann, "The transformed
+    rejection method for generating Poisson random variables", 1993.
+    """
+    data = single_key("poisson", key)
+    wanted = int_dtype("poisson", dtype)
+    rate = lax.convert_element_type(as_value(lam), FLOAT)
+    sizes = shape_with("poisson", shape, lam=rate)
+    rate = broadcast_to(rate, sizes)
+    few = vnp.isnan(rate) | (rate < 10)
+    rounds = dtypes.iinfo(wanted).max
+    small = _poisson_by_products(data, vnp.where(few, rate, 0.0), sizes, wanted, rounds)
+    large = _poisson_by_rejection(data, vnp.where(few, 1e5, rate), sizes, wanted, rounds)
+    return vnp.where(rate == 0, 0, vnp.where(few, small, large))
+
+
+def _poisson_by_products(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:
+    def go_on(state: Any) -> Array:
+        return vnp.any(state[3] > -rate) & (state[0] < rounds)
+
+    def step(state: Any) -> Any:
+        i, count, key, log_product = state
+        keys = random_split(key, (2,))
+        count = vnp.where(log_product > -rate, count + 1, count)
+        return i + 1, count, keys[0], log_product + lax.log(uniform(keys[1], shape, FLOAT))
+
+    start = (0, vnp.zeros(shape, dtype), data, vnp.zeros(shape, FLOAT))
+    return lax.while_loop(go_on, step, start)[1] - 1
+
+
+def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:
+    log_rate = lax.log(rate)
+    b = 0.931 + 2.53 * lax.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
+    v_r = 0.9277 - 3.6224 / (b - 2.0)
+
+    def step(state: Any) -> Any:
+        i, count, accepted, key = state
+        keys = random_split(key, (3,))
+        u = uniform(keys[1], shape, FLOAT) - 0.5
+        v = uniform(keys[2], shape, FLOAT)
+        distance = 0.5 - lax.abs(u)
+        k = lax.floor((2.0 * a / distance + b) * u + rate + 0.43)
+        left = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
+        right = -rate + k * log_rate - lax.lgamma(k + 1.0)
+        at_once = (distance >= 0.07) & (v <= v_r)
+        never = (k < 0) | ((distance < 0.013) & (v > distance))
+        accept = at_once | (~never & (left <= right))
+        return i + 1, vnp.where(accept, k, count), accepted | accept, keys[0]
+
+    start = (0, vnp.full(shape, -1.0, FLOAT), vnp.zeros(shape, bool), data)
+    count = lax.while_loop(lambda s: vnp.any(~s[2]) & (s[0] < rounds), step, start)[1]
+    return lax.convert_element_type(count, dtype)
+
+
+# binomial
+
+
+def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The number of successes in `n` trials with probability `p` each, as floats (float32 by default); NaN for n < 0 or p < 0.
+
+    By the gaps between successes where few are expected (Devroye, "Non-uniform random variate generation", 1986, X.4.3), else by
+    the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
+    """
+    data = single_key("binomial", key)
+    wanted = float_dtype("binomial", dtype)
+    (chance,) = promote_args("binomial", (p,), dtypes.FLOATS)
+    trials = lax.convert_element_type(as_value(n), chance.dtype)
+    sizes = shape_with("binomial", shape, n=trials, p=chance)
+    trials, chance = broadcast_to(trials, sizes), broadcast_to(chance, sizes)
+    rarer = chance < 0.5
+    q = vnp.where(rarer, chance, 1.0 - chance)
+    no_trials, no_chance = vnp.isnan(trials) | (trials < 0), vnp.isnan(q) | (q < 0)
+    infinite = vnp.isinf(trials)
+    q = vnp.where(no_chance, 0.01, q)
+    few = no_trials | (trials * q <= 10.0)
+    trials = lax.floor(trials)
+    rounds = dtypes.finfo(wanted).max
+    gaps = _binomial_by_gaps(data, vnp.where(few, trials, 0.0), q, sizes, wanted, rounds)
+    rejection = _binomial_by_rejection(data, vnp.where(few, 1e4, trials), vnp.where(few, 0.5, q), sizes, wanted, rounds)
+    invalid = no_trials | no_chance
+    out = vnp.where(few, gaps, rejection)
+    out = vnp.where(invalid, np.nan, vnp.where(infinite, np.inf, out))
+    mirrored = ~(rarer | invalid | infinite)
+    return vnp.where(mirrored, lax.convert_element_type(trials, wanted) - out, out)
+
+
+def _binomial_by_gaps(data: Array, trials: Array, chance: Array, shape: Shape, dtype: np.dtype, rounds: Any) -> Array:
+    log_failure = lax.log1p(-chance)
+
+    def step(state: Any) -> Any:
+        i, count, place, key = state
+        keys = random_split(key, (2,))
+        count = vnp.where(place <= trials, count + 1, count)
+        gap = lax.ceil(lax.log(uniform(keys[0], shape, chance.dtype)) / log_failure)
+        return i + 1, count, place + gap, keys[1]
+
+    start = (0, vnp.zeros(shape, chance.dtype), vnp.zeros(shape, chance.dtype), data)
+    count = lax.while_loop(lambda s: vnp.any(s[2] <= trials) & (s[0] < rounds), step, start)[1]
+    return lax.convert_element_type(count - 1, dtype)
+
+
+#: log k! - ((k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2) for k = 0, …, 9, Stirling's error.
+_STIRLING_ERROR = np.array(
+    [
+        0.0810614667953272, 0.0413406959554092, 0.0276779256849983, 0.02079067210376509, 0.0166446911898211, 0.0138761288230707,
+        0.0118967099458917, 0.010411265261972, 0.00925546218271273, 0.00833056343336287,
+    ]
+)  # fmt: skip
+
+
+def _stirling_error(k: Array) -> Array:
+    inside = lax.clamp(k.dtype.type(0), k, k.dtype.type(9))
+    square = (inside + 1.0) * (inside + 1.0)
+    series = (1.0 / 12 - (1.0 / 360 - 1.0 / 1260 / square) / square) / (inside + 1.0)
+    table = vnp.asarray(_STIRLING_ERROR.astype(k.dtype))
+    return vnp.where(k <= 9, table[lax.convert_element_type(lax.floor(inside), np.int32)], series)
+
+
+def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Shape, dtype: np.dtype, rounds: Any) -> Array:
+    deviation = lax.sqrt(trials * chance * (1.0 - chance))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * chance
+    c = trials * chance + 0.5
+    v_r = 0.92 - 4.2 / b
+    odds = chance / (1.0 - chance)
+    alpha = (2.83 + 5.1 / b) * deviation
+    mode = lax.floor((trials + 1.0) * chance)
+
+    def step(state: Any) -> Any:
+        i, count, accepted, key = state
+        keys = random_split(key, (3,))
+        u = uniform(keys[1], shape, chance.dtype) - 0.5
+        v = uniform(keys[2], shape, chance.dtype)
+        distance = 0.5 - lax.abs(u)
+        at_once = (distance >= 0.07) & (v <= v_r)
+        k = lax.floor((2.0 * a / distance + b) * u + c)
+        left = lax.log(v * alpha / (a / (distance * distance) + b))
+        right = (
+            (mode + 0.5) * lax.log((mode + 1.0) / (odds * (trials - mode + 1.0)))
+            + (trials + 1.0) * lax.log((trials - mode + 1.0) / (trials - k + 1.0))
+            + (k + 0.5) * lax.log(odds * (trials - k + 1.0) / (k + 1.0))
+            + _stirling_error(mode)
+            + _stirling_error(trials - mode)
+            - _stirling_error(k)
+            - _stirling_error(trials - k)
+        )
+        never = (k < 0) | (k > trials)
+        accept = at_once | (~never & (left <= right))
+        return i + 1, vnp.where(accept, k, count), accepted | accept, keys[0]
+
+    start = (0, vnp.full(shape, -1.0, chance.dtype), vnp.zeros(shape, bool), data)
+    count = lax.while_loop(lambda s: vnp.any(~s[2]) & (s[0] < rounds), step, start)[1]
+    return lax.convert_element_type(count, dtype)
+
+
+def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None, dtype: Any = None, unroll: int | bool = 1) -> Array:
+    """How often each of several outcomes, with probabilities along the last dimension of `p`, happens in `n` trials; as floats.
+
+    Args:
+        key: a key.
+        n: the number of trials; broadcasts to the shape without its last dimension.
+        p: the probabilities.
+        shape: the result's shape, to which `p` broadcasts; by default that of `p`.
+        dtype: a floating dtype, by default that in which `n` and `p` combine.
+        unroll: how many steps of the loop over outcomes to write out, see `lax.scan`.
+    """
+    trials, chances = promote_args("multinomial", (n, p), dtypes.FLOATS)
+    wanted = trials.dtype if dtype is None else float_dtype("multinomial", dtype)
+    sizes = chances.shape if shape is None else canonical_shape(shape)
+    trials, chances = broadcast_to(trials, sizes[:-1]), vnp.moveaxis(broadcast_to(chances, sizes), -1, 0)
+    rest = lax.cumsum(chances, 0, reverse=True)
+    ratios = chances / vnp.where(rest == 0, 1.0, rest)
+
+    def step(left: Array, inputs: Any) -> tuple[Array, Array]:
+        ratio, key = inputs
+        count = binomial(key, left, vnp.clip(ratio, 0.0, 1.0), dtype=left.dtype)
+        return left - count, count
+
+    _, counts = lax.scan(step, trials, (ratios, split(key, ratios.shape[0])), unroll=unroll)
+    return lax.convert_element_type(vnp.moveaxis(counts, 0, -1), wanted)

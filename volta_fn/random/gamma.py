@@ -1,0 +1,178 @@
+"""The gamma distribution and those that are made of it: beta, Dirichlet, chi-square, F, Student's t, generalised normal, the ball."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.random import random_split
+from volta_fn.random.arguments import float_dtype, parameter, shape_with
+from volta_fn.random.continuous import exponential
+from volta_fn.random.keys import single_key
+from volta_fn.random.normal import normal
+from volta_fn.random.uniform import rademacher, uniform
+from volta_fn.special import softmax
+from volta_fn.special.incomplete_gamma import random_gamma_grad
+from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.vectorize import vmap
+
+
+def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The gamma distribution with shape parameter `a` and scale 1, with density proportional to x^(a - 1) exp(-x).
+
+    Differentiable by `a`, the quantile held (Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018).
+
+    >>> import volta_fn as vf
+    >>> vf.random.gamma(vf.random.key(0), vf.numpy.array([0.5, 10.0])).shape
+    (2,)
+    """
+    return _gamma("gamma", key, a, shape, dtype, log=False)
+
+
+def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The logarithm of gamma random numbers, of full precision where `a` is small and they are very near zero."""
+    return _gamma("loggamma", key, a, shape, dtype, log=True)
+
+
+def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: Any, log: bool) -> Array:
+    data = single_key(function, key)
+    wanted = float_dtype(function, dtype)
+    shapes = parameter(a, wanted)
+    return _samples(broadcast_to(shapes, shape_with(function, shape, a=shapes)), data, log)
+
+
+def _draw(a: Array, data: Array, log: bool) -> Array:
+    keys = random_split(data, (a.size,))
+    return lax.reshape(vmap(lambda k, x: _draw_one(k, x, log))(keys, lax.reshape(a, (a.size,))), a.shape)
+
+
+_samples = custom_jvp(_draw, nondiff_argnums=(2,))
+
+
+@_samples.defjvp
+def _(log: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (a, data), (rate, _) = primals, tangents
+    out = _samples(a, data, log)
+    if not log:
+        return out, rate * random_gamma_grad(a, out)
+    sample = lax.max(lax.exp(out), a.dtype.type(dtypes.finfo(a.dtype).tiny))
+    return out, rate * random_gamma_grad(a, sample) / sample
+
+
+def _draw_one(data: Array, a: Array, log: bool) -> Array:
+    """Marsaglia and Tsang, "A simple method for generating gamma variables", 2000: rejection from a cubed normal number.
+
+    Below 1, a number for a + 1 is multiplied by a power of a uniform one.
+    """
+    dtype = a.dtype
+    zero, one = dtype.type(0), dtype.type(1)
+    boosted = lax.lt(a, one)
+    d = lax.select(boosted, a + one, a) - dtype.type(1 / 3)
+    c = dtype.type(1 / 3) / lax.sqrt(d)
+
+    def cube_root(state: Any) -> Any:
+        keys = random_split(state[0], (2,))
+        x = normal(keys[1], (), dtype)
+        return keys[0], x, one + x * c
+
+    def rejected(state: Any) -> Array:
+        _, square, cube, u = state
+        slowly = lax.log(u) >= square * 0.5 + d * ((one - cube) + lax.log(cube))
+        return lax.bitwise_and(u >= one - dtype.type(0.0331) * (square * square), slowly)
+
+    def propose(state: Any) -> Any:
+        keys = random_split(state[0], (3,))
+        _, x, v = lax.while_loop(lambda s: s[2] <= zero, cube_root, (keys[1], zero, -one))
+        return keys[0], x * x, (v * v) * v, uniform(keys[2], (), dtype)
+
+    keys = random_split(data, (2,))
+    _, _, cube, _ = lax.while_loop(rejected, propose, (keys[0], zero, one, dtype.type(2)))
+    if log:
+        share = -exponential(keys[1], (), dtype)
+        boost = lax.select(lax.bitwise_and(boosted, lax.ne(share, zero)), share * (one / a), lax.full_like(a, 0))
+        return (lax.log(d) + lax.log(cube)) + boost
+    power = lax.pow(one - uniform(keys[1], (), dtype), one / a)
+    return d * cube * lax.select(boosted, power, lax.full_like(a, 1))
+
+
+# of two or more gamma numbers
+
+
+def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The beta distribution on [0, 1], with density proportional to x^(a - 1) (1 - x)^(b - 1).
+
+    >>> import volta_fn as vf
+    >>> x = vf.random.beta(vf.random.key(0), 2.0, 3.0, (1000,))
+    >>> bool((x >= 0).all() and (x <= 1).all())
+    True
+    """
+    wanted = float_dtype("beta", dtype)
+    first, second = parameter(a, wanted), parameter(b, wanted)
+    sizes = shape_with("beta", shape, a=first, b=second)
+    keys = random_split(single_key("beta", key), (2,))
+    logs = [loggamma(k, x, sizes, wanted) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
+    largest = lax.max(*logs)
+    x, y = (lax.exp(log - largest) for log in logs)
+    return x / (x + y)
+
+
+def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The Dirichlet distribution of vectors of shares that sum to 1; the last dimension of `alpha` holds a vector's parameters.
+
+    The result has shape ``(*shape, n)``; the other dimensions of `alpha` broadcast to `shape`.
+    """
+    wanted = float_dtype("dirichlet", dtype)
+    concentration = parameter(alpha, wanted)
+    sizes = shape_with("dirichlet", shape, alpha=concentration[..., 0])
+    return softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), wanted))
+
+
+def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The chi-square distribution, of the sum of the squares of `df` standard normal numbers."""
+    wanted = float_dtype("chisquare", dtype)
+    freedom = parameter(df, wanted)
+    return lax.exp(loggamma(key, freedom / 2.0, shape_with("chisquare", shape, df=freedom), wanted)) * 2.0
+
+
+def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+    """The F distribution, of the ratio of two chi-square numbers, each divided by its degrees of freedom."""
+    wanted = float_dtype("f", dtype)
+    above, below = parameter(dfnum, wanted), parameter(dfden, wanted)
+    sizes = shape_with("f", shape, dfnum=above, dfden=below)
+    keys = random_split(single_key("f", key), (2,))
+    return (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below)
+
+
+def t(key: Any, df: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """Student's t distribution with `df` degrees of freedom."""
+    wanted = float_dtype("t", dtype)
+    freedom = parameter(df, wanted)
+    sizes = shape_with("t", shape, df=freedom)
+    keys = random_split(single_key("t", key), (2,))
+    half = freedom / 2.0
+    return normal(keys[0], sizes, wanted) * lax.sqrt(half / gamma(keys[1], half, sizes, wanted))
+
+
+def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """The distribution with density proportional to exp(-|x|^p)."""
+    wanted = float_dtype("generalized_normal", dtype)
+    sizes: Shape = canonical_shape(shape)
+    power = parameter(p, wanted)
+    keys = random_split(single_key("generalized_normal", key), (2,))
+    size = gamma(keys[0], 1.0 / power, sizes, wanted) ** (1.0 / power)
+    return rademacher(keys[1], sizes, wanted) * size
+
+
+def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+    """Points uniformly distributed in the unit ball of dimension `d` in the p-norm; the result has shape ``(*shape, d)``."""
+    wanted = float_dtype("ball", dtype)
+    sizes = canonical_shape(shape)
+    keys = random_split(single_key("ball", key), (2,))
+    points = generalized_normal(keys[0], p, (*sizes, d.__index__()), wanted)
+    power = parameter(p, wanted)
+    total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, wanted)
+    return points / (total ** (1.0 / power))[..., None]
