@@ -1,4 +1,4 @@
-"""Neural-network functions, under the names of `jax.nn`: activations, softmax and its kin, attention, initializers."""
+"""Neural networks: layers as immutable pytrees, and the functions of `jax.nn`: activations, softmax, attention, initializers."""
 
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn.activations import celu as celu
@@ -27,6 +27,21 @@ from volta_fn.nn.activations import squareplus as squareplus
 from volta_fn.nn.activations import swish as swish
 from volta_fn.nn.activations import tanh as tanh
 from volta_fn.nn.attention import dot_product_attention as dot_product_attention
+from volta_fn.nn.batch_norm import BatchNorm1d as BatchNorm1d
+from volta_fn.nn.batch_norm import BatchNorm2d as BatchNorm2d
+from volta_fn.nn.batch_norm import BatchNorm3d as BatchNorm3d
+from volta_fn.nn.batch_norm import BatchNormState as BatchNormState
+from volta_fn.nn.containers import Flatten as Flatten
+from volta_fn.nn.containers import Identity as Identity
+from volta_fn.nn.containers import Lambda as Lambda
+from volta_fn.nn.containers import Sequential as Sequential
+from volta_fn.nn.linear import Bilinear as Bilinear
+from volta_fn.nn.linear import Embedding as Embedding
+from volta_fn.nn.linear import Linear as Linear
+from volta_fn.nn.module import Module as Module
+from volta_fn.nn.module import apply as apply
+from volta_fn.nn.module import parameter_count as parameter_count
+from volta_fn.nn.module import static as static
 from volta_fn.nn.normalization import logmeanexp as logmeanexp
 from volta_fn.nn.normalization import one_hot as one_hot
 from volta_fn.nn.normalization import standardize as standardize

@@ -1,0 +1,295 @@
+"""Modules: layers and models as immutable pytrees.
+
+A module is a frozen dataclass. Its arrays, and the modules inside it, are the children of a pytree node, so that a model goes through
+`grad`, `jit` and `tree.map` as it is; its hyper-parameters are *static*: part of the tree's structure.
+
+There is one rule for layers that need more than their input. A layer's ``__call__`` names what it takes, out of three:
+
+- ``state``: what it remembers from call to call (a batch norm's running means). Such a layer is called ``y, state = layer(x, state)``, and
+  its ``init`` returns the pair ``(layer, state)``. The state of a model is a dict from the names of its children that have state
+  to their states.
+- ``key``: it draws random numbers (dropout). The key may be None where nothing is drawn.
+- ``training``: it behaves differently in training; False unless told.
+
+`apply` calls any layer by this rule; `Sequential` uses it, and `Module.join` builds models out of layers with and without state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
+
+#: What a layer may take beyond its input.
+EXTRAS = ("state", "key", "training")
+_LEAVES = (Array, np.ndarray, np.generic, ShapeDtypeStruct)
+
+T = TypeVar("T")
+
+
+def static(*, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a `Module` that holds a hyper-parameter: hashable, part of the tree's structure, no child.
+
+    >>> import volta_fn as vf
+    >>> class Scale(vf.nn.Module):
+    ...     factor: vf.Array
+    ...     power: int = vf.nn.static(default=1)
+    ...     def __call__(self, x):
+    ...         return x * self.factor**self.power
+    >>> vf.tree.map(lambda leaf: 2 * leaf, Scale(vf.numpy.ones(2), power=3))
+    Scale(factor: f32[2], power=3)
+    """
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(static, dataclasses.field))
+class Module:
+    """The base of layers and models: a subclass becomes a frozen dataclass and a pytree node.
+
+    Fields are children: arrays, modules, containers of them, or None. Hyper-parameters are declared with `static`. Modules compare
+    and hash by identity.
+
+    Raises (when an instance is made):
+        ArgumentTypeError: a child holds something other than arrays, or a static field something that cannot be hashed.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import nn
+    >>> class Network(nn.Module):
+    ...     hidden: nn.Linear
+    ...     out: nn.Linear
+    ...     def __call__(self, x):
+    ...         return self.out(nn.relu(self.hidden(x)))
+    >>> first, second = vf.random.split(vf.random.key(0))
+    >>> net = Network(nn.Linear.init(first, 4, 8), nn.Linear.init(second, 8, 2))
+    >>> net
+    Network(  # 58 parameters
+      hidden: Linear(weight: f32[4,8], bias: f32[8])  # 40
+      out: Linear(weight: f32[8,2], bias: f32[2])  # 18
+    )
+    >>> gradient = vf.grad(lambda net, x: vf.numpy.sum(net(x)))(net, vf.numpy.ones((3, 4)))
+    >>> gradient.out.bias
+    Array([3., 3.], dtype=float32)
+    """
+
+    if TYPE_CHECKING:
+        __call__: ClassVar[Callable[..., Any]]  # of any signature
+    _data: ClassVar[tuple[str, ...]] = ()
+    _static: ClassVar[tuple[str, ...]] = ()
+    _named_in_call: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        del cls.__setattr__, cls.__delattr__  # those of Module say what to do instead
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it has just become a dataclass
+        cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
+        cls._data = tuple(field.name for field in fields if field.name not in cls._static)
+        cls._named_in_call = _named_in_call(cls)
+        keys = {name: tree.GetAttrKey(name) for name in cls._data}
+        tree.register_pytree_with_keys(
+            cls,
+            lambda module: ([(keys.get(name) or tree.GetAttrKey(name), c) for name, c in module.children().items()], module._structure()),
+            cls._rebuild,
+        )
+
+    def __post_init__(self) -> None:
+        for name in self._data:
+            _check_child(self, name, getattr(self, name))
+        for name in self._static:
+            _check_static(self, name, getattr(self, name))
+
+    def children(self) -> dict[str, Any]:
+        """What the module is made of, by name: arrays, modules, containers of them."""
+        return {name: getattr(self, name) for name in self._data}
+
+    def hyper_parameters(self) -> dict[str, Any]:
+        """The static fields, by name."""
+        return {name: getattr(self, name) for name in self._static}
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """What a call takes beyond the input: those of "state", "key" and "training" that its `__call__` names."""
+        return self._named_in_call
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed.
+
+        >>> import volta_fn as vf
+        >>> layer = vf.nn.Linear.init(vf.random.key(0), 3, 2)
+        >>> layer.replace(bias=None)
+        Linear(weight: f32[3,2])
+        """
+        unknown = sorted(set(changes) - {*self._data, *self._static})
+        if unknown:
+            raise ArgumentError(f"{type(self).__name__}.replace: no fields {unknown}; it has {[*self._data, *self._static]}")
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]  # every subclass is a dataclass
+
+    @classmethod
+    def join(cls, **fields: Any) -> Any:
+        """The module with those fields, some of which may be pairs ``(layer, state)`` as the `init` of a layer with state returns.
+
+        Returns the module, or if there were pairs the module and its state: a dict from the fields' names to their states. Fields may
+        be lists, tuples and dicts, too; those of their states are None where there is none.
+
+        >>> import volta_fn as vf
+        >>> from volta_fn import nn
+        >>> class Block(nn.Module):
+        ...     linear: nn.Linear
+        ...     norm: nn.BatchNorm1d
+        ...     def __call__(self, x, state, *, training=False):
+        ...         x, norm = self.norm(self.linear(x), state["norm"], training=training)
+        ...         return nn.relu(x), {"norm": norm}
+        >>> block, state = Block.join(linear=nn.Linear.init(vf.random.key(0), 3, 4), norm=nn.BatchNorm1d.init(4))
+        >>> y, state = block(vf.numpy.ones((2, 3)), state, training=True)
+        >>> y.shape, list(state)
+        ((2, 4), ['norm'])
+        """
+        parts = {name: split_state(value) for name, value in fields.items()}
+        module = cls(**{name: part for name, (part, _) in parts.items()})
+        states = {name: state for name, (_, state) in parts.items() if state is not None}
+        return (module, states) if states else module
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ImmutableError(f"{type(self).__name__} is immutable: module.replace({name}=...) makes a changed copy")
+
+    def __delattr__(self, name: str) -> None:
+        raise ImmutableError(f"{type(self).__name__} is immutable: its field {name!r} cannot be deleted")
+
+    def _structure(self) -> Any:
+        """What, beside its children, tells the module from others of its class."""
+        return tuple([getattr(self, name) for name in self._static])
+
+    @classmethod
+    def _rebuild(cls, structure: Any, children: Sequence[Any]) -> Self:
+        """The module of that structure; children are not checked: trees of other things than arrays take a model's shape, too."""
+        module = object.__new__(cls)
+        module.__dict__.update(zip(cls._data, children, strict=True))
+        module.__dict__.update(zip(cls._static, structure, strict=True))
+        return module
+
+
+def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> tuple[Any, Any]:
+    """Call a layer, passing on what it takes of state, key and training. Returns its output and its new state, None if it has none.
+
+    >>> import volta_fn as vf
+    >>> y, state = vf.nn.apply(vf.nn.relu, vf.numpy.array([-1.0, 2.0]))
+    >>> y, state
+    (Array([0., 2.], dtype=float32), None)
+    """
+    takes: frozenset[str] = layer.takes if isinstance(layer, Module) else frozenset()
+    given = {"key": key, "training": training}
+    options = {name: value for name, value in given.items() if name in takes}
+    if "state" not in takes:
+        return layer(x, **options), None
+    if state is None:
+        raise ArgumentTypeError(
+            f"{type(layer).__name__} has state: it is called `y, state = layer(x, state)` with the state that init returned beside it"
+        )
+    return layer(x, state, **options)
+
+
+def split_state(value: Any) -> tuple[Any, Any]:
+    """A field's value without the states that its pairs ``(layer, state)`` bring along, and those states, None if there are none."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Module) and not isinstance(value[1], Module):
+        return value
+    if isinstance(value, Mapping):
+        parts = {name: split_state(v) for name, v in value.items()}
+        states = {name: state for name, (_, state) in parts.items() if state is not None}
+        return {name: part for name, (part, _) in parts.items()}, states or None
+    if type(value) in (list, tuple):
+        pairs = [split_state(v) for v in value]
+        found = [state for _, state in pairs]
+        return type(value)([part for part, _ in pairs]), found if any(s is not None for s in found) else None
+    return value, None
+
+
+def parameter_count(module: Any) -> int:
+    """How many numbers the arrays of a tree hold.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.parameter_count(vf.nn.Linear.init(vf.random.key(0), 3, 2))
+    8
+    """
+    return sum(int(np.prod(np.shape(leaf))) for leaf in tree.leaves(module))
+
+
+def describe(value: Any, indent: str = "") -> str:
+    """A readable tree: modules with the types of their arrays, their hyper-parameters and how many numbers they hold."""
+    if isinstance(value, Module):
+        return _describe_module(value, indent)
+    if isinstance(value, (list, tuple)) and any(_has_modules(v) for v in value):
+        rows = [f"{indent}  {i}: {describe(v, indent + '  ')}" for i, v in enumerate(value)]
+        return "\n".join(["[", *rows, f"{indent}]"])
+    if isinstance(value, Mapping) and _has_modules(value):
+        rows = [f"{indent}  {name}: {describe(v, indent + '  ')}" for name, v in value.items()]
+        return "\n".join(["{", *rows, f"{indent}}}"])
+    return repr(tree.map(_Type, value)) if not isinstance(value, _LEAVES) else repr(_Type(value))
+
+
+class _Type:
+    """Prints as the type of an array."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.text = repr(ShapedArray(leaf.shape, leaf.dtype)) if isinstance(leaf, _LEAVES) else repr(leaf)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _describe_module(module: Module, indent: str) -> str:
+    children = {name: child for name, child in module.children().items() if child is not None}
+    options = [f"{name}={_name(value)}" for name, value in module.hyper_parameters().items()]
+    count = parameter_count(module)
+    title = type(module).__name__
+    if not any(_has_modules(child) for child in children.values()):
+        fields = [f"{name}: {describe(child)}" for name, child in children.items()]
+        note = f"  # {count:,}" if indent and count else ""
+        return f"{title}({', '.join([*fields, *options])}){note}"
+    inner = indent + "  "
+    rows = [f"{inner}{name}: {describe(child, inner)}" for name, child in children.items()]
+    rows += [f"{inner}{option}" for option in options]
+    return "\n".join([f"{title}(  # {count:,} parameters", *rows, f"{indent})"])
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _has_modules(value: Any) -> bool:
+    return any(isinstance(v, Module) for v in tree.leaves(value, is_leaf=lambda v: isinstance(v, Module)))
+
+
+def _named_in_call(cls: type) -> frozenset[str]:
+    if "__call__" not in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
+        return frozenset()
+    return frozenset(EXTRAS).intersection(inspect.signature(cls.__call__).parameters)
+
+
+def _check_child(module: Module, name: str, value: Any) -> None:
+    for leaf in tree.leaves(value):
+        if not isinstance(leaf, _LEAVES):
+            raise ArgumentTypeError(
+                f"{type(module).__name__}.{name}: children of a module are arrays, modules and containers of them, got "
+                f"{type(leaf).__name__} {_name(leaf)}; declare a hyper-parameter as `{name}: ... = nn.static()`, wrap a function in "
+                "nn.Lambda, make a number an array with numpy.array"
+            )
+
+
+def _check_static(module: Module, name: str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{type(module).__name__}.{name}: a static field must be hashable, got {type(value).__name__} {value!r}; use a tuple for a list"
+        ) from None
