@@ -6,14 +6,13 @@
 Array(20., dtype=float32)
 """
 
-from volta_fn import debug as debug
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import lax as lax
-from volta_fn import nn as nn
 from volta_fn import numpy as numpy
-from volta_fn import random as random
-from volta_fn import special as special
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
 from volta_fn.core.array import Array as Array
@@ -59,4 +58,22 @@ from volta_fn.transforms.program import eval_shape as eval_shape
 from volta_fn.transforms.program import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vectorize import vmap as vmap
 
+if TYPE_CHECKING:
+    from volta_fn import debug as debug
+    from volta_fn import nn as nn
+    from volta_fn import random as random
+    from volta_fn import special as special
+
 __version__ = "0.1.0"
+#: Subpackages that are imported when they are first asked for, so that programs which do without them start sooner.
+_ON_DEMAND = ("debug", "nn", "random", "special")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

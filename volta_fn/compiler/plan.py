@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from volta_fn.core.array import Array
 from volta_fn.core.dce import dce_jaxpr
@@ -20,8 +19,7 @@ from volta_fn.core.primitive import Primitive
 Operand = int | Literal
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One equation on registers."""
 
     eqn: Equation
@@ -33,8 +31,7 @@ class Step:
     into: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A program ready for a backend."""
 
     inputs: tuple[int, ...]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +53,7 @@ def get_item(array: Any, index: Any) -> Array:
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:
     """The elements that the entries name; indices outside, if there may be any, are treated by `mode` (None: CLIP)."""
     points = [e for e in entries if type(e) is Point]
-    filling = mode is FILL and any(not (type(p.index) is int and 0 <= p.index < value.shape[p.dim]) for p in points)
+    filling = mode is FILL and any(not (type(p.place) is int and 0 <= p.place < value.shape[p.dim]) for p in points)
     if filling or any(isinstance(e, (Places, Flag)) for e in entries):
         return _gathered(value, entries, mode, fill_value)
     sizes = [e.size if isinstance(e, Span) else 1 for e in entries if isinstance(e, (Span, NewAxis))]
@@ -79,8 +78,8 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
     """`value` with slices and known points applied as one slice; points leave size 1, negative steps are turned round after."""
     starts, limits, steps, turned = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
     for e in entries:
-        if type(e) is Point and type(e.index) is int:
-            starts[e.dim] = min(max(e.index, 0), value.shape[e.dim] - 1)
+        if type(e) is Point and type(e.place) is int:
+            starts[e.dim] = min(max(e.place, 0), value.shape[e.dim] - 1)
             limits[e.dim] = starts[e.dim] + 1
         elif type(e) is Span:
             starts[e.dim], limits[e.dim] = _bounds(e)
@@ -101,7 +100,7 @@ def _bounds(span: Span) -> tuple[int, int]:
 
 def _slide(value: Array, points: Sequence[Point]) -> Array:
     """`value` with size 1 along the dimension of each traced point."""
-    traced = {p.dim: p.index for p in points if type(p.index) is not int}
+    traced = {p.dim: p.place for p in points if type(p.place) is not int}
     if not traced:
         return value
     if any(not value.shape[dim] for dim in traced):
@@ -116,8 +115,7 @@ def _slide(value: Array, points: Sequence[Point]) -> Array:
 # Windows.
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """An index as windows of a gather or scatter."""
 
     #: The index vectors: a NumPy array if all are known.
@@ -137,8 +135,7 @@ class Windows:
         return isinstance(self.indices, np.ndarray)
 
 
-@dataclass
-class _Layout:
+class _Layout(NamedTuple):
     """Windows in the making."""
 
     sizes: list[int]
@@ -199,7 +196,7 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
         if isinstance(e, Span):
             layout.span(e, shape[e.dim])
         elif isinstance(e, Point):
-            layout.pick(e.dim, e.index, end)
+            layout.pick(e.dim, e.place, end)
         elif isinstance(e, Places):
             layout.pick(e.dim, e.indices, end)
         elif isinstance(e, NewAxis):
@@ -210,7 +207,7 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
 
 
 def _broadcast_places(entries: Sequence[Entry]) -> Shape:
-    shapes = [e.indices.shape if isinstance(e, Places) else (e.count,) if isinstance(e, Flag) else () for e in entries]
+    shapes = [e.indices.shape if isinstance(e, Places) else (e.size,) if isinstance(e, Flag) else () for e in entries]
     try:
         return broadcast_shapes(*shapes) if shapes else ()
     except BroadcastError as error:

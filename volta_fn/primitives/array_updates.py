@@ -232,7 +232,7 @@ def _is_known_block(array: Array, entries: list[Entry]) -> bool:
     return all(
         isinstance(e, NewAxis)
         or (isinstance(e, Span) and (abs(e.step) == 1 or e.size == 1))
-        or (isinstance(e, Point) and type(e.index) is int and 0 <= e.index < array.shape[e.dim])
+        or (isinstance(e, Point) and type(e.place) is int and 0 <= e.place < array.shape[e.dim])
         for e in entries
     )
 
@@ -241,7 +241,7 @@ def _replace_block(array: Array, entries: list[Entry], new: Array) -> Array:
     starts, sizes = [0] * array.ndim, [1] * array.ndim
     for e in entries:
         if isinstance(e, Point):
-            starts[e.dim] = e.index
+            starts[e.dim] = e.place
         elif isinstance(e, Span):
             starts[e.dim], sizes[e.dim] = min(e.start, e.start + e.step * (e.size - 1)), e.size
     return dynamic_update_slice(array, reshape(new, sizes), starts)

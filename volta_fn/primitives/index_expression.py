@@ -16,8 +16,7 @@ the front; where bounds are `strict` one outside raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,7 @@ from volta_fn.errors import ArgumentTypeError, DTypeError, OutOfBoundsError
 from volta_fn.primitives.dynamic_slicing import normalised
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A slice along `dim`."""
 
     dim: int
@@ -43,35 +41,30 @@ class Span:
         return self.step == 1 and self.size == shape[self.dim]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One index along `dim`: an int, or a traced scalar."""
 
     dim: int
-    index: Any
+    place: Any
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """An array of indices along `dim`: a NumPy array, or a traced one."""
 
     dim: int
     indices: Any
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A bare True (`count` 1) or False (`count` 0)."""
+class Flag(NamedTuple):
+    """A bare True (`size` 1) or False (`size` 0)."""
 
-    count: int
+    size: int
 
 
-@dataclass(frozen=True)
 class NewAxis:
     """None."""
 
 
-@dataclass(frozen=True)
 class Gap:
     """Where an Ellipsis stood."""
 
