@@ -30,6 +30,12 @@ CAUGHT_AS = {
     "JaxprError": ValueError,
     "CallbackError": RuntimeError,
     "UnhashableStaticError": TypeError,
+    "SerializationError": OSError,
+    "CorruptFileError": (errors.SerializationError, OSError, ValueError),
+    "CheckpointError": (errors.SerializationError, OSError),
+    "StateDictError": ValueError,
+    "DataError": ValueError,
+    "MissingDependencyError": ImportError,
 }
 
 

@@ -59,6 +59,7 @@ from volta_fn.transforms.program import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vectorize import vmap as vmap
 
 if TYPE_CHECKING:
+    from volta_fn import data as data
     from volta_fn import debug as debug
     from volta_fn import nn as nn
     from volta_fn import random as random
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 #: Subpackages that are imported when they are first asked for, so that programs which do without them start sooner.
-_ON_DEMAND = ("debug", "nn", "random", "special")
+_ON_DEMAND = ("data", "debug", "nn", "random", "special")
 
 
 def __getattr__(name: str) -> Any:

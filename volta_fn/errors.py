@@ -111,3 +111,27 @@ class CallbackError(VoltaError, RuntimeError):
 
 class UnhashableStaticError(VoltaError, TypeError):
     """A static argument of `jit` cannot be hashed, so it cannot be part of the cache's key."""
+
+
+class SerializationError(VoltaError, OSError):
+    """Something could not be written to a file, or read from it."""
+
+
+class CorruptFileError(SerializationError, ValueError):
+    """A file breaks the rules of its format: it is cut short, damaged, of another kind, or made to do harm."""
+
+
+class CheckpointError(SerializationError):
+    """A checkpoint does not exist, or does not fit the tree that it should restore."""
+
+
+class StateDictError(VoltaError, ValueError):
+    """The names, shapes or dtypes in a state dict do not fit the tree, or the rules of a mapper do not fit the names."""
+
+
+class DataError(VoltaError, ValueError):
+    """Data are empty, missing or do not fit one another or what they should be; the message says which, and where they stand."""
+
+
+class MissingDependencyError(VoltaError, ImportError):
+    """A function needs an optional package that is not installed; the message says how to install it."""

@@ -1,8 +1,9 @@
 """Where in the user's code something happened.
 
 A *user frame* is the innermost Python frame that belongs neither to this package nor to the machinery between it and the
-user (optree, functools, contextlib). Every traced equation and every error records one, so finding it must cost about a
-microsecond: `user_code_position` returns the raw code object and line, from which a `SourceLocation` is built when asked for.
+user (optree, functools, contextlib, the start of a thread). Every traced equation and every error records one, so finding it must
+cost about a microsecond: `user_code_position` returns the raw code object and line, from which a `SourceLocation` is built when asked
+for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-_INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib"})
+_INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,36 @@
+"""Data: datasets from files and arrays, transforms, and the loader that makes batches of them.
+
+>>> import numpy as np, volta_fn as vf
+>>> points = vf.data.ArrayDataset(np.eye(4, dtype=np.float32), np.array([0, 1, 1, 0], np.int32))
+>>> for features, labels in vf.data.DataLoader(points, batch_size=3):
+...     print(features.shape, labels)
+(3, 4) [0 1 1]
+(1, 4) [0]
+"""
+
+from volta_fn.data.cifar import CIFAR10 as CIFAR10
+from volta_fn.data.combine import ConcatDataset as ConcatDataset
+from volta_fn.data.combine import Subset as Subset
+from volta_fn.data.combine import random_split as random_split
+from volta_fn.data.dataset import ArrayDataset as ArrayDataset
+from volta_fn.data.dataset import Dataset as Dataset
+from volta_fn.data.dataset import Examples as Examples
+from volta_fn.data.dataset import Mapped as Mapped
+from volta_fn.data.dataset import gather as gather
+from volta_fn.data.dataset import stack as stack
+from volta_fn.data.files import read_text as read_text
+from volta_fn.data.idx import MNIST as MNIST
+from volta_fn.data.idx import read_idx as read_idx
+from volta_fn.data.loader import DataLoader as DataLoader
+from volta_fn.data.progress import ProgressBar as ProgressBar
+from volta_fn.data.progress import progress as progress
+from volta_fn.data.table import CSV as CSV
+from volta_fn.data.text import CharDataset as CharDataset
+from volta_fn.data.text import Vocabulary as Vocabulary
+from volta_fn.data.transforms import RandomTransform as RandomTransform
+from volta_fn.data.transforms import compose as compose
+from volta_fn.data.transforms import normalize as normalize
+from volta_fn.data.transforms import one_hot as one_hot
+from volta_fn.data.transforms import random_crop as random_crop
+from volta_fn.data.transforms import random_horizontal_flip as random_horizontal_flip
+from volta_fn.data.transforms import to_float as to_float

@@ -1,0 +1,219 @@
+"""Datasets: sequences of examples, and how a batch is made of some of them.
+
+An *example* is a pytree of arrays and scalars; a *batch* is the same pytree with a new first dimension. Whatever has `__len__` and
+`__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a whole batch at once, which is faster than stacking
+examples; the datasets here have it where it pays. Datasets live in the host's memory, as NumPy arrays; `DataLoader` moves batches.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
+
+Indices: TypeAlias = Sequence[int] | np.ndarray
+
+
+class Examples(Protocol):
+    """What can be loaded: anything with a length and examples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Dataset:
+    """A base for datasets, with what follows from their length and their examples. To inherit from it is a convenience, no duty.
+
+    >>> from volta_fn import data
+    >>> class Squares(data.Dataset):
+    ...     def __len__(self):
+    ...         return 5
+    ...     def __getitem__(self, index):
+    ...         return index**2
+    >>> Squares().gather([1, 4])
+    array([ 1, 16], dtype=int32)
+    """
+
+    def __len__(self) -> int:
+        raise ArgumentTypeError(f"{type(self).__name__} does not define __len__, the number of its examples")
+
+    def __getitem__(self, index: int, /) -> Any:
+        raise ArgumentTypeError(f"{type(self).__name__} does not define __getitem__, which gives an example by its number")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} examples)"
+
+    def gather(self, indices: Indices) -> Any:
+        """The batch of the examples with these numbers."""
+        return stack([self[int(i)] for i in indices])
+
+    def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> Mapped:
+        """The dataset of `function(example)`, computed when asked for.
+
+        With `batched`, `function` takes batches instead and must treat their rows independently; then it runs once a batch.
+
+        >>> from volta_fn import data
+        >>> data.ArrayDataset(np.array([1, 2, 3])).map(lambda x: 10 * x)[2]
+        np.int64(30)
+        """
+        return Mapped(self, function, batched=batched)
+
+
+class Mapped(Dataset):
+    """`dataset` with `function` applied to each example, or, `batched`, to each batch: what `Dataset.map` returns."""
+
+    def __init__(self, dataset: Examples, function: Callable[[Any], Any], *, batched: bool = False) -> None:
+        self.dataset = dataset
+        self.function = function
+        self.batched = batched
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int, /) -> Any:
+        if not self.batched:
+            return self.function(self.dataset[index])
+        return tree.map(lambda leaf: leaf[0], self.gather([position(index, len(self))]))
+
+    def gather(self, indices: Indices) -> Any:
+        """The batch of the examples with these numbers."""
+        return self.function(gather(self.dataset, indices)) if self.batched else super().gather(indices)
+
+
+class ArrayDataset(Dataset):
+    """Arrays of equal first dimension, row i of each being example i.
+
+    Examples are arrays for one array, tuples for several, and dicts (or any pytree) for one of arrays. `arrays` holds them, as
+    NumPy arrays that cannot be written to; they are not copied. Raises `DataError` if lengths differ.
+
+    >>> from volta_fn import data
+    >>> points = data.ArrayDataset({"x": np.ones((4, 2), np.float32), "y": np.arange(4, dtype=np.int32)})
+    >>> points[1]
+    {'x': array([1., 1.], dtype=float32), 'y': np.int32(1)}
+    >>> points.gather([3, 0])["y"]
+    array([3, 0], dtype=int32)
+    """
+
+    arrays: Any
+
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays = tree.map(_host_array, arrays[0] if len(arrays) == 1 else arrays)
+        self._length = _common_length(self.arrays)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int, /) -> Any:
+        row = position(index, self._length)
+        return tree.map(lambda values: values[row], self.arrays)
+
+    def gather(self, indices: Indices) -> Any:
+        """The batch of the rows with these numbers: one indexing of each array."""
+        rows = positions(indices, self._length)
+        return tree.map(lambda values: np.take(values, rows, axis=0), self.arrays)
+
+
+def _host_array(leaf: Any) -> np.ndarray:
+    """A read-only view of an array in the host's memory."""
+    values = np.asarray(leaf)
+    dtypes.as_dtype(values.dtype)  # DTypeError for what no array can hold
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _common_length(arrays: Any) -> int:
+    named = [(tree.keystr(path) or "the array", values) for path, values in tree.leaves_with_path(arrays)]
+    if not named:
+        raise ArgumentError("ArrayDataset: no arrays were given")
+    for name, values in named:
+        if not values.ndim:
+            raise DataError(
+                f"ArrayDataset: {name} is a scalar, which has no rows. A list is taken for several arrays: write np.asarray(list) for one."
+            )
+    lengths = {name: len(values) for name, values in named}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"ArrayDataset: all arrays have a row for each example, but their lengths differ: {lengths}")
+    return next(iter(lengths.values()))
+
+
+def position(index: int, length: int) -> int:
+    """`index` counted from the start; `OutOfBoundsError` if there is no such example."""
+    number = operator.index(index)
+    if not -length <= number < length:
+        raise OutOfBoundsError(f"there is no example {number} among {length:,}")
+    return number % length
+
+
+def positions(indices: Indices, length: int) -> np.ndarray:
+    """`indices` counted from the start, as an array; `OutOfBoundsError` if there is no such example."""
+    numbers = np.asarray(indices)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise ArgumentTypeError(f"examples are chosen by a sequence of integers, got an array of {numbers.dtype} of shape {numbers.shape}")
+    numbers = numbers.astype(np.intp)
+    wrong = numbers[(numbers < -length) | (numbers >= length)]
+    if wrong.size:
+        raise OutOfBoundsError(f"there is no example {wrong[0]} among {length:,}")
+    return np.where(numbers < 0, numbers + length, numbers)
+
+
+def gather(dataset: Examples, indices: Indices) -> Any:
+    """The batch of a dataset's examples with these numbers, by its own `gather` if it has one.
+
+    >>> from volta_fn import data
+    >>> data.gather(["ab", "cd"], [0])
+    Traceback (most recent call last):
+    volta_fn.errors.DTypeError: stack: example 0 is of type str, not an array or a number...
+    """
+    own = getattr(dataset, "gather", None)
+    return stack([dataset[int(i)] for i in indices]) if own is None else own(indices)
+
+
+def stack(examples: Sequence[Any]) -> Any:
+    """The batch of examples of one structure: each leaf's arrays stacked along a new first dimension. The loader's default `collate`.
+
+    Python's numbers become int32, float32, bool. Raises `TreeError` if structures differ, `DataError` if shapes or dtypes do.
+
+    >>> from volta_fn import data
+    >>> data.stack([(1, 0.5), (2, 1.5)])
+    (array([1, 2], dtype=int32), array([0.5, 1.5], dtype=float32))
+    """
+    if not examples:
+        raise DataError("stack: there are no examples")
+    paths, treedef = tree.flatten_with_path(examples[0])
+    rows = [tree.flatten_up_to(treedef, example, f"stack: example {i}") for i, example in enumerate(examples)]
+    columns = zip(*rows, strict=True)
+    return tree.unflatten(treedef, [_stack_leaf(tree.keystr(path), column) for (path, _), column in zip(paths, columns, strict=True)])
+
+
+def _stack_leaf(path: str, leaves: Sequence[Any]) -> np.ndarray:
+    where = f" at {path}" if path else ""
+    arrays = [_leaf_array(leaf, f"stack: example {i}{where}") for i, leaf in enumerate(leaves)]
+    first = arrays[0]
+    for i, array in enumerate(arrays):
+        if array.shape != first.shape or array.dtype != first.dtype:
+            raise DataError(
+                f"stack: example {i} has {array.dtype} of shape {array.shape}{where}, example 0 has {first.dtype} of shape {first.shape}. "
+                "Make them alike in the dataset, or give the loader a collate function that pads."
+            )
+    return np.stack(arrays)
+
+
+def _leaf_array(leaf: Any, what: str) -> np.ndarray:
+    if isinstance(leaf, (bool, int, float, complex)):
+        return np.asarray(leaf, dtypes.scalar_dtype(leaf)[0])
+    values = np.asarray(leaf)
+    if values.dtype.kind in "OSUV" and values.dtype not in dtypes.ALL:
+        raise DTypeError(
+            f"{what} is of type {type(leaf).__name__}, not an array or a number; map it to numbers, or give a collate function"
+        )
+    return values

@@ -1,0 +1,183 @@
+"""The loader: batches of a dataset as arrays on a device, shuffled by a key, made on threads ahead of time, resumable."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import random
+from volta_fn.core.device import Device, find_device
+from volta_fn.core.transfer import device_put
+from volta_fn.data.ahead import run_ahead
+from volta_fn.data.combine import as_key
+from volta_fn.data.dataset import Examples, gather
+from volta_fn.errors import ArgumentError, DataError
+
+
+class DataLoader:
+    """The batches of a dataset: each iteration is one epoch of them, as pytrees of arrays on a device.
+
+    What a batch holds depends on the dataset, the arguments before `workers`, the epoch and the batch's number, and on nothing else:
+    not on the number of workers, nor on what was loaded before.
+
+    Args:
+        dataset: anything with `__len__` and `__getitem__`; one with `gather(indices)` makes whole batches at once.
+        batch_size: the number of examples in a batch.
+        shuffle: whether every epoch has a random order of its own; then a key is needed.
+        key: a key or an integer seed for everything random.
+        drop_last: whether to leave out a last batch that is smaller than the others.
+        collate: makes a batch of a list of examples; by default the dataset's `gather`, or else `stack`.
+        augment: a random transform of batches, ``augment(key, batch)``, which the workers run.
+        workers: how many threads load batches ahead of time; with 0 they are loaded when asked for.
+        prefetch: how many batches for each worker may be ready or in the making before they are asked for.
+        device: where the arrays go; default: the default device.
+
+    Raises:
+        DataError: the dataset is empty, or `drop_last` leaves nothing of it. ArgumentError: an argument is out of its range.
+
+    An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(5.0)), 2, shuffle=True, key=0)
+    >>> for batch in loader:
+    ...     print(batch)
+    [0. 4.]
+    [1. 2.]
+    [3.]
+    """
+
+    def __init__(
+        self,
+        dataset: Examples,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        key: Any = None,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+        augment: Callable[[Any, Any], Any] | None = None,
+        workers: int = 0,
+        prefetch: int = 2,
+        device: str | Device | None = None,
+    ) -> None:
+        _check(batch_size=(batch_size, 1), workers=(workers, 0), prefetch=(prefetch, 1))
+        if key is None and (shuffle or augment is not None):
+            raise ArgumentError("DataLoader: shuffle and augment draw random numbers, so give a key: key=0, or a key of volta_fn.random")
+        self.dataset = dataset
+        self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
+        self.workers, self.prefetch = workers, prefetch
+        self.device = None if device is None else find_device(device)
+        self._collate, self._augment = collate, augment
+        self._key = None if key is None else as_key(key)
+        self._length = len(dataset)
+        self._next = self._position = (0, 0)  # the epoch and batch where the next iteration starts; those where this one stands
+        if not len(self):
+            raise DataError(
+                f"DataLoader: there is no batch to load: {self._length} examples, batch_size={batch_size}, drop_last={drop_last}"
+            )
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return self._length // self.batch_size if self.drop_last else -(-self._length // self.batch_size)
+
+    def __repr__(self) -> str:
+        return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches)"
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch; just after `restore`, those that remain of the one that was left."""
+        epoch, start = self._position = self._next
+        self._next = (epoch + 1, 0)
+        with contextlib.closing(self.epoch(epoch, start)) as batches:
+            for done, batch in enumerate(batches, start + 1):
+                self._position = (epoch, done)
+                yield batch
+        self._position = (epoch + 1, 0)
+
+    def epoch(self, number: int, start: int = 0) -> Generator[Any, None, None]:
+        """The batches of the epoch with this number, from batch `start` on. It leaves the loader's own position alone.
+
+        >>> import numpy as np, volta_fn as vf
+        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(6)), 2)
+        >>> list(loader.epoch(0, start=2))
+        [Array([4, 5], dtype=int64)]
+        """
+        if number < 0 or not 0 <= start <= len(self):
+            raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
+        order = self._order(number)
+        parts = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
+        tasks = (functools.partial(self._load, number, i, rows) for i, rows in parts)
+        return run_ahead(tasks, self.workers, self.workers * self.prefetch)
+
+    def state(self) -> dict[str, int]:
+        """Where the loader stands, a dict of ints: the epoch, how many of its batches have been taken, and what must not change."""
+        epoch, batch = self._position
+        return {"epoch": epoch, "batch": batch, **self._identity()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the position that `state` gave, here or in another process: the next iteration has exactly the remaining batches.
+
+        Raises `ArgumentError` if the state is of a loader with other data, batch size, order or key.
+
+        >>> import numpy as np, volta_fn as vf
+        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(4)), 1, shuffle=True, key=7)
+        >>> for batch in loader:
+        ...     break
+        >>> saved, rest = loader.state(), [int(batch[0]) for batch in loader.epoch(0, start=1)]
+        >>> loader.restore(saved)
+        >>> [int(batch[0]) for batch in loader] == rest
+        True
+        """
+        own = self._identity()
+        if set(state) != {"epoch", "batch", *own}:
+            raise ArgumentError(f"DataLoader.restore: a state has epoch, batch, {', '.join(own)}; got {sorted(state)}")
+        changed = {name: (int(state[name]), value) for name, value in own.items() if int(state[name]) != value}
+        if changed:
+            raise ArgumentError(f"DataLoader.restore: the state is of another loader; it has (then, now) {changed}")
+        epoch, batch = int(state["epoch"]), int(state["batch"])
+        if epoch < 0 or not 0 <= batch <= len(self):
+            raise ArgumentError(f"DataLoader.restore: there is no batch {batch} of epoch {epoch}; an epoch has {len(self)} batches")
+        self._next = self._position = (epoch, batch)
+
+    def _identity(self) -> dict[str, int]:
+        """What decides which examples a batch has; of the key 31 bits, to notice another one."""
+        seed = 0 if self._key is None else int(np.bitwise_xor.reduce(np.asarray(random.key_data(self._key)))) & 0x7FFFFFFF
+        return {"length": self._length, "batch_size": self.batch_size, "shuffle": int(self.shuffle), "seed": seed}
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """The numbers of the examples in the order of an epoch."""
+        if not self.shuffle:
+            return np.arange(self._length)
+        return np.asarray(random.permutation(random.fold_in(random.fold_in(self._key, 0), epoch), self._length))
+
+    def _load(self, epoch: int, number: int, rows: np.ndarray) -> Any:
+        """One batch; an exception is told which one it was."""
+        try:
+            batch = self._assemble(rows)
+            if self._augment is not None:
+                key = random.fold_in(random.fold_in(self._key, 1), epoch)
+                batch = self._augment(random.fold_in(key, number), batch)
+            return device_put(batch, self.device)
+        except Exception as error:
+            error.add_note(f"while loading batch {number} of epoch {epoch}, examples {_in_words(rows)}")
+            raise
+
+    def _assemble(self, rows: np.ndarray) -> Any:
+        if self._collate is None:
+            return gather(self.dataset, rows)
+        return self._collate([self.dataset[int(row)] for row in rows])
+
+
+def _check(**arguments: tuple[int, int]) -> None:
+    """`ArgumentError` unless each argument is an integer and at least so large."""
+    for name, (value, least) in arguments.items():
+        if not isinstance(value, (int, np.integer)) or value < least:
+            raise ArgumentError(f"DataLoader: {name} is an integer, at least {least}, got {value!r}")
+
+
+def _in_words(rows: Sequence[int] | np.ndarray) -> str:
+    first = ", ".join(str(row) for row in rows[:8])
+    return first if len(rows) <= 8 else f"{first}, …"
