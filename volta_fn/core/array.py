@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -295,6 +296,17 @@ class ConcreteArray(Array):
 
     def __deepcopy__(self, memo: Any) -> ConcreteArray:
         return self
+
+
+def _read_in_c(cls: type, path: str) -> None:
+    """Give a class properties that follow attributes without a Python frame each: every operation reads them several times."""
+    for name in ("shape", "dtype", "ndim", "size", "weak_type"):
+        setattr(cls, name, property(attrgetter(f"{path}.{name}"), doc=getattr(Array, name).__doc__))
+
+
+_read_in_c(Array, "aval")
+_read_in_c(ConcreteArray, "_spec.aval")
+setattr(ConcreteArray, "aval", property(attrgetter("_spec.aval"), doc=Array.aval.__doc__))  # noqa: B010  # mypy sees the typed one
 
 
 def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None = None) -> ConcreteArray:

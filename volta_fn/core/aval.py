@@ -76,8 +76,8 @@ class ShapedArray:
 
     def at_least_vspace(self) -> ShapedArray:
         """The aval of this array's tangents: itself when inexact, else `float0` (integers and booleans have no tangents)."""
-        if self.dtype in dtypes.INEXACT:
-            return ShapedArray(self.shape, self.dtype)
+        if self.is_float or self.dtype in dtypes.INEXACT:
+            return self.strip_weak_type()
         return ShapedArray(self.shape, dtypes.float0)
 
     @property

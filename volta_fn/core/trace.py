@@ -61,7 +61,7 @@ def _no_evaluator(primitive: Primitive, args: Sequence[Array], params: dict[str,
     raise ConcretizationError("no driver is loaded: import volta_fn, not its parts")
 
 
-#: The one inversion of the layers: `volta_fn.jit` sets this to what evaluates a primitive on concrete arrays.
+#: The one inversion of the layers: `volta_fn.jit.eager` sets this to what evaluates a primitive on concrete arrays.
 evaluator: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any] = _no_evaluator
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.numpy.common import (
     INDEX,
@@ -28,6 +29,8 @@ from volta_fn.numpy.common import (
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.logic import truth
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.dynamic_slicing import normalised
+from volta_fn.primitives.index_expression import known_places
 from volta_fn.primitives.movement import broadcast_to
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
@@ -169,7 +172,21 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     value, place = flat_or_axis("take_along_axis", value, axis)
     if index.ndim != value.ndim:
         raise ShapeError(f"take_along_axis: arr and indices must have as many dimensions, got {value.shape} and {index.shape}")
+    others = tuple([i for i in range(value.ndim) if i != place])
+    if mode is fill_value is None and value.shape[place] and all(value.shape[i] == index.shape[i] for i in others):
+        return _take_along(value, index, place, others)
     return _get(value, _grid("take_along_axis", value, index, place), mode, fill_value)
+
+
+def _take_along(value: Array, index: Array, place: int, others: tuple[int, ...]) -> Array:
+    """The usual case, as one gather of which all other dimensions are batch dimensions."""
+    length = value.shape[place]
+    if is_concrete(index):
+        found, mode = as_value(known_places(np.asarray(index), place, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    else:
+        found, mode = normalised(index, length), lax.GatherScatterMode.CLIP
+    numbers = lax.GatherDimensionNumbers((), (place,), (place,), others, others)
+    return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, (1,) * value.ndim, mode=mode)
 
 
 def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array, ...]:

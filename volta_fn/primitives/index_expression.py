@@ -149,7 +149,7 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
     elif _is_mask(item):
         yield from _masked(item, dim, shape)
     elif isinstance(item, np.ndarray):
-        yield Places(dim, _known_places(item, dim, shape, strict, wrap))
+        yield Places(dim, known_places(item, dim, shape, strict, wrap))
     elif item.ndim:
         yield Places(dim, normalised(item, shape[dim], wrap))
     else:
@@ -188,17 +188,20 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
     return min(max(front, -1), size)
 
 
-def _known_places(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wrap: bool) -> np.ndarray:
+def known_places(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wrap: bool) -> np.ndarray:
     """The same for an array of indices, as int32 where the dimension allows it."""
     size = shape[dim]
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
+    narrow = np.int32 if size < 2**31 else np.int64
+    if indices.size and indices.min() >= 0 and indices.max() < size:
+        return indices.astype(narrow, copy=False)
     indices = indices.astype(np.int64, copy=False)
     front = np.where(indices < 0, indices + size, indices) if wrap else indices
     outside = (front < 0) | (front >= size)
     if strict and outside.any():
         raise _outside(int(indices[outside][0]), dim, shape)
-    return np.clip(front, -1, size).astype(np.int32 if size < 2**31 else np.int64)
+    return np.clip(front, -1, size).astype(narrow)
 
 
 def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:

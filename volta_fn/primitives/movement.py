@@ -51,6 +51,8 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
     """`axes` as a tuple counted from the front, without repetition; None means all."""
     if axes is None:
         return tuple(range(ndim))
+    if type(axes) is int and 0 <= axes < ndim:
+        return (axes,)
     items = axes if isinstance(axes, (tuple, list)) else (axes,)
     result = tuple(canonical_axis(a, ndim, name) for a in items)
     if len(set(result)) != len(result):
@@ -176,7 +178,8 @@ def _broadcast_evaluate(operand: np.ndarray, *, shape: Shape, broadcast_dimensio
     padded = [1] * len(shape)
     for size, dim in zip(operand.shape, broadcast_dimensions, strict=True):
         padded[dim] = size
-    return np.broadcast_to(operand.reshape(padded), shape)
+    placed = operand.reshape(padded)
+    return placed if placed.shape == shape else np.broadcast_to(placed, shape)
 
 
 def _broadcast_batch(

@@ -8,7 +8,7 @@ linear; its transpose gives reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
@@ -22,8 +22,17 @@ from volta_fn.source import user_code_position
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat, jvp_jaxpr
 from volta_fn.transforms.tangent import tangent_p
 
-#: A program's values and residuals, its linear part, and which outputs that gives tangents of.
-LinearizedProgram = tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]
+
+class LinearizedProgram(NamedTuple):
+    """A program taken apart for differentiation."""
+
+    #: Parameters of the call ``inputs -> (*outputs, *residuals)``.
+    known: dict[str, Any]
+    #: Parameters of the call of the linear part, ``(*residuals, *tangents) -> tangents of outputs``, and the types of those.
+    waiting: dict[str, Any]
+    rates: list[ShapedArray]
+    #: Which outputs have tangents.
+    out_nonzero: list[bool]
 
 
 class LinearTracer(Tracer):
@@ -115,7 +124,11 @@ class LinearizeTrace(JVPTrace):
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """The value with its tangent, by a short way where there is one."""
-        if not self.eager or not (primitive.derivatives or primitive.maps_tangent or primitive.bilinear or primitive is jit_p):
+        if not self.eager:
+            return super().process(primitive, args, params)
+        if primitive.derivatives:
+            return self._elementwise(primitive, args, params)
+        if not (primitive.maps_tangent or primitive.bilinear or primitive is jit_p):
             return super().process(primitive, args, params)
         primals: list[Any] = []
         tangents: list[Atom | None] = []
@@ -127,25 +140,37 @@ class LinearizeTrace(JVPTrace):
                 primals.append(arg)
                 tangents.append(None)
         if primitive is jit_p:
-            linearized = linearize_jaxpr(params["jaxpr"], tuple([t is not None for t in tangents]))
-            return self._call(linearized, primals, tangents, params["name"]) if linearized else super().process(primitive, args, params)
+            linearized = linearize_jaxpr(params["jaxpr"], tuple([t is not None for t in tangents]), params["name"])
+            return self._call(linearized, primals, tangents) if linearized else super().process(primitive, args, params)
         out = EVAL.process(primitive, primals, params)
-        if primitive.maps_tangent:
-            return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
         if primitive.bilinear:
             return self._product(out, primitive, primals, tangents, params)
-        rules = [(i, rule) for i, rule in enumerate(primitive.derivatives) if rule is not None and tangents[i] is not None]
+        return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
+
+    def _elementwise(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        primals: list[Any] = []
+        invars: list[Atom] = []
+        rules: list[tuple[int, Any]] = []
+        for arg, rule in zip(args, primitive.derivatives, strict=True):
+            if type(arg) is not JVPTracer or arg._trace is not self:
+                primals.append(arg)
+                continue
+            if rule is not None:
+                rules.append((len(primals), rule))
+                tangent = arg.tangent
+                invars.append(tangent.var if type(tangent) is LinearTracer else self.linear.atom(tangent))
+            primals.append(arg.primal)
+        out = EVAL.process(primitive, primals, params)
         if not rules:
             return out
         if not (out.aval.is_float and primals[0].aval.is_float):
             return super().process(primitive, args, params)  # the rules for parts of complex numbers are not their own transposes
-        invars = [tangents[i] for i, _ in rules]
         return self._record(out, tangent_p, invars, {"rules": rules, "out": out, "operands": primals, "settings": params})
 
     def _record(self, out: Array, primitive: Primitive, invars: list[Any], params: dict[str, Any]) -> JVPTracer:
-        var = Var(out.aval)
-        self.linear.builder.eqns.append(Equation(primitive, invars, [var], params))
-        return JVPTracer(self, out, LinearTracer(self.linear, var))
+        linear, var = self.linear, Var(out.aval)
+        linear.builder.eqns.append(Equation(primitive, invars, [var], params))
+        return JVPTracer(self, out, LinearTracer(linear, var))
 
     def _product(
         self, out: Array, primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Atom | None], params: dict[str, Any]
@@ -161,20 +186,18 @@ class LinearizeTrace(JVPTrace):
         second = self._record(out, primitive, [atom(primals[0]), right], params)
         return self._record(out, add.primitive, [first.tangent.var, second.tangent.var], {})
 
-    def _call(
-        self, linearized: LinearizedProgram, primals: Sequence[Array], tangents: Sequence[Atom | None], name: str
-    ) -> tuple[Array, ...]:
+    def _call(self, program: LinearizedProgram, primals: Sequence[Array], tangents: Sequence[Atom | None]) -> tuple[Array, ...]:
         """A call of a program: its values and residuals are computed, the call of its linear part is recorded."""
-        known, waiting, out_nonzero = linearized
-        flat = EVAL.process(jit_p, primals, call_params(known, name))
-        residuals = flat[len(out_nonzero) :]
-        invars = [*map(self.linear.builder.atom, residuals), *[t for t in tangents if t is not None]]
-        outvars = [Var(a) for a in waiting.out_avals]
+        linear = self.linear
+        flat = EVAL.process(jit_p, primals, program.known)
+        residuals = flat[len(program.out_nonzero) :]
+        outvars = [Var(a) for a in program.rates]
         if outvars:
-            self.linear.builder.eqns.append(Equation(jit_p, invars, outvars, call_params(waiting, name)))
+            invars = [*map(linear.builder.atom, residuals), *[t for t in tangents if t is not None]]
+            linear.builder.eqns.append(Equation(jit_p, invars, outvars, program.waiting))
         rates = iter(outvars)
-        pairs = zip(flat, out_nonzero, strict=False)  # the residuals have no tangents
-        return tuple([JVPTracer(self, o, LinearTracer(self.linear, next(rates))) if nz else o for o, nz in pairs])
+        pairs = zip(flat, program.out_nonzero, strict=False)  # the residuals have no tangents
+        return tuple([JVPTracer(self, o, LinearTracer(linear, next(rates))) if nz else o for o, nz in pairs])
 
 
 def linearize_flat(
@@ -236,11 +259,10 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     return closed.cache[key]
 
 
-def linearize_jaxpr(closed: ClosedJaxpr, nonzero: tuple[bool, ...]) -> LinearizedProgram | None:
+def linearize_jaxpr(closed: ClosedJaxpr, nonzero: tuple[bool, ...], name: str) -> LinearizedProgram | None:
     """A program's linearization, for inputs of which those marked have tangents.
 
-    Returns the program ``inputs -> (*outputs, *residuals)``, the linear program ``(*residuals, *tangents) -> tangents of the outputs``,
-    and which outputs those belong to; None if some tangent of an output does not depend on those of the inputs.
+    None if some tangent of an output does not depend on those of the inputs.
     """
     key = ("linearize", nonzero)
     if key not in closed.cache:
@@ -248,5 +270,6 @@ def linearize_jaxpr(closed: ClosedJaxpr, nonzero: tuple[bool, ...]) -> Linearize
         unknown = [*[False] * len(nonzero), *[True] * sum(nonzero)]
         known, waiting, out_unknown = partial_eval_jaxpr(forward, unknown)
         linear = out_unknown == [*[False] * len(out_nonzero), *[True] * sum(out_nonzero)]
-        closed.cache[key] = (known, waiting, out_nonzero) if linear else None
+        parts = LinearizedProgram(call_params(known, name), call_params(waiting, name), waiting.out_avals, out_nonzero)
+        closed.cache[key] = parts if linear else None
     return closed.cache[key]

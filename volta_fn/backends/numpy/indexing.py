@@ -49,6 +49,9 @@ def gather(
     fill = _default_fill(operand.dtype) if fill_value is None else fill_value
     if math.prod(indices.shape[:-1]) == 1:
         return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
+    if not fills and _is_along_axis(operand, indices, numbers):
+        (axis,) = numbers.start_index_map
+        return np.take_along_axis(operand, np.clip(indices[..., 0], 0, operand.shape[axis] - 1).astype(np.intp, copy=False), axis)
     starts = _starts(indices, numbers.start_indices_batching_dims)
     limits = _limits(operand, dims, slice_sizes, starts.ndim)
     inside = _clamp(starts, limits)
@@ -230,6 +233,16 @@ def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.nda
 
 
 # Gather.
+
+
+def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDimensionNumbers) -> bool:
+    """Whether each vector along one axis is asked for elements of its own: what `take_along_axis` does."""
+    others = tuple([dim for dim in range(operand.ndim) if dim not in numbers.start_index_map])
+    return (
+        len(numbers.start_index_map) == 1
+        and indices.ndim == operand.ndim + 1
+        and numbers.operand_batching_dims == numbers.start_indices_batching_dims == others
+    )
 
 
 def _selects_elements(operand: np.ndarray, dims: Dims, sizes: Dims) -> bool:

@@ -1,0 +1,9 @@
+"""The driver: `jit` traces functions, compiles them to plans, keeps the compiled programs and runs them.
+
+- `eager` evaluates single primitives, for code that is not jitted.
+- `arguments` tells static, donated and dynamic arguments apart.
+- `programs` traces and compiles.
+- `function` is `jit` itself: it finds the program for a call.
+"""
+
+from volta_fn.jit.function import jit as jit

@@ -1,0 +1,113 @@
+"""The arguments of a jitted function: static ones are part of the program, donated ones give their memory to it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from volta_fn import tree
+from volta_fn.core.flatten import function_name
+from volta_fn.errors import ArgumentError, UnhashableStaticError
+
+
+class Statics(NamedTuple):
+    """Which arguments are static (part of the program) or donated."""
+
+    argnums: frozenset[int]
+    argnames: frozenset[str]
+    donate_argnums: frozenset[int]
+    donate_argnames: frozenset[str]
+
+
+class Request:
+    """One call's arguments, with the static ones taken out."""
+
+    def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.statics = statics
+        self.args = args
+        self.kwargs = kwargs
+        static_args = {i: args[i] for i in sorted(statics.argnums) if i < len(args)}
+        static_kwargs = {n: kwargs[n] for n in sorted(statics.argnames) if n in kwargs}
+        self.dynamic_args = tuple([a for i, a in enumerate(args) if i not in static_args])
+        self.dynamic_kwargs = {n: v for n, v in kwargs.items() if n not in static_kwargs}
+        self.leaves, self.in_tree = tree.flatten((self.dynamic_args, self.dynamic_kwargs))
+        self.static_args, self.static_kwargs = static_args, static_kwargs
+        self.fun = fun
+        self.key = (self.in_tree, _static_key(fun, static_args), _static_key(fun, static_kwargs))
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function of the other arguments."""
+        return _with_statics(self.fun, self.static_args, self.static_kwargs) if self.static_args or self.static_kwargs else self.fun
+
+    def donated(self) -> tuple[bool, ...]:
+        """For each leaf, whether its argument is donated."""
+        if not (self.statics.donate_argnums or self.statics.donate_argnames):
+            return (False,) * len(self.leaves)
+        positions = [i for i in range(len(self.args)) if i not in self.statics.argnums]
+        flags: list[bool] = []
+        for position, arg in zip(positions, self.dynamic_args, strict=True):
+            flags += [position in self.statics.donate_argnums] * len(tree.leaves(arg))
+        for name in sorted(self.dynamic_kwargs):
+            flags += [name in self.statics.donate_argnames] * len(tree.leaves(self.dynamic_kwargs[name]))
+        return tuple(flags)
+
+
+def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """`fun` as a function of its other arguments."""
+
+    @functools.wraps(fun)
+    def with_statics(*args: Any, **kwargs: Any) -> Any:
+        rest = iter(args)
+        count = len(args) + len(static_args)
+        merged = [static_args[i] if i in static_args else next(rest) for i in range(count)]
+        return fun(*merged, **kwargs, **static_kwargs)
+
+    return with_statics
+
+
+def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, ...]:
+    for name, value in values.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise UnhashableStaticError(
+                f"static argument {name!r} of {function_name(fun)} is {value!r:.80} of type {type(value).__name__}, which is not hashable. "
+                "Pass a tuple instead of a list, a frozen dataclass instead of a dict; arrays cannot be static."
+            ) from None
+    return tuple([(name, type(value), value) for name, value in values.items()])
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, (int, str)) else tuple(value)
+
+
+def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> Statics:
+    """Complete positions by names and names by positions, so that an argument is static however it is passed."""
+    nums, names = _as_tuple(argnums), _as_tuple(argnames)
+    donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
+
+    def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str) -> tuple[frozenset[int], frozenset[str]]:
+        resolved = set()
+        for number in numbers:
+            if not variadic and not -len(named) <= number < len(named):
+                raise ArgumentError(f"{option}={number} is out of range: {function_name(fun)} takes {len(named)} positional arguments")
+            resolved.add(number % len(named) if number < 0 and named else number)
+        resolved |= {named.index(n) for n in labels if n in named}
+        return frozenset(resolved), frozenset(labels) | {named[i] for i in resolved if i < len(named)}
+
+    static_numbers, static_labels = positions(nums, names, "static_argnums")
+    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate_argnums")
+    if static_numbers & donated_numbers:
+        raise ArgumentError("an argument cannot be both static and donated")
+    return Statics(static_numbers, static_labels, donated_numbers, donated_labels)

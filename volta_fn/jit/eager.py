@@ -1,0 +1,100 @@
+"""One primitive at a time: eager evaluation. Kernels are kept per primitive, by the parameters and the types of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.numpy import backend as _cpu  # noqa: F401  # registers the CPU
+from volta_fn.backends.numpy import kernels as _kernels  # noqa: F401  # attaches the evaluation rules
+from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec
+from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.jaxpr import sub_jaxprs
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import set_evaluator
+from volta_fn.errors import DeviceError
+
+#: Kernels kept per primitive before all are dropped.
+_CACHE_LIMIT = 4096
+
+
+def common_device(arrays: Sequence[Any]) -> Device:
+    """The device that holds all `arrays` (the default device if there are none)."""
+    if not arrays:
+        return current_default_device()
+    device: Device = arrays[0].device
+    for other in arrays[1:]:
+        if other.device is not device:
+            raise DeviceError(
+                f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put"
+            )
+    return device
+
+
+def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    key: tuple[Any, ...] = tuple([a._spec for a in args])
+    cache = primitive.eager
+    if params or not args:
+        key = (*key, *params.items(), None if args else current_default_device())
+        programs = sub_jaxprs(params) if primitive.partial_eval is not None else ()
+        if programs:  # the kernel lives as long as the sub-program that it runs
+            cache, key = programs[0].cache, (primitive, *key)
+    run = cache.get(key)
+    if run is None:
+        run = _eager_kernel(primitive, args, params)
+        if len(cache) >= _CACHE_LIMIT:
+            cache.clear()
+        cache[key] = run
+    return run(*args)
+
+
+def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """A primitive as a function of concrete arrays of the types of `args`."""
+    check_not_donated(args)
+    avals = tuple([a.aval for a in args])
+    device = common_device(args)
+    out_avals = primitive.abstract(*avals, **params)
+    compute = device.backend.kernel(primitive, avals, params)
+    if primitive.multiple_results:
+        return _several_results(compute, [array_spec(a, device) for a in out_avals])
+    return _one_result(compute, array_spec(out_avals, device), len(args))
+
+
+def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
+    """A kernel with one result as a function of arrays; written out for one and two operands, where every call counts."""
+
+    def unary(x: Any) -> ConcreteArray:
+        return ConcreteArray(solid(compute(x._buffer)), spec)
+
+    def binary(x: Any, y: Any) -> ConcreteArray:
+        return ConcreteArray(solid(compute(x._buffer, y._buffer)), spec)
+
+    def nary(*args: Any) -> ConcreteArray:
+        return ConcreteArray(solid(compute(*[a._buffer for a in args])), spec)
+
+    forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
+    return forms.get(arity, nary)
+
+
+def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:
+    def run(*args: Any) -> tuple[ConcreteArray, ...]:
+        outs = compute(*[a.buffer() for a in args])
+        return tuple([ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+
+    return run
+
+
+def solid(buffer: Any) -> Any:
+    """NumPy's functions return scalars for zero-dimensional results; buffers are arrays."""
+    return buffer if type(buffer) is np.ndarray or not isinstance(buffer, np.generic) else np.asarray(buffer)
+
+
+def check_not_donated(args: Sequence[Any]) -> None:
+    """Raise `DonatedBufferError` if an array was deleted. Kernels and programs found by type need no check: none is kept for those."""
+    for arg in args:
+        arg.buffer()
+
+
+set_evaluator(_evaluate)

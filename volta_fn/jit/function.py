@@ -1,0 +1,208 @@
+"""`jit`: a function that finds the program for each call.
+
+A jitted call first looks for a program by its arguments' types alone. Only on a miss does it look at structures and trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from volta_fn import tree
+from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.axes import axis_environment
+from volta_fn.core.device import current_default_device
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.jit.arguments import Request, Statics, resolve_statics
+from volta_fn.jit.eager import check_not_donated, common_device
+from volta_fn.jit.programs import Lowered, Traced, compiled_for, trace_function
+from volta_fn.primitives.call import call_params, jit_p
+
+#: Programs kept per function before all are dropped.
+_CACHE_LIMIT = 4096
+_aval, _spec = attrgetter("aval"), attrgetter("_spec")
+
+
+class _Cache:
+    """Traced and compiled programs of one function, by structure and types of its arguments."""
+
+    def __init__(self) -> None:
+        self.traced: dict[Any, Traced] = {}
+        #: Of calls by arrays: compiled programs by their types, and what a traced call needs by theirs.
+        self.fast: dict[Any, Callable[[Sequence[Any]], Any]] = {}
+        self.met: dict[Any, tuple[dict[str, Any], Any]] = {}
+        self.lock = threading.Lock()
+        self.traces = 0
+
+    def keep(self, key: Any, traced: Traced) -> Traced:
+        """Store a program; if another thread was faster, its program is the one to use."""
+        with self.lock:
+            self.traces += 1
+            if len(self.traced) >= _CACHE_LIMIT:
+                self._drop()
+            return self.traced.setdefault(key, traced)
+
+    def clear(self) -> None:
+        with self.lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        for programs in (self.traced, self.fast, self.met):
+            programs.clear()
+
+
+class CacheInfo(NamedTuple):
+    """How many programs a jitted function keeps, and how often it had to trace."""
+
+    programs: int
+    traces: int
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    inline: bool = False,
+) -> Any:
+    """Compile `fun`: it is traced once per structure, shapes and dtypes of its arguments, and then runs as one program.
+
+    Args:
+        fun: a pure function of pytrees of arrays. Without it, `jit` returns a decorator.
+        static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its program.
+        donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
+        inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
+
+    Returns:
+        a function like `fun`, with `lower(*args)` to look at the program, `cache_info()` and `clear_cache()`.
+
+    Raises:
+        ConcretizationError: `fun` needs the value of an argument that is not static.
+        UnhashableStaticError: a static argument is not hashable.
+
+    >>> import volta_fn as vf
+    >>> square = vf.jit(lambda x: x * x)
+    >>> square(vf.numpy.arange(3.0))
+    Array([0., 1., 4.], dtype=float32)
+    """
+    if fun is None:
+        return functools.partial(
+            jit,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+        )
+    check_callable(fun, "jit")
+    statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    return _jitted(fun, statics)
+
+
+def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
+    cache = _Cache()
+    fast = cache.fast
+    plain = not (statics.argnums or statics.argnames)
+    argnums = statics.argnums
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if plain and current_trace() is EVAL:
+            if not kwargs:
+                try:
+                    run = fast.get(tuple([a._spec for a in args]))
+                except AttributeError:  # some argument is no array by itself
+                    run = None
+                if run is not None:
+                    return run(args)
+            leaves, structure = tree.flatten((args, kwargs))
+            try:
+                run = fast.get((structure, *[x._spec for x in leaves]))
+            except AttributeError:
+                run = None
+            if run is not None:
+                return run(leaves)
+        elif argnums and not kwargs and current_trace() is EVAL:
+            try:
+                run = fast.get(call_key(args, _spec))
+            except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+                run = None
+            if run is not None:
+                return run(arrays_of(args))
+        return slow_call(args, kwargs) if kwargs else traced_call(args)
+
+    def traced_call(args: tuple[Any, ...]) -> Any:
+        """A call by arrays, or tracers of them, of types that were met before: one equation."""
+        try:
+            found = cache.met.get((call_key(args, _aval), axis_environment(), current_default_device()))
+        except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+            found = None
+        if found is None or current_trace() is EVAL:
+            return slow_call(args, {})
+        params, out_tree = found
+        outs = current_trace().process(jit_p, arrays_of(args), params)
+        return tree.unflatten(out_tree, outs)
+
+    def call_key(args: tuple[Any, ...], type_of: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """The types of arrays and the values of static arguments, of a call with no other arguments."""
+        return tuple([(type(a), a) if i in argnums else None if a is None else type_of(a) for i, a in enumerate(args)])
+
+    def arrays_of(args: tuple[Any, ...]) -> list[Any]:
+        return [a for i, a in enumerate(args) if i not in argnums and a is not None]
+
+    def slow_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = Request(fun, statics, args, kwargs)
+        values = [as_value(x) for x in request.leaves]
+        traced = lookup(request, values)
+        if current_trace() is EVAL and not traced.captured:
+            check_not_donated(values)
+            run = compiled_for(traced, common_device(values))
+            if not plain and not kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+                fast[call_key(args, _spec)] = run
+            elif plain and all(type(x) is ConcreteArray for x in request.leaves):
+                flat_call = not kwargs and len(args) == len(values) > 0 and all(type(a) is ConcreteArray for a in args)
+                specs = tuple([x._spec for x in request.leaves])
+                fast[specs if flat_call else (request.in_tree, *specs)] = run
+            return run(values)
+        params = call_params(traced.jaxpr, traced.name)
+        if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
+            cache.met[call_key(args, _aval), axis_environment(), current_default_device()] = params, traced.out_tree
+        outs = bind(jit_p, *traced.captured, *values, **params)
+        return tree.unflatten(traced.out_tree, outs)
+
+    def lookup(request: Request, values: Sequence[Array]) -> Traced:
+        avals = tuple([v.aval for v in values])
+        key = (request.key, avals, axis_environment(), current_default_device())
+        found = cache.traced.get(key)
+        if found is not None:
+            return found
+        # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
+        traced = trace_function(request.function, values, request.in_tree, avals, function_name(fun))
+        traced.donated = request.donated()
+        return traced if traced.captured else cache.keep(key, traced)
+
+    def lower(*args: Any, **kwargs: Any) -> Lowered:
+        """The program for arguments like these (arrays or `ShapeDtypeStruct`), without running it."""
+        request = Request(fun, statics, args, kwargs)
+        traced = trace_function(
+            request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun)
+        )
+        traced.donated = request.donated()
+        return Lowered(traced, request.in_tree, current_default_device())
+
+    call.lower = lower  # type: ignore[attr-defined]  # functions carry attributes
+    call.clear_cache = cache.clear  # type: ignore[attr-defined]
+    call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
+    return call
+
+
+def _abstract(value: Any) -> ShapedArray:
+    if isinstance(value, ShapeDtypeStruct):
+        return ShapedArray(value.shape, value.dtype, value.weak_type)
+    return as_value(value).aval
