@@ -9,6 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from volta_fn.errors import VoltaError
+from volta_fn.source import user_location
+
 T = TypeVar("T")
 
 
@@ -30,9 +33,18 @@ def run_ahead(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Gen
     try:
         pending = deque(submit(task) for task in itertools.islice(tasks, ahead))
         while pending:
-            result = pending.popleft().result()
+            result = _result(pending.popleft())
             pending.extend(submit(task) for task in itertools.islice(tasks, 1))
             yield result
             del result  # or it would stay alive while the next one is waited for
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _result(future: Future[T]) -> T:
+    """A task's result; a typed error from a thread that had no line of the user's gets the consumer's."""
+    try:
+        return future.result()
+    except VoltaError as error:
+        error.location = error.location or user_location()
+        raise

@@ -21,7 +21,7 @@ class CSV(ArrayDataset):
     """A table from a file of comma-separated values, plain or gzipped; examples are dicts from column names to numbers.
 
     `arrays` has the columns. `categories` has, for each column of categories, the names that its numbers (int32) stand for.
-    Empty lines are skipped.
+    Empty lines are skipped; ends of lines within quotes are read as ``\\n``.
 
     Args:
         path: the file.
@@ -73,7 +73,7 @@ class CSV(ArrayDataset):
 
     def _array(self, column: _Column, kind: Any, fill: Any) -> np.ndarray:
         """A column as numbers; the names of categories are noted."""
-        kind = _inferred(column) if kind is None else kind
+        kind = _inferred(column, fill) if kind is None else kind
         if not isinstance(kind, (list, tuple)) and kind != "category":
             return _numbers(column, dtypes.as_dtype(kind), fill)
         names = column.filled(fill, str)
@@ -167,12 +167,12 @@ def _drop_rows(columns: list[_Column], needed: set[str]) -> list[_Column]:
     return [_Column(c.path, c.name, [c.fields[row] for row in keep], [c.lines[row] for row in keep]) for c in columns]
 
 
-def _inferred(column: _Column) -> Any:
-    """The narrowest of int, float and category that all fields of a column fit."""
-    present = [field for field in column.fields if field is not None]
+def _inferred(column: _Column, fill: Any) -> Any:
+    """The narrowest of int, float and category that all fields of a column fit, and what takes the place of missing ones."""
+    fields = [str(fill) if field is None else field for field in column.fields if field is not None or fill not in ("error", "drop")]
     for kind, parser in ((int, _integer), (float, _real)):
         try:
-            for field in present:
+            for field in fields:
                 parser(field)
         except ValueError:
             continue

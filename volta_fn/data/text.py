@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.data.dataset import Dataset, Indices, position, positions
-from volta_fn.errors import ArgumentError, DataError
+from volta_fn.errors import ArgumentError, DataError, OutOfBoundsError
 
 
 class Vocabulary:
@@ -66,15 +66,14 @@ class Vocabulary:
         return numbers.astype(np.int32)
 
     def decode(self, numbers: Any) -> str:
-        """The text that the numbers, a sequence or an array of integers, stand for. Raises `OutOfBoundsError` for one too large."""
-        return "".join(self.symbols[i] for i in _natural(np.ravel(np.asarray(numbers)), len(self)))
+        """The text that the numbers, a sequence or an array of integers, stand for.
 
-
-def _natural(numbers: np.ndarray, count: int) -> np.ndarray:
-    wrong = numbers[numbers < 0]
-    if wrong.size:
-        raise DataError(f"a vocabulary's numbers are 0 … {count - 1}, got {wrong[0]}")
-    return positions(numbers, count)
+        Raises `ArgumentTypeError` for what is not integers, `OutOfBoundsError` for a number that no symbol has.
+        """
+        flat = np.ravel(np.asarray(numbers))
+        if flat.size and flat.min() < 0:
+            raise OutOfBoundsError(f"a vocabulary's numbers are 0 … {len(self) - 1}, got {flat.min()}")
+        return "".join(self.symbols[i] for i in positions(flat, len(self)))
 
 
 def _code_points(text: str) -> np.ndarray:

@@ -1,0 +1,50 @@
+"""Progress bars pass everything through, show how far it is, and say what is missing without Rich."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from volta_fn import data
+from volta_fn.errors import MissingDependencyError
+
+
+def test_items_pass_through_and_reports_are_shown(capsys):
+    bar = data.progress(range(5), "working", total=7)
+    seen = []
+    for item in bar:
+        seen.append(item)
+        bar.report(f"loss {item}")
+        bar.describe(f"round {item}")
+    out = capsys.readouterr().out
+    assert seen == [0, 1, 2, 3, 4]
+    assert "5/7" in out
+    assert "loss 4" in out
+    assert "round 4" in out
+    assert len(bar) == 7
+
+
+def test_the_length_need_not_be_known(capsys):
+    assert list(data.progress(iter("abc"))) == ["a", "b", "c"]
+    assert "3/" in capsys.readouterr().out
+
+
+def test_an_exception_in_the_loop_leaves_the_terminal_alone(capsys):
+    def fail_at_two():
+        for item in data.progress(range(5)):
+            if item == 2:
+                raise KeyError(item)
+
+    with pytest.raises(KeyError):
+        fail_at_two()
+    assert list(data.progress(range(2))) == [0, 1]
+    assert "2/2" in capsys.readouterr().out
+
+
+def test_without_rich(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with pytest.raises(MissingDependencyError, match="pip install rich"):
+        data.progress(range(3))
+    with pytest.raises(ImportError):
+        data.progress(range(3))
