@@ -77,6 +77,12 @@ def test_take_along_axis(axis):
         check(lambda xp, x, i: xp.take_along_axis(x, i, axis=axis), x, index)
 
 
+def test_take_along_axis_of_an_empty_batch():
+    x, index = np.zeros((0, 4), np.float32), np.zeros((0, 2), np.int32)
+    check(lambda xp, x, i: xp.take_along_axis(x, i, axis=1), x, index)
+    assert vf.grad(lambda x: vnp.sum(vnp.take_along_axis(x, index, 1)))(vnp.asarray(x)).shape == (0, 4)
+
+
 def test_take_along_axis_broadcasts():
     x = sample((3, 4, 2), np.float32, 1)
     check(lambda xp, x, i: xp.take_along_axis(x, i, axis=1), x, sample((1, 5, 2), np.int32, 2, -4, 3))

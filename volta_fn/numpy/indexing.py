@@ -186,7 +186,8 @@ def _take_along(value: Array, index: Array, place: int, others: tuple[int, ...])
     else:
         found, mode = normalised(index, length), lax.GatherScatterMode.CLIP
     numbers = lax.GatherDimensionNumbers((), (place,), (place,), others, others)
-    return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, (1,) * value.ndim, mode=mode)
+    window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
+    return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, window, mode=mode)
 
 
 def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array, ...]:
