@@ -1,6 +1,7 @@
 """Neural networks: layers as immutable pytrees, and the functions of `jax.nn`: activations, softmax, attention, initializers."""
 
 from volta_fn.nn import initializers as initializers
+from volta_fn.nn import losses as losses
 from volta_fn.nn.activations import celu as celu
 from volta_fn.nn.activations import elu as elu
 from volta_fn.nn.activations import gelu as gelu
@@ -38,6 +39,28 @@ from volta_fn.nn.containers import Sequential as Sequential
 from volta_fn.nn.linear import Bilinear as Bilinear
 from volta_fn.nn.linear import Embedding as Embedding
 from volta_fn.nn.linear import Linear as Linear
+from volta_fn.nn.losses import binary_cross_entropy as binary_cross_entropy
+from volta_fn.nn.losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+from volta_fn.nn.losses import cosine_embedding_loss as cosine_embedding_loss
+from volta_fn.nn.losses import cosine_similarity as cosine_similarity
+from volta_fn.nn.losses import cross_entropy as cross_entropy
+from volta_fn.nn.losses import ctc_loss as ctc_loss
+from volta_fn.nn.losses import gaussian_nll_loss as gaussian_nll_loss
+from volta_fn.nn.losses import hinge_loss as hinge_loss
+from volta_fn.nn.losses import huber_loss as huber_loss
+from volta_fn.nn.losses import kl_div as kl_div
+from volta_fn.nn.losses import kl_divergence_gaussian as kl_divergence_gaussian
+from volta_fn.nn.losses import l1_loss as l1_loss
+from volta_fn.nn.losses import mae_loss as mae_loss
+from volta_fn.nn.losses import margin_ranking_loss as margin_ranking_loss
+from volta_fn.nn.losses import mse_loss as mse_loss
+from volta_fn.nn.losses import multi_margin_loss as multi_margin_loss
+from volta_fn.nn.losses import nll_loss as nll_loss
+from volta_fn.nn.losses import pairwise_distance as pairwise_distance
+from volta_fn.nn.losses import poisson_nll_loss as poisson_nll_loss
+from volta_fn.nn.losses import sigmoid_focal_loss as sigmoid_focal_loss
+from volta_fn.nn.losses import smooth_l1_loss as smooth_l1_loss
+from volta_fn.nn.losses import triplet_margin_loss as triplet_margin_loss
 from volta_fn.nn.module import Module as Module
 from volta_fn.nn.module import apply as apply
 from volta_fn.nn.module import parameter_count as parameter_count

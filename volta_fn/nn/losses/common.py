@@ -1,0 +1,94 @@
+"""What the losses share: taking arguments, comparing shapes, picking the scores of labels, and the reduction to one number."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import FLOATS, INTEGERS, UNSIGNED, accumulator
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.numpy.common import promote_inexact
+from volta_fn.primitives.movement import canonical_axis
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def real_operands(loss: str, *values: Any) -> tuple[np.dtype, list[Array]]:
+    """The dtype of the result, and the arguments in the dtype to compute in, which is wider for float16 and bfloat16.
+
+    Integers and booleans become floats. Raises `DTypeError` for complex numbers, which have no order.
+    """
+    arrays = promote_inexact(loss, *values)
+    dtype = arrays[0].dtype
+    if dtype not in FLOATS:
+        raise DTypeError(f"{loss}: real numbers are needed, got {dtype.name}; take the real and imaginary parts, or the absolute values")
+    wide = accumulator(dtype)
+    return dtype, arrays if wide == dtype else [a.astype(wide) for a in arrays]
+
+
+def check_pair(loss: str, first: Array, second: Array) -> None:
+    """Refuse two arrays of different shapes, but for a 0-d second one, which is the same for all elements.
+
+    Broadcasting (N, 1) against (N,) to (N, N) is the mistake that this finds.
+    """
+    if second.ndim and first.shape != second.shape:
+        raise ShapeError(f"{loss}: predictions and targets need the same shape, got {first.shape} and {second.shape}; reshape one of them")
+
+
+def check_broadcasts(loss: str, name: str, value: Array, shape: tuple[int, ...]) -> None:
+    """Refuse an argument that does not broadcast to a shape."""
+    sizes = zip(reversed(value.shape), reversed(shape), strict=False)
+    if value.ndim > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+        raise ShapeError(f"{loss}: {name} of shape {value.shape} does not broadcast to {shape}")
+
+
+def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
+    """The mean of the values (NaN if there are none), their sum, or the values themselves, in the dtype given."""
+    if reduction == "mean":
+        return vnp.mean(values).astype(dtype)
+    if reduction == "sum":
+        return vnp.sum(values).astype(dtype)
+    check_reduction(loss, reduction)
+    return values.astype(dtype)
+
+
+def check_reduction(loss: str, reduction: str, also: tuple[str, ...] = ()) -> None:
+    """Refuse an unknown name of a reduction."""
+    known = ("mean", "sum", "none", *also)
+    if reduction not in known:
+        raise ArgumentError(f"{loss}: reduction is one of {', '.join(known)}, got {reduction!r}")
+
+
+def class_axis(loss: str, scores: Array, axis: int | None) -> int:
+    """The axis of classes: as given, else PyTorch's: 1, or 0 where there is no other."""
+    if scores.ndim == 0:
+        raise ShapeError(f"{loss}: an axis of classes is needed, got a 0-d array")
+    place = canonical_axis(min(1, scores.ndim - 1) if axis is None else axis, scores.ndim)
+    if scores.shape[place] == 0:
+        raise ShapeError(f"{loss}: there are no classes along axis {place} of shape {scores.shape}")
+    return place
+
+
+def class_labels(loss: str, labels: Any, shape: tuple[int, ...], place: int) -> Array:
+    """Class numbers as signed integers; they need the shape of the scores without the axis of classes."""
+    numbers = as_value(labels)
+    expected = (*shape[:place], *shape[place + 1 :])
+    if numbers.dtype not in INTEGERS:
+        raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}")
+    if numbers.shape != expected:
+        raise ShapeError(
+            f"{loss}: scores of shape {shape} with classes along axis {place} need labels of shape {expected}, got {numbers.shape}"
+        )
+    wide = numbers.dtype.itemsize + (numbers.dtype in UNSIGNED) > 4
+    return numbers.astype("int64" if wide else "int32")
+
+
+def pick(scores: Array, labels: Array, place: int) -> tuple[Array, Array]:
+    """Each label's score, and a factor of 1 for it; both are of class 0, and the factor NaN, for a label that is no class."""
+    known = (labels >= 0) & (labels < scores.shape[place])
+    index = vnp.expand_dims(vnp.where(known, labels, 0), place)
+    chosen = vnp.squeeze(vnp.take_along_axis(scores, index, place), place)
+    return chosen, vnp.where(known, vnp.ones((), scores.dtype), np.nan)

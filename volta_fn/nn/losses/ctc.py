@@ -1,0 +1,142 @@
+"""Connectionist temporal classification: the loss of sequences whose labels are not aligned with their frames.
+
+A *path* names a class for every frame; merging repeated classes and then dropping *blanks* gives the labels that it spells. The
+loss is minus the logarithm of the total probability of all paths that spell the target (Graves et al. 2006), found by dynamic
+programming over the target with a blank before, after and between its labels: place 2i + 1 is label i, even places are blanks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import INTEGERS
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.losses.common import Reduction, check_reduction, real_operands, reduced
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    *,
+    reduction: Reduction = "mean",
+    zero_infinity: bool = False,
+) -> Array:
+    """Minus the log-probability that the frames spell the targets, whatever the alignment.
+
+    The gradient is that with respect to the log-probabilities themselves. (PyTorch's takes them to come from log_softmax; through
+    log_softmax both give the same.) Targets that no path can spell have infinite loss and zero gradient.
+
+    Args:
+        log_probs: log_softmax of scores, shape (T, N, C): frames, sequences, classes; or (T, C) for one sequence.
+        targets: class numbers without blanks, shape (N, S), or (S,) for one sequence; anything past a target's length.
+        input_lengths: how many of the T frames are the sequence's own, shape (N,) or ().
+        target_lengths: how many of the S labels are, likewise.
+        blank: the class number of blanks.
+        reduction: "mean" divides each loss by its target's length (at least 1) and averages over the batch (NaN of none); "sum";
+            "none" for each sequence by itself.
+        zero_infinity: whether infinite losses, of targets too long for their frames, become 0.
+
+    A label that is no class, or a length that is negative or beyond T or S, gives NaN, since compiled programs cannot raise.
+
+    Raises:
+        ShapeError: the shapes do not fit. DTypeError: labels or lengths that are not integers.
+        ArgumentError: another reduction, or a blank that is no class.
+
+    >>> import volta_fn as vf
+    >>> even = vf.numpy.log(vf.numpy.full((3, 1, 2), 0.5))
+    >>> loss = vf.nn.ctc_loss(even, vf.numpy.array([[1]]), vf.numpy.array([3]), vf.numpy.array([1]))
+    >>> vf.numpy.exp(-loss)  # 6 of the 8 paths of three frames spell "1": 100 010 001 110 011 111
+    Array(0.75, dtype=float32)
+    """
+    check_reduction("ctc_loss", reduction)
+    dtype, (scores,) = real_operands("ctc_loss", log_probs)
+    numbers = [
+        _integers(name, v) for name, v in (("targets", targets), ("input_lengths", input_lengths), ("target_lengths", target_lengths))
+    ]
+    labels, frames, lengths = numbers
+    single = scores.ndim == 2
+    if single:
+        scores, labels, frames, lengths = scores[:, None], labels[None], frames.reshape(1), lengths.reshape(1)
+    _check_shapes(scores, labels, frames, lengths, blank)
+    losses = _losses(scores, labels, frames, lengths, blank)
+    if zero_infinity:
+        losses = vnp.where(losses == math.inf, 0.0, losses)
+    if reduction == "mean":
+        losses = losses / vnp.maximum(lengths, 1)
+    return reduced("ctc_loss", losses[0] if single else losses, reduction, dtype)
+
+
+def _integers(name: str, values: Any) -> Array:
+    array = as_value(values)
+    if array.dtype not in INTEGERS:
+        raise DTypeError(f"ctc_loss: {name} are integers, got {array.aval}")
+    return array.astype("int32")
+
+
+def _check_shapes(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> None:
+    if scores.ndim != 3:
+        raise ShapeError(f"ctc_loss: log_probs have shape (T, N, C) or (T, C), got {scores.shape}")
+    _, count, classes = scores.shape
+    if labels.ndim != 2 or labels.shape[0] != count:
+        raise ShapeError(f"ctc_loss: {count} sequences need targets of shape ({count}, S), got {labels.shape}")
+    if not frames.shape == lengths.shape == (count,):
+        raise ShapeError(f"ctc_loss: {count} sequences need lengths of shape ({count},), got {frames.shape} and {lengths.shape}")
+    if not 0 <= blank < classes:
+        raise ArgumentError(f"ctc_loss: blank={blank} is none of {classes} classes")
+
+
+def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> Array:
+    """Each sequence's loss.
+
+    The state of the scan is the log-probability of having spelt the target up to each place. Before the first frame nothing is
+    spelt: all weight is on the first blank, from which the first frame may go on to the first label.
+    """
+    steps, count, classes = scores.shape
+    size = labels.shape[1]
+    used = vnp.arange(size) < lengths[:, None]
+    known = vnp.all(~used | ((labels >= 0) & (labels < classes)), 1)
+    legal = known & (frames >= 0) & (frames <= steps) & (lengths >= 0) & (lengths <= size)
+    safe = vnp.where(used & known[:, None], labels, blank)
+    places = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
+    # A blank between two labels may be left out, unless they are equal: they would merge.
+    skips = vnp.pad(places[:, 2:] != places[:, :-2], ((0, 0), (2, 0))) & (places != blank)
+
+    def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, None]:
+        row, index = frame
+        one = vnp.pad(state, ((0, 0), (1, 0)), constant_values=-math.inf)[:, :-1]
+        two = vnp.pad(state, ((0, 0), (2, 0)), constant_values=-math.inf)[:, :-2]
+        reached = _log_sum(vnp.stack([state, one, vnp.where(skips, two, -math.inf)]))
+        spelt = reached + vnp.take_along_axis(row, places, 1)
+        return vnp.where((index < frames)[:, None], spelt, state), None
+
+    start = vnp.full((count, 2 * size + 1), -math.inf, scores.dtype).at[:, 0].set(0.0)
+    final, _ = lax.scan(step, start, (scores, vnp.arange(steps)))
+    # A path ends at the last label or at the blank behind it.
+    last = vnp.take_along_axis(final, vnp.clip(2 * lengths, 0, 2 * size)[:, None], 1)
+    label = vnp.take_along_axis(final, vnp.clip(2 * lengths - 1, 0, 2 * size)[:, None], 1)
+    ends = vnp.stack([last, vnp.where(lengths[:, None] > 0, label, -math.inf)])
+    return vnp.where(legal, -_log_sum(ends)[:, 0], math.nan)
+
+
+@custom_jvp
+def _log_sum(x: Array) -> Array:
+    """log(sum(exp(x))) over the first axis; where all are -inf, that is -inf too and its gradient 0."""
+    top = vnp.max(x, 0)
+    top = vnp.where(top == -math.inf, 0.0, top)
+    return top + vnp.log(vnp.sum(vnp.exp(x - top), 0))
+
+
+@_log_sum.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (rate,) = primals, tangents
+    out = _log_sum(x)
+    shares = vnp.exp(x - vnp.where(out == -math.inf, 0.0, out))
+    return out, vnp.sum(shares * rate, 0)
