@@ -1,0 +1,137 @@
+"""Numbers that many optimizers need: counters that do not overflow, norms, squares of magnitudes, bias corrections."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax, tree
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import DTypeError
+from volta_fn.optim.leaves import widened, widest_real
+
+
+def safe_increment(count: Any) -> Array:
+    """``count + 1``, or `count` itself where it is the largest number of its dtype.
+
+    >>> from volta_fn import optim
+    >>> import numpy as np
+    >>> optim.safe_increment(np.int32(2**31 - 1))
+    Array(2147483647, dtype=int32)
+    """
+    value = as_value(count)
+    if value.dtype in dtypes.INTEGERS:
+        return vnp.minimum(value, dtypes.iinfo(value.dtype).max - 1) + 1
+    if value.dtype in dtypes.FLOATS:
+        return vnp.minimum(value + 1, dtypes.finfo(value.dtype).max)
+    raise DTypeError(f"safe_increment: a counter is an integer or a float, got dtype {value.dtype.name}")
+
+
+safe_int32_increment = safe_increment
+
+
+def abs_sq(x: Any) -> Array:
+    """The squares of magnitudes: x² of real numbers, re² + im² of complex ones.
+
+    >>> import volta_fn as vf
+    >>> vf.optim.abs_sq(vf.numpy.array([3 + 4j]))
+    Array([25.], dtype=float32)
+    """
+    value = as_value(x)
+    if value.dtype not in dtypes.COMPLEX:
+        return value * value
+    re, im = lax.real(value), lax.imag(value)
+    return re * re + im * im
+
+
+def sum_of_squares(updates: Any) -> Array:
+    """The sum of the squared magnitudes of all elements of all leaves, in float32 at least."""
+    parts = [vnp.sum(abs_sq(widened(as_value(x)))) for x in tree.leaves(updates)]
+    return functools.reduce(operator.add, parts) if parts else vnp.zeros((), np.float32)
+
+
+def global_norm(updates: Any) -> Array:
+    """The Euclidean norm of all elements of all leaves together, in float32 at least; 0 for a tree without leaves.
+
+    >>> import volta_fn as vf
+    >>> vf.optim.global_norm({"a": vf.numpy.array([3.0]), "b": vf.numpy.array([[4.0]])})
+    Array(5., dtype=float32)
+    """
+    return vnp.sqrt(sum_of_squares(updates))
+
+
+def real_dot(x: Any, y: Any) -> Array:
+    """The real part of the sum of conj(x) * y over all elements of two trees, in float32 at least."""
+    total = vnp.zeros((), widest_real(x))
+    for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
+        total = total + vnp.real(vnp.vdot(widened(as_value(a)), widened(as_value(b))))
+    return total
+
+
+def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
+    """The norm of `x` (as `numpy.linalg.norm`), but at least `min_norm`, with a gradient of zero, not NaN, where the norm is less."""
+    value = as_value(x)
+    norm = vnp.linalg.norm(value, ord=ord, axis=axis, keepdims=True)
+    harmless = vnp.where(norm <= min_norm, vnp.ones_like(value), value)
+    small = norm <= min_norm if keepdims else vnp.squeeze(norm <= min_norm, axis=axis)
+    return vnp.where(small, min_norm, vnp.linalg.norm(harmless, ord=ord, axis=axis, keepdims=keepdims))
+
+
+def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
+    """The root of the mean squared magnitude of `x`, but at least `min_rms`, with a gradient of zero, not NaN, where it is less."""
+    value = as_value(x)
+    small = vnp.sqrt(vnp.mean(abs_sq(value))) <= min_rms
+    return vnp.where(small, min_rms, vnp.sqrt(vnp.mean(abs_sq(vnp.where(small, vnp.ones_like(value), value)))))
+
+
+def all_finite(updates: Any) -> Array:
+    """Whether no element of any leaf is infinite or NaN.
+
+    >>> import volta_fn as vf
+    >>> vf.optim.all_finite([vf.numpy.ones(3), vf.numpy.array([1.0, float("nan")])])
+    Array(False, dtype=bool)
+    """
+    parts = [vnp.all(vnp.isfinite(as_value(x))) for x in tree.leaves(updates)]
+    return functools.reduce(operator.and_, parts) if parts else vnp.array(True)
+
+
+# Moving averages and what corrects their start at zero.
+
+
+def decayed(decay: Any, value: Array, average: Array) -> Array:
+    """The next moving average: ``(1 - decay) * value + decay * average``."""
+    return (1 - decay) * value + decay * average
+
+
+def log_of(decay: Any) -> Any:
+    """The logarithm of a decay rate: in double precision of a Python number, else of the array."""
+    if isinstance(decay, (int, float)):
+        return math.log(decay) if decay > 0 else -math.inf
+    return lax.log(as_value(decay))
+
+
+def one_minus_power(decay: Any, count: Array, dtype: np.dtype) -> Array:
+    """``1 - decay**count`` in a floating dtype, without the cancellation that costs float32 half its digits in the first steps."""
+    return -lax.expm1(vnp.asarray(log_of(decay), dtype) * lax.convert_element_type(count, dtype))
+
+
+def debiaser(decay: Any, count: Array) -> Callable[[Array], Array]:
+    """A function that divides a moving average by ``1 - decay**count``, which its start at zero has made it too small by (Adam).
+
+    The divisor is computed once for each dtype.
+    """
+    divisors: dict[np.dtype, Array] = {}
+
+    def debias(average: Array) -> Array:
+        dtype = dtypes.real_dtype(average.dtype)
+        if dtype not in divisors:
+            divisors[dtype] = one_minus_power(decay, count, dtype)
+        return average / divisors[dtype]
+
+    return debias
