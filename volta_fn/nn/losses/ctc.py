@@ -62,10 +62,10 @@ def ctc_loss(
         _integers(name, v) for name, v in (("targets", targets), ("input_lengths", input_lengths), ("target_lengths", target_lengths))
     ]
     labels, frames, lengths = numbers
+    _check_shapes(scores, labels, frames, lengths, blank)
     single = scores.ndim == 2
     if single:
-        scores, labels, frames, lengths = scores[:, None], labels[None], frames.reshape(1), lengths.reshape(1)
-    _check_shapes(scores, labels, frames, lengths, blank)
+        scores, labels, frames, lengths = scores[:, None], labels[None], frames[None], lengths[None]
     losses = _losses(scores, labels, frames, lengths, blank)
     if zero_infinity:
         losses = vnp.where(losses == math.inf, 0.0, losses)
@@ -82,13 +82,14 @@ def _integers(name: str, values: Any) -> Array:
 
 
 def _check_shapes(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> None:
-    if scores.ndim != 3:
+    if scores.ndim not in (2, 3):
         raise ShapeError(f"ctc_loss: log_probs have shape (T, N, C) or (T, C), got {scores.shape}")
-    _, count, classes = scores.shape
-    if labels.ndim != 2 or labels.shape[0] != count:
-        raise ShapeError(f"ctc_loss: {count} sequences need targets of shape ({count}, S), got {labels.shape}")
-    if not frames.shape == lengths.shape == (count,):
-        raise ShapeError(f"ctc_loss: {count} sequences need lengths of shape ({count},), got {frames.shape} and {lengths.shape}")
+    batch, classes = scores.shape[1:-1], scores.shape[-1]
+    if labels.ndim != scores.ndim - 1 or labels.shape[:-1] != batch:
+        expected = ", ".join([*map(str, batch), "S"]) + "," * (not batch)
+        raise ShapeError(f"ctc_loss: log_probs {scores.shape} need targets of shape ({expected}), got {labels.shape}")
+    if not frames.shape == lengths.shape == batch:
+        raise ShapeError(f"ctc_loss: log_probs {scores.shape} need lengths of shape {batch}, got {frames.shape} and {lengths.shape}")
     if not 0 <= blank < classes:
         raise ArgumentError(f"ctc_loss: blank={blank} is none of {classes} classes")
 
@@ -107,13 +108,12 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
     safe = vnp.where(used & known[:, None], labels, blank)
     places = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
     # A blank between two labels may be left out, unless they are equal: they would merge.
-    skips = vnp.pad(places[:, 2:] != places[:, :-2], ((0, 0), (2, 0))) & (places != blank)
+    skips = (places != _shifted(places, 2, blank)) & (places != blank)
 
     def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, None]:
         row, index = frame
-        one = vnp.pad(state, ((0, 0), (1, 0)), constant_values=-math.inf)[:, :-1]
-        two = vnp.pad(state, ((0, 0), (2, 0)), constant_values=-math.inf)[:, :-2]
-        reached = _log_sum(vnp.stack([state, one, vnp.where(skips, two, -math.inf)]))
+        skipped = vnp.where(skips, _shifted(state, 2, -math.inf), -math.inf)
+        reached = _log_sum(vnp.stack([state, _shifted(state, 1, -math.inf), skipped]))
         spelt = reached + vnp.take_along_axis(row, places, 1)
         return vnp.where((index < frames)[:, None], spelt, state), None
 
@@ -124,6 +124,11 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
     label = vnp.take_along_axis(final, vnp.clip(2 * lengths - 1, 0, 2 * size)[:, None], 1)
     ends = vnp.stack([last, vnp.where(lengths[:, None] > 0, label, -math.inf)])
     return vnp.where(legal, -_log_sum(ends)[:, 0], math.nan)
+
+
+def _shifted(x: Array, by: int, fill: float) -> Array:
+    """The rows moved to the right, what comes in on the left being `fill`."""
+    return vnp.pad(x, ((0, 0), (by, 0)), constant_values=fill)[:, :-by]
 
 
 @custom_jvp
