@@ -36,6 +36,16 @@ from volta_fn.nn.containers import Flatten as Flatten
 from volta_fn.nn.containers import Identity as Identity
 from volta_fn.nn.containers import Lambda as Lambda
 from volta_fn.nn.containers import Sequential as Sequential
+from volta_fn.nn.conv import Conv1d as Conv1d
+from volta_fn.nn.conv import Conv2d as Conv2d
+from volta_fn.nn.conv import Conv3d as Conv3d
+from volta_fn.nn.conv_transpose import ConvTranspose1d as ConvTranspose1d
+from volta_fn.nn.conv_transpose import ConvTranspose2d as ConvTranspose2d
+from volta_fn.nn.conv_transpose import ConvTranspose3d as ConvTranspose3d
+from volta_fn.nn.dropout import Dropout as Dropout
+from volta_fn.nn.dropout import Dropout1d as Dropout1d
+from volta_fn.nn.dropout import Dropout2d as Dropout2d
+from volta_fn.nn.dropout import Dropout3d as Dropout3d
 from volta_fn.nn.linear import Bilinear as Bilinear
 from volta_fn.nn.linear import Embedding as Embedding
 from volta_fn.nn.linear import Linear as Linear
