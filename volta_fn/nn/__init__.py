@@ -2,6 +2,7 @@
 
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
+from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import celu as celu
 from volta_fn.nn.activations import elu as elu
 from volta_fn.nn.activations import gelu as gelu
@@ -78,6 +79,12 @@ from volta_fn.nn.module import static as static
 from volta_fn.nn.normalization import logmeanexp as logmeanexp
 from volta_fn.nn.normalization import one_hot as one_hot
 from volta_fn.nn.normalization import standardize as standardize
+from volta_fn.nn.recurrent import GRU as GRU
+from volta_fn.nn.recurrent import LSTM as LSTM
+from volta_fn.nn.recurrent import RNN as RNN
+from volta_fn.nn.recurrent import GRUCell as GRUCell
+from volta_fn.nn.recurrent import LSTMCell as LSTMCell
+from volta_fn.nn.recurrent import RNNCell as RNNCell
 from volta_fn.special import log_softmax as log_softmax
 from volta_fn.special import logsumexp as logsumexp
 from volta_fn.special import softmax as softmax
