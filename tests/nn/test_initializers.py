@@ -72,6 +72,43 @@ def test_orthogonal_matrices_are_orthogonal(shape):
     np.testing.assert_allclose(gram, np.eye(min(weights.shape)), atol=1e-12)
 
 
+OIHW = (24, 16, 3, 5)
+#: Ours for the weights of convolutions, and PyTorch's of the same distribution.
+LIKE_PYTORCH = {
+    "xavier_uniform": ("xavier_uniform_", {}),
+    "xavier_normal": ("xavier_normal_", {}),
+    "kaiming_uniform": ("kaiming_uniform_", {"nonlinearity": "relu"}),
+    "kaiming_normal": ("kaiming_normal_", {"nonlinearity": "relu"}),
+    "lecun_uniform": ("kaiming_uniform_", {"nonlinearity": "linear"}),
+    "lecun_normal": ("kaiming_normal_", {"nonlinearity": "linear"}),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_PYTORCH)
+def test_convolutions_have_the_fans_of_pytorch(name):
+    torch = pytest.importorskip("torch")
+    their_name, options = LIKE_PYTORCH[name]
+    theirs = getattr(torch.nn.init, their_name)(torch.empty(OIHW), generator=torch.Generator().manual_seed(0), **options).numpy()
+    ours = np.asarray(getattr(initializers, name)(in_axis=1, out_axis=0)(vf.random.key(0), OIHW))
+    assert abs(ours.std() / theirs.std() - 1) < 0.03  # of 5760 numbers
+    if "uniform" in name:
+        np.testing.assert_allclose([ours.min(), ours.max()], [theirs.min(), theirs.max()], rtol=1e-2)
+
+
+def test_delta_orthogonal_kernels_keep_the_norms_of_images():
+    torch = pytest.importorskip("torch")
+    kernel = initializers.delta_orthogonal(in_axis=1, out_axis=0, dtype="float64")(vf.random.key(0), (6, 4, 3, 5))
+    image = torch.tensor(np.random.default_rng(0).normal(size=(1, 4, 7, 8)))
+    out = torch.nn.functional.conv2d(image, torch.tensor(np.asarray(kernel)), padding="same")
+    np.testing.assert_allclose(out.norm(dim=1), image.norm(dim=1), rtol=1e-12)
+
+
+def test_delta_orthogonal_axes_only_move():
+    plain = np.asarray(initializers.delta_orthogonal()(vf.random.key(0), (3, 3, 4, 6)))
+    moved = np.asarray(initializers.delta_orthogonal(in_axis=1, out_axis=0)(vf.random.key(0), (6, 4, 3, 3)))
+    np.testing.assert_array_equal(moved, plain.transpose(3, 2, 0, 1))
+
+
 def test_names_that_mean_the_same():
     assert initializers.kaiming_normal is initializers.he_normal and initializers.kaiming_uniform is initializers.he_uniform
     assert initializers.xavier_normal is initializers.glorot_normal and initializers.xavier_uniform is initializers.glorot_uniform
@@ -87,6 +124,8 @@ def test_empty_shapes():
         (lambda k: initializers.glorot_normal()(k, (5,)), ShapeError, "inputs and outputs"),
         (lambda k: initializers.orthogonal()(k, (5,)), ShapeError, "two dimensions"),
         (lambda k: initializers.delta_orthogonal()(k, (3, 8, 4)), ShapeError, "out >= in"),
+        (lambda k: initializers.delta_orthogonal(in_axis=1, out_axis=0)(k, (4, 8, 3)), ShapeError, "4 outputs and 8 inputs"),
+        (lambda k: initializers.delta_orthogonal()(k, (8, 8)), ShapeError, "a window of 1 to 3 dimensions"),
         (lambda k: initializers.variance_scaling(1.0, "fan", "normal"), ArgumentError, "fan_in"),
         (lambda k: initializers.variance_scaling(1.0, "fan_in", "cauchy"), ArgumentError, "uniform"),
     ],

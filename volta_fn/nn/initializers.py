@@ -1,7 +1,13 @@
 """Initializers of weights: functions that make functions ``(key, shape, dtype) -> array``, under the names of `jax.nn.initializers`.
 
 A *fan* is a number of connections: `fan_in` of inputs that one output sums, `fan_out` of outputs that one input goes to. Axes that
-are neither inputs nor outputs nor a batch are a receptive field (a convolution's window), whose size multiplies both.
+are neither inputs nor outputs nor a batch are a receptive field (a convolution's window), whose size multiplies both. By default the
+last two axes are inputs and outputs, as in `Linear`; the weights of convolutions here have outputs and inputs first:
+
+>>> import volta_fn as vf
+>>> he = vf.nn.initializers.he_normal(in_axis=1, out_axis=0)
+>>> he(vf.random.key(0), (64, 32, 3, 3)).std().round(2)  # the root of 2 / (32 · 3 · 3)
+Array(0.08, dtype=float32)
 """
 
 from __future__ import annotations
@@ -218,17 +224,34 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     return _initializer(make, dtype)
 
 
-def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """Convolution kernels of shape (*window, in, out) that are orthogonal at the window's centre and zero elsewhere (Xiao et al. 2018).
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None, *, in_axis: int = -2, out_axis: int = -1) -> Initializer:
+    """Convolution kernels that are an orthogonal matrix at the window's centre and zero elsewhere (Xiao et al. 2018).
 
-    Raises `ShapeError` (when called) unless the window has one to three dimensions and out >= in.
+    Args:
+        scale: the factor of the matrix.
+        column_axis: which axis of the matrix (in, out) has the orthonormal vectors.
+        dtype: the dtype where none is given.
+        in_axis: the axis of inputs; 1 for the convolutions here.
+        out_axis: the axis of outputs; 0 for the convolutions here. The other axes are the window.
+
+    Raises:
+        ShapeError: (when called) unless the window has one to three dimensions and there are no fewer outputs than inputs.
+
+    >>> import volta_fn as vf
+    >>> kernel = vf.nn.initializers.delta_orthogonal(in_axis=1, out_axis=0)(vf.random.key(0), (4, 2, 3, 3))
+    >>> bool(vf.numpy.allclose(kernel[:, :, 1, 1].T @ kernel[:, :, 1, 1], vf.numpy.eye(2), atol=1e-6))
+    True
     """
 
     def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
-        if len(shape) not in (3, 4, 5) or shape[-1] < shape[-2]:
-            raise ShapeError(f"delta_orthogonal: a shape (*window, in, out) of 3 to 5 dimensions with out >= in is needed, got {shape}")
-        matrix = orthogonal(scale, column_axis)(key, shape[-2:], dtype)
-        centre = tuple([(n - 1) // 2 for n in shape[:-2]])
-        return vnp.zeros(shape, dtype).at[centre].set(matrix)
+        if len(shape) not in (3, 4, 5):
+            raise ShapeError(f"delta_orthogonal: a window of 1 to 3 dimensions besides inputs and outputs is needed, got shape {shape}")
+        rows, columns = canonical_axes((in_axis, out_axis), len(shape))
+        if shape[columns] < shape[rows]:
+            raise ShapeError(f"delta_orthogonal: out >= in is needed, got {shape[columns]} outputs and {shape[rows]} inputs in {shape}")
+        matrix = orthogonal(scale, column_axis)(key, (shape[rows], shape[columns]), dtype)
+        window = [n for axis, n in enumerate(shape) if axis not in (rows, columns)]
+        kernel = vnp.zeros((*window, *matrix.shape), dtype).at[tuple([(n - 1) // 2 for n in window])].set(matrix)
+        return vnp.moveaxis(kernel, (-2, -1), (rows, columns))
 
     return _initializer(make, dtype)

@@ -35,7 +35,8 @@ class Mean(NamedTuple):
     def update(self, values: Any, weight: Any = None) -> Mean:
         """With more values, along leading dimensions.
 
-        `weight`, of the shape of those leading dimensions or 0-d, says how much each counts, 0 for not at all; for a mean, its batch's size.
+        `weight`, of the shape of those leading dimensions or 0-d, says how much each counts: 0 for not at all; the size of
+        the batch for a batch's mean.
         Raises `ShapeError` for values or weights of other shapes.
         """
         _, (new,) = real_operands("Mean.update", values)
