@@ -28,6 +28,14 @@ from volta_fn.nn.activations import sparse_sigmoid as sparse_sigmoid
 from volta_fn.nn.activations import squareplus as squareplus
 from volta_fn.nn.activations import swish as swish
 from volta_fn.nn.activations import tanh as tanh
+from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
+from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d
+from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool1d as AdaptiveMaxPool1d
+from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool2d as AdaptiveMaxPool2d
+from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool3d as AdaptiveMaxPool3d
+from volta_fn.nn.adaptive_pooling import GlobalAvgPool as GlobalAvgPool
+from volta_fn.nn.adaptive_pooling import GlobalMaxPool as GlobalMaxPool
 from volta_fn.nn.attention import dot_product_attention as dot_product_attention
 from volta_fn.nn.batch_norm import BatchNorm1d as BatchNorm1d
 from volta_fn.nn.batch_norm import BatchNorm2d as BatchNorm2d
@@ -79,6 +87,12 @@ from volta_fn.nn.module import static as static
 from volta_fn.nn.normalization import logmeanexp as logmeanexp
 from volta_fn.nn.normalization import one_hot as one_hot
 from volta_fn.nn.normalization import standardize as standardize
+from volta_fn.nn.pooling import AvgPool1d as AvgPool1d
+from volta_fn.nn.pooling import AvgPool2d as AvgPool2d
+from volta_fn.nn.pooling import AvgPool3d as AvgPool3d
+from volta_fn.nn.pooling import MaxPool1d as MaxPool1d
+from volta_fn.nn.pooling import MaxPool2d as MaxPool2d
+from volta_fn.nn.pooling import MaxPool3d as MaxPool3d
 from volta_fn.nn.recurrent import GRU as GRU
 from volta_fn.nn.recurrent import LSTM as LSTM
 from volta_fn.nn.recurrent import RNN as RNN
