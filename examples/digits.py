@@ -10,49 +10,38 @@ to new ones; `jit` compiles it once, and the loop only calls it.
 from __future__ import annotations
 
 import argparse
-import gzip
+import itertools
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import lax, nn, random
+from volta_fn import data, lax, nn, random
+from volta_fn.errors import DataError
 
 Params = dict[str, vf.Array]
-Dataset = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # training images and labels, held-out images and labels
 LAYOUT = ("NHWC", "HWIO", "NHWC")  # images by row, column and channel
 
 
-def read_digits() -> Dataset:
-    """The 1,797 digits that scikit-learn ships, shuffled with a fixed seed; every fifth is held out."""
+def read_digits() -> tuple[data.Dataset, data.Dataset]:
+    """The 1,797 digits that scikit-learn ships, shuffled with a fixed seed; the second dataset is every fifth, held out."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
-    images, labels = (images[order].reshape(-1, 8, 8, 1) / 16).astype(np.float32), labels[order].astype(np.int32)
+    digits = data.ArrayDataset((images[order].reshape(-1, 8, 8, 1) / 16).astype(np.float32), labels[order].astype(np.int32))
     held_out = np.arange(len(images)) % 5 == 0
-    return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
+    return data.Subset(digits, np.flatnonzero(~held_out)), data.Subset(digits, np.flatnonzero(held_out))
 
 
-def read_idx(folder: Path, name: str) -> np.ndarray:
-    """One IDX file of bytes: two zeros, the type (8), the rank, the sizes as big-endian int32, the data."""
-    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
-    if path is None:
-        raise SystemExit(f"{folder} holds neither {name} nor {name}.gz; --data wants the folder of MNIST's four IDX files")
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    rank = content[3]
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(content, ">i4", rank, offset=4))
-
-
-def read_mnist(folder: Path) -> Dataset:
+def read_mnist(folder: Path) -> tuple[data.Dataset, data.Dataset]:
     """MNIST's 60,000 training and 10,000 test images."""
-    images = lambda name: read_idx(folder, f"{name}-images-idx3-ubyte")[..., None].astype(np.float32) / 255
-    labels = lambda name: read_idx(folder, f"{name}-labels-idx1-ubyte").astype(np.int32)
-    return images("train"), labels("train"), images("t10k"), labels("t10k")
+    prepare = lambda batch: (jnp.moveaxis(data.to_float(batch[0]), 1, -1), batch[1])
+    train, test = data.MNIST(folder, "train"), data.MNIST(folder, "test")
+    return train.map(prepare, batched=True), test.map(prepare, batched=True)
 
 
 def init(key: vf.Array, side: int) -> Params:
@@ -113,34 +102,28 @@ def correct(params: Params, images: vf.Array, labels: vf.Array) -> vf.Array:
     return jnp.sum(jnp.argmax(network(params, images), axis=1) == labels)
 
 
-def accuracy(params: Params, images: np.ndarray, labels: np.ndarray, batch: int = 500) -> float:
+def accuracy(params: Params, digits: data.Dataset) -> float:
     """The share of images that are classified rightly."""
-    starts = range(0, len(images), batch)
-    return sum(int(correct(params, images[i : i + batch], labels[i : i + batch])) for i in starts) / len(images)
+    return sum(int(correct(params, *batch)) for batch in data.DataLoader(digits, 500)) / len(digits)
 
 
-def train(data: Dataset, *, epochs: int, batch: int, rate: float, seed: int) -> Params:
+def train(digits: data.Dataset, held_out: data.Dataset, *, epochs: int, batch: int, rate: float, seed: int) -> Params:
     """Train from scratch, the learning rate falling along a cosine, and show the progress."""
-    images, labels, held_out_images, held_out_labels = data
     init_key, shuffle_key = random.split(random.key(seed))
-    params = init(init_key, images.shape[1])
+    loader = data.DataLoader(digits, batch, shuffle=True, key=shuffle_key, drop_last=True, workers=1)
+    params = init(init_key, digits[0][0].shape[0])
     zeros = vf.tree.map(jnp.zeros_like, params)
     state = Adam(zeros, zeros, jnp.int32(0))
-    rates = rate * 0.5 * (1 + np.cos(np.linspace(0, np.pi, epochs * (len(images) // batch), dtype=np.float32)))
-    report = TextColumn("{task.fields[report]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), report)
-    with Progress(*columns) as progress:
-        bar = progress.add_task("training", total=len(rates), report="")
-        for epoch in range(epochs):
-            order = np.asarray(random.permutation(random.fold_in(shuffle_key, epoch), len(images)))
-            for number in range(len(images) // batch):
-                rows = order[number * batch : (number + 1) * batch]
-                params, state, value = step(params, state, images[rows], labels[rows], rates[epoch * (len(images) // batch) + number])
-                if number % 10 == 0:
-                    progress.update(bar, report=f"loss {float(value):.4f}")
-                progress.advance(bar)
-            share = accuracy(params, held_out_images, held_out_labels)
-            progress.update(bar, description=f"epoch {epoch + 1}/{epochs}: {share:.2%} of held-out digits right")
+    rates = rate * 0.5 * (1 + np.cos(np.linspace(0, np.pi, epochs * len(loader), dtype=np.float32)))
+    batches = itertools.chain.from_iterable(itertools.repeat(loader, epochs))
+    bar = data.progress(batches, "training", total=len(rates))
+    for number, (images, labels) in enumerate(bar):
+        params, state, value = step(params, state, images, labels, rates[number])
+        if number % 10 == 0:
+            bar.report(f"loss {float(value):.4f}")
+        epoch, place = divmod(number + 1, len(loader))
+        if place == 0:
+            bar.describe(f"epoch {epoch}/{epochs}: {accuracy(params, held_out):.2%} of held-out digits right")
     return params
 
 
@@ -151,13 +134,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="passes over the training images (default 15, or 3 with --data)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and shuffling (default 0)")
     options = parser.parse_args()
-    data = read_mnist(options.data) if options.data else read_digits()
+    try:
+        digits, held_out = read_mnist(options.data) if options.data else read_digits()
+    except (DataError, OSError) as error:
+        raise SystemExit(f"cannot read the data: {error}") from error
     settings = {"epochs": 3, "batch": 100, "rate": 2e-3} if options.data else {"epochs": 15, "batch": 32, "rate": 2e-3}
     settings["epochs"] = options.epochs or settings["epochs"]
     start = time.perf_counter()
-    params = train(data, **settings, seed=options.seed)
-    share = accuracy(params, data[2], data[3])
-    print(f"{share:.2%} of {len(data[2]):,} held-out digits classified rightly after {time.perf_counter() - start:.0f} s")
+    params = train(digits, held_out, **settings, seed=options.seed)
+    share, seconds = accuracy(params, held_out), time.perf_counter() - start
+    print(f"{share:.2%} of {len(held_out):,} held-out digits classified rightly after {seconds:.0f} s")
 
 
 if __name__ == "__main__":

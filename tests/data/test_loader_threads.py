@@ -168,6 +168,24 @@ def test_an_exception_in_the_loop_stops_the_workers():
     assert loading_threads() == []
 
 
+def test_a_worker_may_end_the_iteration():
+    """As happens when it is the one that collects a forgotten iterator."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def close() -> None:
+        assert asked.wait(PATIENCE)
+        results.close()
+        closed.set()
+
+    results = run_ahead(iter([int, close, int]), 1, 2)
+    assert next(results) == 0
+    worker = next(thread for thread in threading.enumerate() if thread.name.startswith("volta_fn.data"))
+    asked.set()
+    assert closed.wait(PATIENCE)
+    worker.join(PATIENCE)
+    assert list(results) == []
+
+
 def test_several_consumers_each_have_all():
     loader = data.DataLoader(data.ArrayDataset(np.arange(40)), 3, shuffle=True, key=1, workers=2)
     expected = [batch.tolist() for batch in loader.epoch(0)]

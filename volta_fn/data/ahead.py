@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,8 @@ from volta_fn.errors import VoltaError
 from volta_fn.source import user_location
 
 T = TypeVar("T")
+
+_THREADS = "volta_fn.data"
 
 
 def run_ahead(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
@@ -25,7 +28,7 @@ def run_ahead(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Gen
         for task in tasks:
             yield task()
         return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="volta_fn.data")
+    pool = ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
 
     def submit(task: Callable[[], T]) -> Future[T]:
         return pool.submit(contextvars.copy_context().run, task)
@@ -38,7 +41,9 @@ def run_ahead(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Gen
             yield result
             del result  # or it would stay alive while the next one is waited for
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        # An iterator that was forgotten may be collected by one of its own threads, which cannot wait for itself.
+        by_worker = threading.current_thread().name.startswith(_THREADS)
+        pool.shutdown(wait=not by_worker, cancel_futures=True)
 
 
 def _result(future: Future[T]) -> T:

@@ -92,9 +92,11 @@ class DataLoader:
         epoch, start = self._position = self._next
         self._next = (epoch + 1, 0)
         with contextlib.closing(self.epoch(epoch, start)) as batches:
-            for done, batch in enumerate(batches, start + 1):
-                self._position = (epoch, done)
+            for batch in batches:
+                start += 1
+                self._position = (epoch, start)
                 yield batch
+                del batch  # or it would stay alive while the next one is waited for
         self._position = (epoch + 1, 0)
 
     def epoch(self, number: int, start: int = 0) -> Generator[Any, None, None]:
