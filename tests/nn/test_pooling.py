@@ -134,7 +134,7 @@ def test_bad_inputs():
         nn.MaxPool2d.init(2)(np.ones((3, 4, 4), np.float32))
     with pytest.raises(ShapeError, match="windows reach over 3 elements of spatial axis 0"):
         nn.AvgPool1d.init(3)(np.ones((1, 1, 2), np.float32))
-    with pytest.raises(DTypeError, match="floating"):
+    with pytest.raises(DTypeError, match="got i32"):
         nn.AvgPool1d.init(2)(np.ones((1, 1, 2), np.int32))
-    with pytest.raises(DTypeError, match="no maximum"):
+    with pytest.raises(DTypeError, match="got c64"):
         nn.MaxPool1d.init(2)(np.ones((1, 1, 2), np.complex64))

@@ -55,6 +55,12 @@ from volta_fn.nn.dropout import Dropout as Dropout
 from volta_fn.nn.dropout import Dropout1d as Dropout1d
 from volta_fn.nn.dropout import Dropout2d as Dropout2d
 from volta_fn.nn.dropout import Dropout3d as Dropout3d
+from volta_fn.nn.layer_norm import GroupNorm as GroupNorm
+from volta_fn.nn.layer_norm import InstanceNorm1d as InstanceNorm1d
+from volta_fn.nn.layer_norm import InstanceNorm2d as InstanceNorm2d
+from volta_fn.nn.layer_norm import InstanceNorm3d as InstanceNorm3d
+from volta_fn.nn.layer_norm import LayerNorm as LayerNorm
+from volta_fn.nn.layer_norm import RMSNorm as RMSNorm
 from volta_fn.nn.linear import Bilinear as Bilinear
 from volta_fn.nn.linear import Embedding as Embedding
 from volta_fn.nn.linear import Linear as Linear
@@ -99,6 +105,9 @@ from volta_fn.nn.recurrent import RNN as RNN
 from volta_fn.nn.recurrent import GRUCell as GRUCell
 from volta_fn.nn.recurrent import LSTMCell as LSTMCell
 from volta_fn.nn.recurrent import RNNCell as RNNCell
+from volta_fn.nn.resampling import PixelShuffle as PixelShuffle
+from volta_fn.nn.resampling import PixelUnshuffle as PixelUnshuffle
+from volta_fn.nn.resampling import Upsample as Upsample
 from volta_fn.special import log_softmax as log_softmax
 from volta_fn.special import logsumexp as logsumexp
 from volta_fn.special import softmax as softmax

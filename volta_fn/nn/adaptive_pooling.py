@@ -16,9 +16,9 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.spatial import batched_input, is_whole
+from volta_fn.nn.spatial import batched_input, check_dtype, is_whole
 
 
 class _Reduction(NamedTuple):
@@ -46,9 +46,7 @@ def _checked(layer: Module, x: Array, reduction: _Reduction) -> Array:
     """The input in the dtype to compute in. Raises `ShapeError` if there is nothing to pool, `DTypeError` if the dtype is not reduced."""
     if 0 in x.shape[2:]:
         raise ShapeError(f"{type(layer).__name__}: nothing to pool in spatial axes of size 0, got shape {x.shape}")
-    if x.dtype not in reduction.dtypes:
-        wanted = ", ".join(sorted(dtype.name for dtype in reduction.dtypes))
-        raise DTypeError(f"{type(layer).__name__}: the input is of one of the dtypes {wanted}, got {x.aval}")
+    check_dtype(type(layer).__name__, x, reduction.dtypes)
     return x.astype(accumulator(x.dtype))
 
 

@@ -6,11 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ShapeError
 from volta_fn.nn.linear import check_features, check_sizes
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.spatial import batched_input, check_dtype
 from volta_fn.primitives.barriers import stop_gradient
 
 
@@ -58,17 +59,20 @@ class _BatchNorm(Module):
         return layer, BatchNormState(zeros, ones, vnp.zeros((), "int32"))
 
     def __call__(self, x: Any, state: BatchNormState, *, training: bool = False) -> tuple[Array, BatchNormState]:
-        """The normalised features and the new state.
+        """The normalised features, of the input's dtype, and the new state.
 
-        In training the batch's own means and variances are used, and the state follows them (the variance without bias); otherwise
-        those of the state. float16 and bfloat16 compute in float32. Raises `ShapeError` for an input of other rank or features.
+        In training the batch's own means and variances are used, and the state follows them (the variance without bias); an empty batch
+        changes nothing. Otherwise those of the state are used. float16 and bfloat16 compute in float32.
+
+        Raises `ShapeError` for other axes or features than the layer's and in training for a single value per feature, which has no
+        variance; `DTypeError` unless the input is of floating dtype.
         """
-        value = as_value(x)
-        if value.ndim not in self._spatial:
-            raise ShapeError(f"{type(self).__name__}: the input has {' or '.join(map(str, self._spatial))} axes, got shape {value.shape}")
-        check_features(type(self).__name__, value, state.mean.shape[0], axis=1)
+        name = type(self).__name__
+        value = batched_input(name, x, self._spatial)
+        check_features(name, value, state.mean.shape[0], axis=1)
+        check_dtype(name, value)
         wide = value.astype(accumulator(value.dtype))
-        if training:
+        if training and value.size:
             mean, var, new = self._of_batch(wide, state)
         else:
             mean, var, new = state.mean, state.var, state
@@ -83,18 +87,23 @@ class _BatchNorm(Module):
 
     def _of_batch(self, x: Array, state: BatchNormState) -> tuple[Array, Array, BatchNormState]:
         axes = (0, *range(2, x.ndim))
-        count: Any = x.size // max(x.shape[1], 1)
+        count = x.size // x.shape[1] * (1 if self.axis_name is None else lax.psum(1, self.axis_name))
+        if count == 1:
+            raise ShapeError(f"{type(self).__name__}: in training it needs more than one value per feature, got shape {x.shape}")
         mean = vnp.mean(x, axes)
         square = vnp.mean(lax.square(x - mean.reshape(-1, *[1] * (x.ndim - 2))), axes)
         if self.axis_name is not None:
-            own, size = mean, lax.psum(1, self.axis_name)
-            mean = lax.pmean(own, self.axis_name)
-            square, count = lax.pmean(square + lax.square(own - mean), self.axis_name), count * size
+            own, mean = mean, lax.pmean(mean, self.axis_name)
+            square = lax.pmean(square + lax.square(own - mean), self.axis_name)
         batches = state.batches + 1
         weight = 1 / batches.astype(x.dtype) if self.momentum is None else self.momentum
-        unbiased = stop_gradient(square) * (count / vnp.maximum(count - 1, 1))
-        follow = lambda old, now: (old + weight * (now - old)).astype(old.dtype)
-        return mean, square, BatchNormState(follow(state.mean, stop_gradient(mean)), follow(state.var, unbiased), batches)
+        new_mean = _towards(state.mean, mean, weight)
+        return mean, square, BatchNormState(new_mean, _towards(state.var, square * (count / (count - 1)), weight), batches)
+
+
+def _towards(old: Array, now: Array, weight: Any) -> Array:
+    """The old running statistic, moved towards that of this batch, through which no gradient goes."""
+    return (old + weight * (stop_gradient(now) - old)).astype(old.dtype)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -107,7 +116,7 @@ class BatchNorm1d(_BatchNorm):
     Array([0.1, 0.1, 0.1], dtype=float32)
     """
 
-    _spatial = (2, 3)
+    _spatial = (0, 1)
 
 
 class BatchNorm2d(_BatchNorm):
@@ -118,10 +127,10 @@ class BatchNorm2d(_BatchNorm):
     >>> y, state = bn(vf.numpy.ones((2, 64, 4, 4)), state, training=True)
     """
 
-    _spatial = (4,)
+    _spatial = (2,)
 
 
 class BatchNorm3d(_BatchNorm):
     """Batch normalisation of (N, C, D, H, W) over N, D, H and W."""
 
-    _spatial = (5,)
+    _spatial = (3,)

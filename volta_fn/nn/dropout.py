@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
-from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.spatial import batched_input, check_inexact
+from volta_fn.nn.spatial import batched_input, check_dtype
 
 
 class Dropout(Module):
@@ -48,7 +48,7 @@ class Dropout(Module):
         Raises `ArgumentTypeError` if there is something to draw but no key, `DTypeError` for an input of whole numbers.
         """
         value = as_value(x) if self._spatial is None else batched_input(type(self).__name__, x, self._spatial)
-        check_inexact(type(self).__name__, value)
+        check_dtype(type(self).__name__, value, dtypes.INEXACT)
         if not training or self.p == 0:
             return value
         if self.p == 1:

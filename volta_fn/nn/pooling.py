@@ -10,9 +10,9 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.dtypes import accumulator
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.spatial import batched_input, canonical_pads, check_inexact, per_axis
+from volta_fn.nn.spatial import batched_input, canonical_pads, check_dtype, per_axis
 from volta_fn.primitives.geometry import Ints, Padding, dilated, padtype_to_pads
 from volta_fn.primitives.reduction import lowest
 
@@ -128,8 +128,7 @@ class _MaxPool(_Pool):
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))
-        if value.dtype in dtypes.COMPLEX:
-            raise DTypeError(f"{name}: complex numbers have no maximum, got {value.aval}")
+        check_dtype(name, value, dtypes.REALS | dtypes.BOOL)
         return self._reduce(value, self._windows(value.shape[2:]), lowest(value.dtype), lax.max, self.dilation)
 
     def _reach(self) -> Ints:
@@ -171,7 +170,7 @@ class _AvgPool(_Pool):
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))
-        check_inexact(name, value)
+        check_dtype(name, value, dtypes.INEXACT)
         windows = self._windows(value.shape[2:])
         wide = value.astype(accumulator(value.dtype))
         total = self._reduce(wide, windows, np.zeros((), wide.dtype), lax.add, (1,) * self._rank)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -56,7 +58,8 @@ def batched_input(layer: str, x: Any, ranks: Sequence[int]) -> Array:
     return value
 
 
-def check_inexact(layer: str, x: Array) -> None:
-    """Refuse whole numbers and truth values, which the layer's result could not be."""
-    if x.dtype not in dtypes.INEXACT:
-        raise DTypeError(f"{layer}: the input is of floating dtype, got {x.aval}; convert it with x.astype('float32')")
+def check_dtype(layer: str, x: Array, allowed: frozenset[np.dtype] = dtypes.FLOATS) -> None:
+    """Refuse an input of a dtype that the layer's result could not have."""
+    if x.dtype not in allowed:
+        names = ", ".join(sorted(dtype.name for dtype in allowed))
+        raise DTypeError(f"{layer}: the input is of dtype {names}, got {x.aval}; convert it, as in x.astype('float32')")
