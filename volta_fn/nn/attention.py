@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -63,25 +64,46 @@ def dot_product_attention(
     batched = arrays[0].ndim == 4
     q, k, v = arrays if batched else [x[None] for x in arrays]
     _check(q, k, v, mask, batched)
-    batch, t, heads, features = q.shape
-    s, groups = k.shape[1:3]
-    wide = accumulator(q.dtype)
-    grouped = q.reshape(batch, t, groups, heads // groups, features)
-    logits = vnp.einsum("btghf,bsgf->bghts", grouped, k, preferred_element_type=wide)
-    logits = logits.reshape(batch, heads, t, s) * (1 / math.sqrt(features) if scale is None else scale)
-    if bias is not None:
-        logits = (logits + bias).astype(wide)
+    t, s = q.shape[1], k.shape[1]
     seen = _visible(t, s, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
-    if seen is not None:
-        logits = vnp.where(seen, logits, wide.type(-0.7 * float(np.finfo(wide).max)))
-    weights = softmax(logits).astype(k.dtype).reshape(batch, groups, heads // groups, t, s)
-    out = vnp.einsum("bghts,bsgf->btghf", weights, v).reshape(batch, t, heads, features)
+    out, logits = attend(q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2), bias, seen, scale)
+    out = out.swapaxes(1, 2)
     if query_seq_lengths is not None:
         out = vnp.where(vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
     if not return_residual:
         return out if batched else out[0]
     residual = stop_gradient(logsumexp(logits, -1).astype(k.dtype).transpose(0, 2, 1))
     return (out, residual) if batched else (out[0], residual[0])
+
+
+def attend(
+    q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
+) -> tuple[Array, Array]:
+    """softmax(scale q kᵀ + bias) v and the logits, of shape (batch, heads, T, S): what all functions and layers of attention come to.
+
+    Args:
+        q: shape (batch, heads, T, features).
+        k: shape (batch, groups, S, features).
+        v: shape (batch, groups, S, value features).
+        bias: added to the logits; broadcasts to (batch, heads, T, S).
+        seen: bool, broadcasts likewise; False keeps a query from a key.
+        scale: factor of the logits (default 1 / sqrt(features)).
+        drop: a function of the weights, such as dropout.
+    """
+    batch, heads, t, features = q.shape
+    groups, s = k.shape[1:3]
+    wide = accumulator(q.dtype)
+    grouped = q.reshape(batch, groups, heads // max(groups, 1) * t, features)
+    logits = vnp.matmul(grouped, k.swapaxes(2, 3), preferred_element_type=wide).reshape(batch, heads, t, s)
+    logits = logits * (1 / math.sqrt(max(features, 1)) if scale is None else scale)
+    if bias is not None:
+        logits = (logits + bias).astype(wide)
+    if seen is not None:
+        logits = vnp.where(seen, logits, wide.type(-0.7 * float(np.finfo(wide).max)))
+    weights = softmax(logits).astype(v.dtype)
+    weights = weights if drop is None else drop(weights)
+    out = vnp.matmul(weights.reshape(batch, groups, heads // max(groups, 1) * t, s), v)
+    return out.reshape(batch, heads, t, v.shape[3]), logits
 
 
 def _per_entry(lengths: Any) -> Array:
