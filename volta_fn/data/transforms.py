@@ -149,7 +149,7 @@ def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0
     """The random transform that pads each image by `padding` pixels of `fill` on all sides and cuts a window of `size` out of it.
 
     The window's place is uniform; its size, (height, width), is by default the image's. The transform raises `ShapeError` if it is
-    larger than the padded image.
+    larger than the padded image, `ArgumentError` if the images' dtype lacks the value `fill`.
 
     >>> import numpy as np, volta_fn as vf
     >>> vf.data.random_crop(4)(0, np.ones((16, 3, 32, 32), np.uint8)).shape
@@ -165,6 +165,8 @@ def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0
         room = (height + 2 * padding - window[0], width + 2 * padding - window[1])
         if min(room) < 0 or min(window) < 1:
             raise ShapeError(f"random_crop: a window of {window} does not fit images of {(height, width)} padded by {padding}")
+        if images.dtype not in dtypes.INEXACT and np.asarray(fill).astype(images.dtype) != fill:
+            raise ArgumentError(f"random_crop: fill={fill} is no value of {images.dtype}, the images' dtype")
         sides = [(0, 0)] * (images.ndim - 2) + [(padding, padding)] * 2
         padded = vnp.pad(images, sides, constant_values=fill).reshape(-1, channels, height + 2 * padding, width + 2 * padding)
         corners = random.randint(key, (padded.shape[0], 2), 0, np.asarray(room, np.int32) + 1)
