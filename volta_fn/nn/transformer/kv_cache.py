@@ -1,0 +1,53 @@
+"""What attention keeps from step to step when a sequence is made piece by piece."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ShapeError
+
+
+class KeysValues(NamedTuple):
+    """The keys and values of a sequence for each head, shape (…, groups, S, features), as `MultiHeadAttention.project` gives them."""
+
+    keys: Array
+    values: Array
+
+
+class KVCache(NamedTuple):
+    """Keys and values of the first `length` places of a sequence, with room for more: a pytree of arrays whose shapes stay as they are.
+
+    `keys` and `values` have shape (…, groups, max_length, features), `length` is an int32 scalar. More places than there is room for make
+    the values NaN, so that it is noticed even in compiled programs.
+    """
+
+    keys: Array
+    values: Array
+    length: Array
+
+    @classmethod
+    def empty(cls, batch: tuple[int, ...], groups: int, max_length: int, features: int, dtype: Any) -> KVCache:
+        """A cache with room for `max_length` places."""
+        room = vnp.zeros((*batch, groups, max_length, features), dtype)
+        return cls(room, room, vnp.zeros((), "int32"))
+
+    @property
+    def max_length(self) -> int:
+        """How many places there is room for."""
+        return self.keys.shape[-2]
+
+    def append(self, new: KeysValues) -> KVCache:
+        """The cache with the next places' keys and values, cast to the cache's dtype. Raises `ShapeError` if they can never fit."""
+        count = new.keys.shape[-2]
+        room = (*self.keys.shape[:-2], count, self.keys.shape[-1])
+        if new.keys.shape != room or count > self.max_length:
+            raise ShapeError(f"KVCache: keys of shape {new.keys.shape} do not fit a cache of shape {self.keys.shape}")
+        values = vnp.where(self.length + count <= self.max_length, new.values, vnp.nan)
+        keys, values = (
+            lax.dynamic_update_slice_in_dim(old, now.astype(old.dtype), self.length, -2)
+            for old, now in ((self.keys, new.keys), (self.values, values))
+        )
+        return KVCache(keys, values, self.length + count)

@@ -1,0 +1,167 @@
+"""Positions: how attention, which does not see the order of its inputs, is told of it.
+
+A position is the number of an input in its sequence. Sinusoidal and learned positions are vectors added to the inputs; rotary positions
+turn queries and keys, so that their products depend on how far apart they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from volta_fn import lax, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import FLOATS, accumulator, as_dtype
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.linear import Embedding, check_features, check_sizes
+from volta_fn.nn.module import Module, static
+from volta_fn.nn.transformer.broadcasting import broadcasts_to
+
+
+def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:
+    """positions / base**(2 i / features) for each pair i of features, shape (*positions.shape, ceil(features / 2))."""
+    rates = np.power(float(base), -np.arange(0, features, 2) / max(features, 1)).astype(dtype)
+    return as_value(positions)[..., None].astype(dtype) * rates
+
+
+def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0, dtype: Any = "float32") -> Array:
+    """Sines (even features) and cosines (odd features) of positions, at ever lower frequencies (Vaswani et al. 2017).
+
+    Feature 2i is sin(p / base**(2i / features)) at position p, feature 2i + 1 the cosine of the same.
+
+    Args:
+        positions: numbers, of any shape.
+        features: how many features a position gets.
+        base: the slowest wave is 2π base long.
+        dtype: of the result; float16 and bfloat16 compute in float32.
+
+    Returns:
+        Shape (*positions.shape, features).
+
+    Raises:
+        ArgumentError, DTypeError: `features` is no natural number, or the dtype not float.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.sinusoidal_positions(vf.numpy.arange(2), 4)
+    Array([[0.        , 1.        , 0.        , 1.        ],
+           [0.841471  , 0.5403023 , 0.00999983, 0.99995   ]], dtype=float32)
+    """
+    check_sizes("sinusoidal_positions", features=features)
+    target = as_dtype(dtype)
+    if target not in FLOATS:
+        raise DTypeError(f"sinusoidal_positions: a float dtype is needed, got {target.name}")
+    angles = _angles(positions, features, base, accumulator(target))
+    waves = vnp.stack([vnp.sin(angles), vnp.cos(angles)], -1)
+    return waves.reshape(*angles.shape[:-1], 2 * angles.shape[-1])[..., :features].astype(target)
+
+
+def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: bool = False) -> Array:
+    """Rotary positions (Su et al. 2021): pair i of features is turned by the angle position / base**(2 i / features).
+
+    Args:
+        x: queries or keys, shape (…, T, features), features even. float16 and bfloat16 compute in float32.
+        positions: numbers that broadcast to (…, T).
+        base: the slowest rotation takes 2π base positions.
+        interleaved: pairs are neighbours, features (2i, 2i + 1), as in the paper and in Meta's Llama; otherwise (i, i + features / 2), as
+            in GPT-NeoX and Hugging Face's Llama.
+
+    Raises:
+        ShapeError: the number of features is odd, or the positions do not fit. DTypeError: `x` is not float.
+
+    >>> import volta_fn as vf
+    >>> q = vf.numpy.ones((2, 4, 5, 8))
+    >>> vf.nn.apply_rotary(q, vf.numpy.arange(5)).shape
+    (2, 4, 5, 8)
+    """
+    value, places = as_value(x), as_value(positions)
+    if value.dtype not in FLOATS:
+        raise DTypeError(f"apply_rotary: x is float, got {value.aval}")
+    lead, features = value.shape[:-1], value.shape[-1] if value.ndim else 1
+    if features % 2 or not broadcasts_to(places.shape, lead):
+        raise ShapeError(
+            f"apply_rotary: x (…, T, features) with an even number of features and positions that broadcast to (…, T) are needed, got "
+            f"{value.shape} and {places.shape}"
+        )
+    angles = _angles(places, features, base, accumulator(value.dtype))
+    cos, sin = vnp.cos(angles), vnp.sin(angles)
+    pairs = value.reshape(*lead, *((features // 2, 2) if interleaved else (2, features // 2)))
+    axis = -1 if interleaved else -2
+    first, second = (lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
+    turned = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
+    return turned.reshape(value.shape).astype(value.dtype)
+
+
+class SinusoidalPositions(Module):
+    """Adds `sinusoidal_positions` to its input. It has no parameters and no longest sequence.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.SinusoidalPositions()(vf.numpy.zeros((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    base: float = static(default=10000.0)
+
+    def __call__(self, x: Any, positions: Any = None) -> Array:
+        """x plus the vectors of its positions.
+
+        Args:
+            x: shape (…, T, features).
+            positions: numbers that broadcast to (…, T) (default: 0, 1, …, T - 1).
+
+        Raises:
+            ShapeError: `x` has fewer than two axes, or the positions do not fit.
+        """
+        value, places = _placed("SinusoidalPositions", x, positions)
+        return value + sinusoidal_positions(places, value.shape[-1], base=self.base, dtype=value.dtype)
+
+
+class LearnedPositions(Module):
+    """Adds a learnt vector for each position. `weight` has shape (max_length, features).
+
+    Positions beyond the table give NaN, so that they are noticed even in compiled programs.
+
+    >>> import volta_fn as vf
+    >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
+    >>> positions(vf.numpy.zeros((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    weight: Array
+
+    @classmethod
+    def init(cls, key: Any, max_length: int, features: int, *, std: float = 0.02, dtype: Any = "float32") -> Self:
+        """Normal vectors of standard deviation `std`, 0.02 as in GPT-2. Raises `ArgumentError` for sizes that are no natural numbers."""
+        check_sizes("LearnedPositions", max_length=max_length, features=features)
+        if std < 0:
+            raise ArgumentError(f"LearnedPositions: the standard deviation is at least 0, got {std}")
+        return cls(random.normal(key, (max_length, features), dtype) * std)
+
+    def __call__(self, x: Any, positions: Any = None) -> Array:
+        """x plus the vectors of its positions.
+
+        Args:
+            x: shape (…, T, features).
+            positions: whole numbers that broadcast to (…, T) (default: 0, 1, …, T - 1, at most max_length of them).
+
+        Raises:
+            ShapeError: the shapes do not fit. DTypeError: the positions are not whole.
+        """
+        value, places = _placed("LearnedPositions", x, positions)
+        check_features("LearnedPositions", value, self.weight.shape[1])
+        if positions is None and value.shape[-2] > self.weight.shape[0]:
+            raise ShapeError(f"LearnedPositions: {value.shape[-2]} positions, but the table has {self.weight.shape[0]}")
+        return value + Embedding(self.weight)(places)
+
+
+def _placed(name: str, x: Any, positions: Any) -> tuple[Array, Array]:
+    """The input and its positions as arrays."""
+    value = as_value(x)
+    if value.ndim < 2:
+        raise ShapeError(f"{name}: the input has shape (…, T, features), got {value.shape}")
+    places = vnp.arange(value.shape[-2]) if positions is None else as_value(positions)
+    lead = value.shape[:-1]
+    if not broadcasts_to(places.shape, lead):
+        raise ShapeError(f"{name}: positions must broadcast to (…, T) = {lead}, got shape {places.shape}")
+    return value, places

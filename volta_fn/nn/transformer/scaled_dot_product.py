@@ -1,0 +1,136 @@
+"""Attention as a function in PyTorch's layout, (…, heads, T, features), and its masks.
+
+A mask is bool, True where a query may attend to a key, or float, added to the logits; it broadcasts to (…, heads, T, S), T being the
+number of queries and S that of keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import BOOL, FLOATS
+from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.nn.attention import attend
+from volta_fn.nn.dropout import Dropout
+from volta_fn.nn.transformer.broadcasting import broadcasts_to
+
+
+def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:
+    """Bool, shape (length, key_length): query t may attend to the keys up to t + offset.
+
+    Args:
+        length: the number of queries.
+        key_length: the number of keys (default: as many).
+        offset: the place of the first query among the keys, a whole number, which may be traced.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.causal_mask(3)
+    Array([[ True, False, False],
+           [ True,  True, False],
+           [ True,  True,  True]], dtype=bool)
+    """
+    keys = vnp.arange(length if key_length is None else key_length)
+    return keys[None, :] <= vnp.arange(length)[:, None] + offset
+
+
+def scaled_dot_product_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+    key: Any = None,
+) -> Array:
+    """softmax(scale q kᵀ + mask) v for each head (Vaswani et al. 2017), in the layout of PyTorch's function of this name.
+
+    The same as `dot_product_attention` but for the layout and the dropout. A query that may attend to no key weighs all alike.
+
+    Args:
+        q: shape (…, heads, T, features), or (T, features).
+        k: shape (…, heads, S, features), with the same leading axes.
+        v: shape (…, heads, S, value features).
+        attn_mask: bool, True where a query may attend to a key, or float, added to the logits; broadcasts to (…, heads, T, S).
+        dropout_p: the share of the weights that is dropped; not 0 only in training.
+        is_causal: query t attends to the keys up to t only, besides what the mask says.
+        scale: factor of the logits (default 1 / sqrt(features)).
+        enable_gqa: `k` and `v` may have fewer heads, each of which serves as many of q's, next to one another (grouped queries).
+        key: of the dropout; needed if there is some.
+
+    Returns:
+        Shape (…, heads, T, value features).
+
+    Raises:
+        ShapeError, DTypeError: the shapes or dtypes do not fit. ArgumentError: `dropout_p` is no probability.
+        ArgumentTypeError: the key is missing.
+
+    >>> import volta_fn as vf
+    >>> q = vf.numpy.ones((2, 4, 5, 8))
+    >>> vf.nn.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    (2, 4, 5, 8)
+    """
+    q, k, v = as_value(q), as_value(k), as_value(v)
+    _check(q, k, v, enable_gqa)
+    masks = [] if attn_mask is None else [as_value(attn_mask)]
+    if is_causal:
+        masks.append(causal_mask(q.shape[-2], k.shape[-2]))
+    drop = functools.partial(Dropout.init(dropout_p), key=key, training=True)
+    if q.ndim == 2:
+        return masked_attention(q[None], k[None], v[None], masks, scale=scale, drop=drop)[0]
+    return masked_attention(q, k, v, masks, scale=scale, drop=drop)
+
+
+def masked_attention(
+    q: Array, k: Array, v: Array, masks: Sequence[Array], *, scale: Any = None, drop: Callable[[Array], Array] | None = None
+) -> Array:
+    """Attention of arrays (…, heads, T, features) under several masks; the weights pass `drop`.
+
+    Raises `ShapeError` or `DTypeError` if a mask does not fit.
+    """
+    lead = q.shape[:-3]
+    shape = (*q.shape[:-1], k.shape[-2])
+    q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))
+    bias = seen = None
+    for mask in masks:
+        fitted = _fit(mask, shape)
+        if mask.dtype in BOOL:
+            seen = fitted if seen is None else seen & fitted
+        else:
+            bias = fitted if bias is None else bias + fitted
+    out, _ = attend(q, k, v, bias, seen, scale, drop)
+    return out.reshape(*lead, *out.shape[1:])
+
+
+def _fit(mask: Array, shape: tuple[int, ...]) -> Array:
+    """A mask that broadcasts to `shape`, so that it does to a shape in which all but the last three axes are one."""
+    if mask.dtype not in BOOL | FLOATS:
+        raise DTypeError(f"attention: a mask is bool (True: may attend) or float (added to the logits), got {mask.aval}")
+    if not broadcasts_to(mask.shape, shape):
+        raise ShapeError(f"attention: a mask must broadcast to (…, heads, T, S) = {shape}, got shape {mask.shape}")
+    if mask.ndim <= 3 or len(shape) == 4:
+        return mask
+    whole = vnp.broadcast_to(mask, (*shape[:-3], *mask.shape[-3:]))
+    return whole.reshape(math.prod(shape[:-3]), *mask.shape[-3:])
+
+
+def _check(q: Array, k: Array, v: Array, grouped: bool) -> None:
+    fits = q.ndim == k.ndim == v.ndim >= 2 and q.shape[-1] == k.shape[-1] and k.shape[:-1] == v.shape[:-1]
+    if fits and q.ndim > 2:
+        heads, groups = q.shape[-3], k.shape[-3]
+        fits = q.shape[:-3] == k.shape[:-3] and (heads == groups or (grouped and groups > 0 and heads % groups == 0))
+    if not fits:
+        raise ShapeError(
+            "scaled_dot_product_attention: q (…, heads, T, features), k (…, heads, S, features) and v (…, heads, S, value features) are "
+            f"needed, with enable_gqa=True also k and v with heads that divide q's; got {q.shape}, {k.shape}, {v.shape}"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        names = ", ".join(x.dtype.name for x in (q, k, v))
+        raise DTypeError(f"scaled_dot_product_attention: q, k and v have dtypes {names}; convert them to one")
