@@ -135,6 +135,14 @@ def test_jit_vmap_and_their_gradients(layer):
 
 
 @layers
+def test_many_models_at_once(layer):
+    keys, x = vf.random.split(vf.random.key(0), 3), numbers((6, 2, 3), "float32")
+    make = lambda key: layer.init(key, 3, 4, num_layers=2, bidirectional=True)
+    found = vf.vmap(lambda model: model(x)[0])(vf.vmap(make)(keys))
+    np.testing.assert_allclose(found[1], make(keys[1])(x)[0], rtol=1e-5, atol=1e-6)
+
+
+@layers
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(layer, dtype):
     exact = layer.init(vf.random.key(0), 3, 4, bidirectional=True)

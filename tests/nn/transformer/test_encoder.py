@@ -111,6 +111,13 @@ def test_transforms_dtypes_and_empty_batches():
         np.testing.assert_allclose(y.astype("float32"), wanted, atol=0.1)
 
 
+def test_many_models_at_once():
+    keys, x = vf.random.split(KEY, 3), numbers((2, 5, 8), "float32")
+    make = lambda key: nn.TransformerEncoder.init(key, 2, 8, 4, 12, norm_first=True)
+    found = vf.vmap(lambda model: model(x))(vf.vmap(make)(keys))
+    np.testing.assert_allclose(found[1], make(keys[1])(x), rtol=1e-4, atol=1e-5)
+
+
 def test_sits_in_a_sequential():
     model = nn.Sequential(nn.SinusoidalPositions(), nn.TransformerEncoder.init(KEY, 1, 8, 2, 12), nn.relu)
     assert model(np.ones((2, 5, 8), np.float32), key=KEY, training=True).shape == (2, 5, 8)

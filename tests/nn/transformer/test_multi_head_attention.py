@@ -160,6 +160,10 @@ def test_bad_arguments():
         rotary(x, x)
     with pytest.raises(ArgumentError, match="self-attention"):
         mha(x, x, cache=mha.init_cache(2, 5))
+    with pytest.raises(ArgumentError, match="leave values out"):
+        mha(x, mha.project(x), x)
+    with pytest.raises(ArgumentError, match="even number"):
+        nn.MultiHeadAttention.init(KEY, 12, 4, rotary_base=1e4)
     with pytest.raises(ArgumentError, match="rotary_base"):
         mha(x, positions=np.arange(5))
     with pytest.raises(ShapeError):

@@ -96,3 +96,5 @@ def test_bad_arguments():
         nn.LearnedPositions.init(vf.random.key(0), 4, 6, std=-1.0)
     with pytest.raises(ArgumentError):
         nn.sinusoidal_positions(np.arange(3), -2)
+    with pytest.raises(ArgumentError, match="above 0"):
+        nn.apply_rotary(x, np.arange(5), base=0.0)

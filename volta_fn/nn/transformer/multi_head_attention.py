@@ -95,6 +95,10 @@ class MultiHeadAttention(Module):
             raise ArgumentError(
                 f"MultiHeadAttention: num_heads must divide embed_dim and num_kv_heads num_heads, got {embed_dim}, {num_heads}, {groups}"
             )
+        if rotary_base is not None and embed_dim // num_heads % 2:
+            raise ArgumentError(
+                f"MultiHeadAttention: rotary positions need an even number of features per head, got {embed_dim // num_heads}"
+            )
         narrow = embed_dim // num_heads * groups
         widths = [embed_dim, narrow, narrow]
         fans = [sum(widths)] * 3 if inputs == [embed_dim] * 3 else widths
@@ -185,7 +189,7 @@ class MultiHeadAttention(Module):
         if value.ndim < 2:
             raise ShapeError(f"MultiHeadAttention: the input has shape (…, T, {self.q_proj.weight.shape[0]}), got {value.shape}")
         check_features("MultiHeadAttention", value, self.q_proj.weight.shape[0])
-        self._check_options(context, positions, cache)
+        self._check_options(context, values, positions, cache)
         q = self._heads(self.q_proj(value), self.num_heads)
         known = context if isinstance(context, KeysValues) else self.project(value if context is None else context, values)
         start = 0 if cache is None else cache.length
@@ -205,11 +209,13 @@ class MultiHeadAttention(Module):
         out = masked_attention(q, k, v, masks, drop=functools.partial(self.dropout, key=key, training=training))
         return self.out_proj(out.swapaxes(-2, -3).reshape(value.shape)), cache
 
-    def _check_options(self, context: Any, positions: Any, cache: Any) -> None:
+    def _check_options(self, context: Any, values: Any, positions: Any, cache: Any) -> None:
         if context is not None and (cache is not None or self.rotary_base is not None):
             raise ArgumentError("MultiHeadAttention: caches and rotary positions are for self-attention; leave the context out")
         if positions is not None and self.rotary_base is None:
             raise ArgumentError("MultiHeadAttention: positions are given, but there is no rotary_base")
+        if values is not None and isinstance(context, KeysValues):
+            raise ArgumentError("MultiHeadAttention: the projected context has values of its own; leave values out")
 
     @staticmethod
     def _heads(x: Array, count: int) -> Array:

@@ -22,6 +22,8 @@ from volta_fn.nn.transformer.broadcasting import broadcasts_to
 
 def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:
     """positions / base**(2 i / features) for each pair i of features, shape (*positions.shape, ceil(features / 2))."""
+    if not base > 0:
+        raise ArgumentError(f"positions: the base is a number above 0, got {base}")
     rates = np.power(float(base), -np.arange(0, features, 2) / max(features, 1)).astype(dtype)
     return as_value(positions)[..., None].astype(dtype) * rates
 
@@ -41,7 +43,7 @@ def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0
         Shape (*positions.shape, features).
 
     Raises:
-        ArgumentError, DTypeError: `features` is no natural number, or the dtype not float.
+        ArgumentError, DTypeError: `features` is no natural number, the base not above 0, or the dtype not float.
 
     >>> import volta_fn as vf
     >>> vf.nn.sinusoidal_positions(vf.numpy.arange(2), 4)
@@ -69,6 +71,7 @@ def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: boo
 
     Raises:
         ShapeError: the number of features is odd, or the positions do not fit. DTypeError: `x` is not float.
+        ArgumentError: the base is not above 0.
 
     >>> import volta_fn as vf
     >>> q = vf.numpy.ones((2, 4, 5, 8))
