@@ -123,6 +123,9 @@ from volta_fn.nn.transformer import apply_rotary as apply_rotary
 from volta_fn.nn.transformer import causal_mask as causal_mask
 from volta_fn.nn.transformer import scaled_dot_product_attention as scaled_dot_product_attention
 from volta_fn.nn.transformer import sinusoidal_positions as sinusoidal_positions
+from volta_fn.nn.weight_norm import SpectralNorm as SpectralNorm
+from volta_fn.nn.weight_norm import SpectralNormState as SpectralNormState
+from volta_fn.nn.weight_norm import WeightNorm as WeightNorm
 from volta_fn.special import log_softmax as log_softmax
 from volta_fn.special import logsumexp as logsumexp
 from volta_fn.special import softmax as softmax
