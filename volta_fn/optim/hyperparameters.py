@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import (
     Counter,
@@ -137,5 +137,5 @@ def _count(count: Array, dtype: Any) -> Array:
 
 def _as_hyperparam(value: Any, dtype: Any) -> Array:
     """A number as an array: Python's floats, and what schedules compute, in the dtype of hyper-parameters."""
-    array = as_value(value)
-    return vnp.asarray(array, dtype if array.dtype in dtypes.FLOATS else array.dtype)
+    own = dtypes.dtype_and_weak_type(value)[0]
+    return vnp.asarray(value, dtype if own in dtypes.FLOATS else own)

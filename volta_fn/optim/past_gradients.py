@@ -27,7 +27,7 @@ def scale_by_rprop(
 
     def rule(g: Array, size: Array, last: Array) -> tuple[Array, Array, Array]:
         agreement = g * last
-        resized = vnp.clip(size * vnp.where(agreement > 0, eta_plus, eta_minus), min_step_size, max_step_size)
+        resized = vnp.clip(vnp.where(agreement > 0, eta_plus * size, eta_minus * size), min_step_size, max_step_size)
         size = vnp.where(agreement == 0, size, resized)
         turned = agreement < 0
         step = vnp.where(turned, 0, size * vnp.sign(g))

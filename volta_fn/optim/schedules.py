@@ -9,10 +9,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import Schedule
+
+
+def number(value: Any, steps: Array) -> Array:
+    """A number in the dtype that schedules of `steps` compute in."""
+    return vnp.asarray(value, dtypes.to_inexact(steps.dtype))
 
 
 def constant_schedule(value: Any) -> Schedule:
@@ -60,12 +66,12 @@ def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[
 
     Raises `ArgumentError` for negative scales.
     """
-    steps = _checked("piecewise_constant_schedule", boundaries_and_scales)
+    corners = _checked("piecewise_constant_schedule", boundaries_and_scales)
 
     def schedule(count: Any) -> Any:
-        value = init_value
-        for boundary, scale in steps:
-            value = value * vnp.where(as_value(count) < boundary, 1.0, scale)
+        steps, value = as_value(count), init_value
+        for boundary, scale in corners:
+            value = value * vnp.where(steps < boundary, 1.0, number(scale, steps))
         return value
 
     return schedule

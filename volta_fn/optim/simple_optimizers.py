@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from volta_fn import numpy as vnp
 from volta_fn.optim.accumulation import ema, trace
 from volta_fn.optim.adam_variants import scale_by_lion
 from volta_fn.optim.adding import add_decayed_weights, add_noise
@@ -114,7 +113,7 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
     """Fromage: steps in proportion to the norms of layers (Bernstein et al., 2020). Needs the parameters."""
 
     def shrinkage(rate: Any) -> Any:
-        return 1 / vnp.sqrt(1 + rate**2)
+        return (1 + rate**2) ** -0.5
 
     def of_rate(function: Any) -> ScalarOrSchedule:
         return (lambda count: function(learning_rate(count))) if callable(learning_rate) else function(learning_rate)

@@ -104,7 +104,8 @@ def scale_by_stddev(
 
         def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
             m, v = decayed(decay, g, m), decayed(decay, abs_sq(g), v)
-            return _over_root(g, debias(v) - abs_sq(debias(m)), eps, eps_in_sqrt), m, v
+            variance = vnp.maximum(debias(v) - abs_sq(debias(m)), 0)  # rounding may make it negative
+            return _over_root(g, variance, eps, eps_in_sqrt), m, v
 
         updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
         return updates, ScaleByRStdDevState(mu, nu) if count is None else ScaleByRStdDevWithCountState(count, mu, nu)

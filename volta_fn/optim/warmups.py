@@ -9,7 +9,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import Schedule
-from volta_fn.optim.schedules import cosine_decay_schedule, exponential_decay, linear_schedule
+from volta_fn.optim.schedules import cosine_decay_schedule, exponential_decay, linear_schedule, number
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
@@ -27,9 +27,9 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 
     def schedule(count: Any) -> Any:
         steps = as_value(count)
-        value = schedules[0](steps)
+        value = number(schedules[0](steps), steps)
         for boundary, following in zip(boundaries, schedules[1:], strict=True):
-            value = vnp.where(steps < boundary, value, following(steps - boundary))
+            value = vnp.where(steps < boundary, value, number(following(steps - boundary), steps))
         return value
 
     return schedule
