@@ -118,7 +118,8 @@ def take(
         indices: integers of any shape, which replaces that of the axis.
         axis: along which to take.
         out: not supported.
-        mode: "clip", "wrap" or "fill" (with `fill_value`) for indices out of range; by default known ones are checked.
+        mode: what becomes of indices out of range: "raise" (known ones only), "clip", "wrap" or "fill" (with `fill_value`). By default
+            known ones raise and traced ones fill.
         unique_indices, indices_are_sorted: promises that nothing here needs.
         fill_value: what "fill" gives; NaN by default, or for integers the lowest number.
 
@@ -132,13 +133,19 @@ def take(
     index = _index_array("take", indices)
     length = value.shape[place]
     if mode == "wrap":
-        index, mode = _wrapped(index, length), None
+        index, mode = _wrapped(index, length), "promise_in_bounds"
     elif mode == "clip":
         # As in NumPy, negative indices do not count from the end here.
-        index, mode = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(length - 1, 0))), None
+        index, mode = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(length - 1, 0))), "promise_in_bounds"
     elif mode == "raise":
+        concrete("take", "indices", index, "Choose what becomes of traced indices out of range: mode='fill', 'clip' or 'wrap'.")
         mode = None
-    return _get(value, (slice(None),) * place + (index,), mode, fill_value)
+    return _get(value, (slice(None),) * place + (index,), mode or _usual_mode(index), fill_value)
+
+
+def _usual_mode(index: Array) -> str | None:
+    """What becomes of indices out of range unless the caller says: known ones raise, as ``x[index]`` does; others are filled."""
+    return None if is_concrete(index) else "fill"
 
 
 def _get(value: Array, index: tuple[Any, ...], mode: str | None, fill_value: Any) -> Array:
@@ -162,6 +169,8 @@ def _wrapped(index: Array, length: int) -> Array:
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
     """For each vector of `arr` along `axis`, the elements at its own `indices` (whose other dimensions broadcast).
 
+    Indices out of range are treated as `take` treats them.
+
     >>> import volta_fn.numpy as jnp
     >>> jnp.take_along_axis(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [0]]), axis=1)
     Array([[2],
@@ -175,7 +184,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     others = tuple([i for i in range(value.ndim) if i != place])
     if mode is fill_value is None and value.shape[place] and all(value.shape[i] == index.shape[i] for i in others):
         return _take_along(value, index, place, others)
-    return _get(value, _grid("take_along_axis", value, index, place), mode, fill_value)
+    return _get(value, _grid("take_along_axis", value, index, place), mode or _usual_mode(index), fill_value)
 
 
 def _take_along(value: Array, index: Array, place: int, others: tuple[int, ...]) -> Array:
@@ -184,7 +193,7 @@ def _take_along(value: Array, index: Array, place: int, others: tuple[int, ...])
     if is_concrete(index):
         found, mode = as_value(known_places(np.asarray(index), place, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
-        found, mode = normalised(index, length), lax.GatherScatterMode.CLIP
+        found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
     numbers = lax.GatherDimensionNumbers((), (place,), (place,), others, others)
     window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
     return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, window, mode=mode)

@@ -49,9 +49,10 @@ def gather(
     fill = _default_fill(operand.dtype) if fill_value is None else fill_value
     if math.prod(indices.shape[:-1]) == 1:
         return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
-    if not fills and _is_along_axis(operand, indices, numbers):
-        (axis,) = numbers.start_index_map
-        return np.take_along_axis(operand, np.clip(indices[..., 0], 0, operand.shape[axis] - 1).astype(np.intp, copy=False), axis)
+    if _is_along_axis(operand, indices, numbers):
+        found = _read_along_axis(operand, indices[..., 0], numbers.start_index_map[0], fills)
+        if found is not None:
+            return found
     starts = _starts(indices, numbers.start_indices_batching_dims)
     limits = _limits(operand, dims, slice_sizes, starts.ndim)
     inside = _clamp(starts, limits)
@@ -243,6 +244,14 @@ def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDime
         and indices.ndim == operand.ndim + 1
         and numbers.operand_batching_dims == numbers.start_indices_batching_dims == others
     )
+
+
+def _read_along_axis(operand: np.ndarray, indices: np.ndarray, axis: int, fills: bool) -> np.ndarray | None:
+    """The elements; None if some index lies outside and its place is to be filled."""
+    inside = np.clip(indices, 0, operand.shape[axis] - 1)
+    if fills and not np.array_equal(inside, indices):
+        return None
+    return np.take_along_axis(operand, inside.astype(np.intp, copy=False), axis)
 
 
 def _selects_elements(operand: np.ndarray, dims: Dims, sizes: Dims) -> bool:
