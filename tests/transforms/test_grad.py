@@ -161,7 +161,7 @@ def test_holomorphic() -> None:
     with pytest.raises(GradientError, match="needs complex inputs"):
         vf.grad(lambda x: x, holomorphic=True)(1.0)
     with pytest.raises(GradientError, match="holomorphic=True"):
-        vf.grad(jnp.real)(z)
+        vf.grad(lambda z: z)(z)
     with pytest.raises(GradientError, match="complex64"):
         vf.grad(lambda x: x * (1 + 1j))(1.0)
 
@@ -171,6 +171,14 @@ def test_gradient_through_the_complex_plane_is_jax_s() -> None:
     f = lambda np_: lambda x: np_.sum(np_.abs(np_.exp(1j * x) * (x + 2j)) ** 2)
     x = X.astype(np.float32)
     np.testing.assert_allclose(vf.grad(f(jnp))(x), jax.grad(f(jax.numpy))(x), rtol=1e-5)
+
+
+def test_gradient_of_a_real_function_of_complex_numbers_is_jax_s() -> None:
+    """df/dx - i df/dy."""
+    jax = pytest.importorskip("jax")
+    f = lambda np_: lambda z: np_.sum(np_.abs(z) ** 2 + 3 * np_.real(z) * np_.imag(z))
+    z = np.array([1 + 2j, -3 + 0.5j], np.complex64)
+    np.testing.assert_allclose(vf.grad(f(jnp))(z), jax.grad(f(jax.numpy))(z), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -183,11 +183,12 @@ def value_and_grad(
     Args:
         fun: a function whose result is a scalar, or with `has_aux` a pair (scalar, anything).
         argnums: which positional arguments to differentiate by; an int gives one gradient, a sequence a tuple of them.
-        holomorphic: differentiate a complex function of complex arguments.
+        holomorphic: differentiate a complex function of complex arguments. A real function of complex arguments needs no flag: its
+            gradient by z = x + iy is df/dx - i df/dy, whose conjugate is the direction of steepest ascent.
         allow_int: accept integer arguments, whose gradients are zeros of dtype `float0`.
 
     Raises:
-        GradientError: the result is not a real scalar, or an argument is not of floating dtype.
+        GradientError: the result is not a real scalar, or an argument is not of floating or complex dtype.
 
     >>> import volta_fn as vf
     >>> vf.value_and_grad(lambda x: x ** 2)(3.0)
@@ -236,11 +237,6 @@ def _check_inputs(chosen: Sequence[Any], name: str, holomorphic: bool, allow_int
         where = f"argument {path[0].idx}{tree.keystr(path[1:])} of {name}" if path else name
         if holomorphic and dtype not in dtypes.COMPLEX:
             raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
-        if dtype in dtypes.COMPLEX and not holomorphic:
-            raise GradientError(
-                f"grad needs real inputs, but {where} has dtype {dtype.name}. For a holomorphic function pass holomorphic=True; "
-                "otherwise differentiate by the real and imaginary parts."
-            )
         if dtype not in dtypes.INEXACT and not allow_int:
             raise GradientError(
                 f"grad needs inputs of floating dtype, but {where} has dtype {dtype.name}. Convert it with .astype(float), "
