@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -200,3 +202,23 @@ def test_the_printed_call_names_function_and_program() -> None:
     text = str(vf.make_jaxpr(f)(1.0, 2.0))
     assert "custom_jvp_call[" in text
     assert "call_jaxpr={ lambda ; " in text
+
+
+@vf.custom_jvp
+def twice(x: Any) -> Any:
+    """A function that a module holds."""
+    return 2 * x
+
+
+@vf.custom_vjp
+def thrice(x: Any) -> Any:
+    """Likewise."""
+    return 3 * x
+
+
+def test_pickled_by_name_and_copied_as_themselves() -> None:
+    for function in (twice, thrice, jnp.tanh, lax.add, vf.nn.relu):
+        assert copy.deepcopy(function) is function
+        assert pickle.loads(pickle.dumps(function)) is function
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(vf.custom_jvp(lambda x: x))

@@ -10,6 +10,7 @@ follow. Complex operands follow JAX's convention: derivatives are holomorphic, a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -123,6 +124,7 @@ def elementwise(
     primitive.dtypes = operands
     function: Elementwise = _strict_function(primitive, len(derivatives))
     function.__name__ = function.__qualname__ = name
+    function.__module__ = sys._getframe(1).f_globals["__name__"]  # where it is declared, and pickled functions are found again
     function.__doc__ = doc or f"Elementwise {name}; operands broadcast and share one dtype."
     function.primitive = primitive
     return function
@@ -357,5 +359,6 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
 
     result: Any = {1: unary, 2: binary}.get(primitive.arity, slow)
     result.__name__ = result.__qualname__ = name or primitive.name
+    result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."
     return result

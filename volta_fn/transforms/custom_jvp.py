@@ -74,6 +74,9 @@ class custom_jvp:  # JAX's name
 
         self.defjvp(jvp)
 
+    def __reduce__(self) -> str:
+        return getattr(self, "__qualname__", self.call.name)  # as functions: pickled by name, copied as themselves
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.jvp is None:
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defjvp")

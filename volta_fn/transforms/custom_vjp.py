@@ -56,6 +56,9 @@ class custom_vjp:  # JAX's name
         """
         self.fwd, self.bwd = fwd, bwd
 
+    def __reduce__(self) -> str:
+        return getattr(self, "__qualname__", self.call.name)  # as functions: pickled by name, copied as themselves
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defvjp(fwd, bwd)")
