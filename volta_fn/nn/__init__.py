@@ -108,6 +108,9 @@ from volta_fn.nn.recurrent import RNNCell as RNNCell
 from volta_fn.nn.resampling import PixelShuffle as PixelShuffle
 from volta_fn.nn.resampling import PixelUnshuffle as PixelUnshuffle
 from volta_fn.nn.resampling import Upsample as Upsample
+from volta_fn.nn.summary import Summary as Summary
+from volta_fn.nn.summary import SummaryRow as SummaryRow
+from volta_fn.nn.summary import summary as summary
 from volta_fn.nn.transformer import DecoderCache as DecoderCache
 from volta_fn.nn.transformer import FeedForward as FeedForward
 from volta_fn.nn.transformer import KeysValues as KeysValues

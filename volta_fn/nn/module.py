@@ -87,6 +87,8 @@ class Module:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if not inspect.get_annotations(cls):
+            cls.__init__ = cls.__init__  # type: ignore[method-assign]  # without fields of its own, a class is made as its base is
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         del cls.__setattr__, cls.__delattr__  # those of Module say what to do instead
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it has just become a dataclass

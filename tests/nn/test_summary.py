@@ -1,0 +1,132 @@
+"""`nn.summary`: outputs and parameters of all kinds of models, found without computing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import nn
+from volta_fn.errors import ArgumentTypeError, ShapeError
+
+KEY = vf.random.key(0)
+
+
+def shaped(*shape: int) -> vf.ShapeDtypeStruct:
+    """An input that is only a shape."""
+    return vf.ShapeDtypeStruct(shape, "float32")
+
+
+def outputs(summary: nn.Summary) -> dict[str, tuple[int, ...] | None]:
+    """The shapes of the layers' outputs, by path."""
+    return {row.path: row.output and row.output.shape for row in summary.rows}
+
+
+def test_of_a_sequential_with_state_and_keys():
+    model, state = nn.Sequential.init(
+        nn.Conv2d.init(KEY, 3, 8, 3), nn.BatchNorm2d.init(8), nn.relu, nn.Flatten(), nn.Dropout.init(0.5), nn.Linear.init(KEY, 288, 10)
+    )
+    for options in ({}, {"key": KEY, "training": True}):
+        found = nn.summary(model, shaped(4, 3, 8, 8), state, **options)
+        assert list(outputs(found).values()) == [(4, 8, 6, 6)] * 3 + [(4, 288)] * 2 + [(4, 10)]
+        assert [row.layer for row in found.rows] == ["Conv2d", "BatchNorm2d", "Lambda(relu)", "Flatten", "Dropout", "Linear"]
+        assert [row.parameters for row in found.rows] == [224, 16, 0, 0, 0, 2890]
+        assert (found.parameters, found.parameter_bytes, found.state_bytes) == (3130, 4 * 3130, 4 * 17)
+        assert (found.output.shape, found.output.dtype) == ((4, 10), np.float32)
+
+
+class Block(nn.Module):
+    """A user's module: lists and dicts of layers, a layer used twice, one by another method than its call, one not at all."""
+
+    linears: list[nn.Linear]
+    heads: dict[str, nn.Linear]
+    table: nn.Embedding
+    spare: nn.Linear | None
+
+    def __call__(self, x):
+        """Two outputs."""
+        assert isinstance(self.linears[0], nn.Linear)
+        for linear in [*self.linears, self.linears[1]]:
+            x = linear(x)
+        return {name: head(x) for name, head in self.heads.items()}, self.table.attend(x)
+
+
+def make_block() -> Block:
+    """An instance of it."""
+    a, b, c = (nn.Linear.init(KEY, i, o) for i, o in ((3, 4), (4, 4), (4, 2)))
+    return Block([a, b], {"left": c, "right": c}, nn.Embedding.init(KEY, 10, 4), c)
+
+
+def test_of_a_users_module():
+    found = nn.summary(make_block(), shaped(5, 3))
+    shapes = {"linears.0": (5, 4), "linears.1": (5, 4), "heads.left": (5, 2), "heads.right": (5, 2), "table": None, "spare": None}
+    assert outputs(found) == shapes
+    assert vf.tree.map(lambda leaf: leaf.shape, found.output) == ({"left": (5, 2), "right": (5, 2)}, (5, 10))
+
+
+def test_prints_a_table():
+    text = str(nn.summary(make_block(), shaped(5, 3)))
+    assert text == repr(nn.summary(make_block(), np.ones((5, 3), np.float32)))
+    first, _, *rows, _, last = text.splitlines()
+    assert first.split() == ["path", "layer", "output", "parameters"]
+    assert rows[0].split() == ["linears.0", "Linear", "f32[5,4]", "16"]
+    assert rows[-1].split() == ["spare", "Linear", "not", "called", "10"]
+    assert last == "Block: ({'left': f32[5,2], 'right': f32[5,2]}, f32[5,10]); 106 parameters in 424 bytes"
+    assert len({len(row) for row in rows}) == 1
+
+
+class Transformed(nn.Module):
+    """Layers inside jit, vmap, scan, grad and checkpoint."""
+
+    jitted: nn.Linear
+    mapped: nn.Linear
+    stacked: nn.Linear
+
+    def __call__(self, x):
+        """The input through all of them."""
+        x = vf.jit(lambda layer, x: layer(x))(self.jitted, x)
+        x = vf.vmap(self.mapped)(x)
+        return vf.lax.scan(lambda x, layer: (layer(x), None), x, self.stacked)[0]
+
+
+def test_layers_inside_transformations():
+    stacked = vf.vmap(lambda key: nn.Linear.init(key, 4, 4))(vf.random.split(KEY, 3))
+    model = Transformed(nn.Linear.init(KEY, 2, 4), nn.Linear.init(KEY, 4, 4), stacked)
+    for _ in range(2):  # the second time nothing comes from a cache
+        assert outputs(nn.summary(model, shaped(5, 2))) == {"jitted": (5, 4), "mapped": (4,), "stacked": (5, 4)}
+
+
+def test_of_wrappers_and_subclasses():
+    class Doubled(nn.Sequential):
+        def __call__(self, x):
+            return 2 * super().__call__(x)
+
+    model, state = Doubled(nn.WeightNorm.init(nn.Linear.init(KEY, 2, 3))), None
+    assert outputs(nn.summary(model, shaped(5, 2), state)) == {"0": (5, 3), "0.layer": (5, 3)}
+    model, state = nn.SpectralNorm.init(KEY, nn.Linear.init(KEY, 2, 3))
+    assert outputs(nn.summary(model, shaped(5, 2), state, training=True)) == {"layer": (5, 3)}
+
+
+def test_computes_nothing():
+    size = 10**7
+    model = vf.eval_shape(lambda key: nn.Sequential(nn.Linear.init(key, size, size), nn.tanh), KEY)
+    found = nn.summary(model, shaped(size, size))
+    assert outputs(found) == {"0": (size, size), "1": (size, size)}
+    assert found.parameters == size**2 + size
+
+
+def test_the_model_stays_what_it_is():
+    model = make_block()
+    before = vf.tree.structure(model)
+    nn.summary(model, shaped(5, 3))
+    assert vf.tree.structure(model) == before
+    assert type(model.linears[0]) is nn.Linear
+
+
+def test_errors():
+    with pytest.raises(ArgumentTypeError, match=r"wrap a function in nn\.Lambda"):
+        nn.summary(nn.relu, shaped(3))
+    with pytest.raises(ArgumentTypeError, match="has state"):
+        nn.summary(nn.BatchNorm1d.init(3)[0], shaped(2, 3))
+    with pytest.raises(ShapeError, match="size 3"):
+        nn.summary(nn.Linear.init(KEY, 3, 2), shaped(2, 4))

@@ -1,0 +1,169 @@
+"""`summary`: what the layers of a model give out and how many parameters they have, found by running it on shapes alone.
+
+The model is rebuilt from watching layers, which note what they return. They are of subclasses of the layers' own classes, so that the
+model's code finds everything that it expects of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.errors import ArgumentTypeError
+from volta_fn.nn.containers import Lambda
+from volta_fn.nn.module import Module, apply, describe, parameter_count
+from volta_fn.transforms.program import eval_shape
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """A layer of a summary: its path in the model, its name, what its last call returned (without state), how many parameters it has.
+
+    `output` is a pytree of `ShapeDtypeStruct`, or None for a layer that was not called.
+    """
+
+    path: str
+    layer: str
+    output: Any
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A model's layers, its output, and how much it and its state hold. Printed, it is a table."""
+
+    model: str
+    rows: tuple[SummaryRow, ...]
+    output: Any
+    parameters: int
+    parameter_bytes: int
+    state_bytes: int
+
+    def __str__(self) -> str:
+        table = [("path", "layer", "output", "parameters")]
+        table += [(row.path, row.layer, _text(row.output), f"{row.parameters:,}") for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join([*[cell.ljust(n) for cell, n in zip(line[:3], widths, strict=False)], line[3].rjust(widths[3])]) for line in table
+        ]
+        rule = "-" * len(lines[0])
+        state = f", state of {self.state_bytes:,} bytes" if self.state_bytes else ""
+        total = f"{self.model}: {_text(self.output)}; {self.parameters:,} parameters in {self.parameter_bytes:,} bytes{state}"
+        return "\n".join([lines[0], rule, *lines[1:], rule, total])
+
+    __repr__ = __str__
+
+
+def summary(model: Module, x: Any, state: Any = None, key: Any = None, training: bool = False) -> Summary:
+    """The layers of a model with their outputs and parameters, when it is called with `x`. Nothing is computed.
+
+    Args:
+        model: a module; its leaves may be `ShapeDtypeStruct`.
+        x: its input, an array or `ShapeDtypeStruct`.
+        state: its state, if it has one.
+        key: a random key, if it draws random numbers.
+        training: whether it is called as in training.
+
+    Layers inside `vmap` and `scan` return what they do there, without the axes that those add. Raises `ArgumentTypeError` if `model` is no
+    module or its state is missing, and what the model raises.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import nn
+    >>> model = nn.Sequential(conv=nn.Conv2d.init(vf.random.key(0), 3, 8, 3), act=nn.relu, pool=nn.GlobalAvgPool.init())
+    >>> nn.summary(model, vf.ShapeDtypeStruct((32, 3, 10, 10), "float32"))
+    path  layer          output         parameters
+    ----------------------------------------------
+    conv  Conv2d         f32[32,8,8,8]         224
+    act   Lambda(relu)   f32[32,8,8,8]           0
+    pool  GlobalAvgPool  f32[32,8]               0
+    ----------------------------------------------
+    Sequential: f32[32,8]; 224 parameters in 896 bytes
+    """
+    if not isinstance(model, Module):
+        raise ArgumentTypeError(f"summary: the model is a Module, got {type(model).__name__}; wrap a function in nn.Lambda")
+    record = _Record()
+
+    def call(model: Module, x: Any, state: Any, key: Any) -> Any:
+        return apply(_watched(model, "", record), x, state, key=key, training=training)[0]
+
+    output = eval_shape(call, model, x, state, key)
+    rows = [
+        SummaryRow(path, _title(layer), record.outputs.get(path), parameter_count(layer)) for path, layer in record.layers.items() if path
+    ]
+    return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), _bytes(state))
+
+
+class _Record:
+    """The layers of a model by path, outer before inner ones, and what they returned."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, Module] = {}
+        self.outputs: dict[str, Any] = {}
+
+
+def _watched(module: Module, path: str, record: _Record) -> Module:
+    """The module with watching layers instead of its own, itself one of them."""
+    record.layers[path] = module
+
+    def child(place: tree.KeyPath, value: Any) -> Any:
+        name = tree.keystr(place, simple=True, separator=".")
+        return _watched(value, f"{path}.{name}" if path else name, record) if isinstance(value, Module) else value
+
+    inner = tree.map_with_path(child, module, is_leaf=lambda value: isinstance(value, Module) and value is not module)
+    kind: Any = type(module)
+    return _watching(kind)._rebuild((inner._structure(), path, record), list(inner.children().values()))
+
+
+@functools.cache
+def _watching(cls: type[Module]) -> type[Module]:
+    """The subclass of a layer's class whose instances note what they return.
+
+    Where they note it is part of their structure: compiled functions inside the model are traced anew for each summary.
+    """
+
+    def rebuild(new: type[Module], structure: Any, children: Any) -> Module:
+        inner, path, record = structure
+        module = cls._rebuild.__func__(new, inner, children)  # type: ignore[attr-defined]  # the class method, for the subclass
+        module.__dict__.update(_path=path, _record=record)
+        return module
+
+    def replace(self: Any, **changes: Any) -> Any:
+        changed = cls.replace(self, **changes)
+        changed.__dict__.update(_path=self._path, _record=self._record)
+        return changed
+
+    def structure(self: Any) -> Any:
+        return cls._structure(self), self._path, self._record
+
+    members = {"__init__": cls.__init__, "replace": replace, "_structure": structure, "_rebuild": classmethod(rebuild)}
+    if any("__call__" in vars(base) for base in cls.__mro__):
+
+        @functools.wraps(cls.__call__)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            out = cls.__call__(self, *args, **kwargs)
+            self._record.outputs[self._path] = _shapes(out[0] if "state" in self.takes else out)
+            return out
+
+        members["__call__"] = call
+    return type(cls.__name__, (cls,), members)
+
+
+def _shapes(out: Any) -> Any:
+    return tree.map(lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype), out)
+
+
+def _bytes(value: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree.leaves(value))
+
+
+def _title(layer: Module) -> str:
+    name = type(layer).__name__
+    return f"{name}({getattr(layer.function, '__name__', '…')})" if isinstance(layer, Lambda) else name
+
+
+def _text(output: Any) -> str:
+    return "not called" if output is None else describe(output)
