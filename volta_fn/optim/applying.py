@@ -9,7 +9,7 @@ from volta_fn.core.array import as_value
 from volta_fn.errors import ShapeError, TreeError
 from volta_fn.optim.base import Params, Updates
 from volta_fn.optim.branching import branch
-from volta_fn.optim.leaves import cast_like, factor, map_leaves, widened
+from volta_fn.optim.leaves import cast_like, factor, is_leaf, map_leaves, widened
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:
@@ -26,7 +26,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     def add(update: Any, param: Any) -> Any:
         if update is None:
             return param
-        if param is None or len(tree.leaves(param)) != 1:
+        if not is_leaf(param):
             raise TreeError("apply_updates: there is an update where the parameters have no array; the trees must have one structure")
         old, new = as_value(param), as_value(update)
         if old.shape != new.shape:

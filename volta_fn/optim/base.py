@@ -14,7 +14,7 @@ from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.optim.leaves import map_leaves
+from volta_fn.optim.leaves import is_leaf, map_leaves
 
 #: Pytrees of arrays, of one structure: what is optimised, and what is added to it.
 Params: TypeAlias = Any
@@ -137,5 +137,4 @@ def set_to_zero() -> GradientTransformation:
 
 def is_function(value: Any) -> bool:
     """Whether a tree-or-function argument is a function: callable and no container (a model of booleans may be both)."""
-    leaves = tree.leaves(value)
-    return callable(value) and len(leaves) == 1 and leaves[0] is value
+    return callable(value) and is_leaf(value)

@@ -20,6 +20,12 @@ Rule = Callable[..., Any]
 _FLOAT = np.dtype(np.float32)
 
 
+def is_leaf(node: Any) -> bool:
+    """Whether a node is a leaf, not a container (nor None, a container of nothing)."""
+    leaves = tree.leaves(node)
+    return len(leaves) == 1 and leaves[0] is node
+
+
 def widened(x: Array) -> Array:
     """A float16 or bfloat16 array in float32, any other as it is."""
     wide = dtypes.accumulator(x.dtype)
