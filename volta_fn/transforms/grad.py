@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Zero
@@ -89,8 +90,7 @@ class _Linearized:
 
     __slots__ = ("aux", "outs", "program", "signature")
 
-    def __init__(self, function: Callable[..., Any], args: Sequence[Any], has_aux: bool, transform: str) -> None:
-        leaves, in_tree = tree.flatten((tuple(args), {}))
+    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         values = [as_value(x) for x in leaves]
         run = _AuxFunction(function, in_tree, has_aux, transform)
         in_avals = tuple([v.aval for v in values])
@@ -165,7 +165,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     (Array(6., dtype=float32, weak_type=True),)
     """
     check_callable(fun, "vjp")
-    linearized = _Linearized(fun, primals, has_aux, "vjp")
+    linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
     value = linearized.result()
     pull = VJP(linearized.signature, linearized.program)
     return (value, pull, linearized.aux) if has_aux else (value, pull)
@@ -201,11 +201,11 @@ def value_and_grad(
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
         numbers = [positional_index(i, len(args), "grad") for i in ((argnums,) if isinstance(argnums, int) else argnums)]
         chosen = [args[i] for i in numbers]
-        _check_inputs(chosen, name, holomorphic, allow_int)
-        linearized = _Linearized(partial_function(fun, args, numbers, kwargs), chosen, has_aux, "grad")
+        leaves, in_tree = tree.flatten((tuple(chosen), {}))
+        _check_inputs(leaves, chosen, name, holomorphic, allow_int)
+        linearized = _Linearized(partial_function(fun, args, numbers, kwargs), leaves, in_tree, has_aux, "grad")
         _check_output(linearized, name, holomorphic)
-        out = linearized.outs[0]
-        gradient = linearized.signature.pull_back(linearized.program, [from_host(np.ones((), out.dtype), out.weak_type)])
+        gradient = linearized.signature.pull_back(linearized.program, [_one(linearized.outs[0].aval, current_default_device())])
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         value = linearized.result()
         return ((value, linearized.aux), gradient) if has_aux else (value, gradient)
@@ -213,23 +213,28 @@ def value_and_grad(
     return with_gradient
 
 
+@functools.lru_cache(maxsize=64)
+def _one(aval: ShapedArray, device: Device) -> Array:
+    """The cotangent of a scalar result in its own gradient."""
+    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
+
+
 def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """`fun` as a function of the arguments at `numbers` alone."""
     if list(numbers) == list(range(len(args))) and not kwargs:
         return fun
 
-    @functools.wraps(fun)
     def partial(*chosen: Any) -> Any:
         merged = list(args)
         for i, value in zip(numbers, chosen, strict=True):
             merged[i] = value
         return fun(*merged, **kwargs)
 
+    partial.__name__ = function_name(fun)
     return partial
 
 
-def _check_inputs(chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
-    leaves = tree.leaves(chosen)
+def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
     if not holomorphic and all(isinstance(x, Array) and x.dtype in dtypes.FLOATS for x in leaves):
         return
     for path, leaf in tree.leaves_with_path(list(chosen)):
@@ -354,7 +359,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     Array(12., dtype=float32, weak_type=True)
     """
     check_callable(fun, "linearize")
-    linearized = _Linearized(fun, primals, has_aux, "linearize")
+    linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "linearize")
     signature, program = linearized.signature, linearized.program
 
     def push_forward(*tangents: Any) -> Any:
