@@ -35,13 +35,11 @@ SEARCHES = {
     "zoom": lambda o: o.lbfgs(),
     "zoom, other settings": lambda o: o.lbfgs(
         memory_size=2,
-        scale_init_precond=False,
-        linesearch=o.scale_by_zoom_linesearch(15, max_learning_rate=0.8, curv_rtol=0.1, approx_dec_rtol=None),
+        linesearch=o.scale_by_zoom_linesearch(4, max_learning_rate=0.8, curv_rtol=0.1, approx_dec_rtol=None),
     ),
-    "few tries": lambda o: o.chain(o.sgd(1.0), o.scale_by_zoom_linesearch(3)),
     "backtracking": lambda o: o.lbfgs(linesearch=o.scale_by_backtracking_linesearch(20, store_grad=True)),
     "gradient descent": lambda o: o.chain(o.sgd(1.0), o.scale_by_backtracking_linesearch(12, increase_factor=np.inf)),
-    "no search": lambda o: o.lbfgs(0.002, linesearch=None),
+    "no search": lambda o: o.lbfgs(0.002, scale_init_precond=False, linesearch=None),
 }
 
 
