@@ -1,0 +1,70 @@
+"""What the examples share: their command line, pictures of digits to learn from, the loop over epochs, and plots as PNG files."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import volta_fn.numpy as jnp
+from volta_fn import data
+
+
+def arguments(description: str | None, argv: Sequence[str] | None = None, **extra: dict[str, Any]) -> argparse.Namespace:
+    """The command line read: the options of every example, and `extra` ones, the arguments of `add_argument` by name."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, done in seconds")
+    parser.add_argument("--data", type=Path, help="the folder with the data; default: what ships with scikit-learn or Python")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="the folder for files that are written (default: results)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
+    for name, options in extra.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **options)
+    return parser.parse_args(argv)
+
+
+def digits(folder: Path | None) -> tuple[data.Dataset, data.Dataset]:
+    """Images of digits, float32 of shape (1, side, side) between 0 and 1, and their labels: those to learn from, and those held out.
+
+    They are MNIST's 60,000 and 10,000 if its four files are in `folder`, or else scikit-learn's 1,797, every fifth of them held out.
+    """
+    if folder is not None:
+        prepare = lambda batch: (data.to_float(batch[0]), batch[1])
+        return data.MNIST(folder, "train").map(prepare, batched=True), data.MNIST(folder, "test").map(prepare, batched=True)
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    whole = data.ArrayDataset((images[order].reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels[order].astype(np.int32))
+    held_out = np.arange(len(whole)) % 5 == 0
+    return data.Subset(whole, np.flatnonzero(~held_out)), data.Subset(whole, np.flatnonzero(held_out))
+
+
+def epochs(loader: data.DataLoader, number: int) -> data.ProgressBar[Any]:
+    """The batches of that many epochs, with a progress bar."""
+    batches = itertools.chain.from_iterable(itertools.repeat(loader, number))
+    return data.progress(batches, "training", total=number * len(loader))
+
+
+def save_images(path: Path, images: Any, columns: int) -> Path:
+    """Write images (N, channels, height, width) between 0 and 1, of one channel or three, as one picture of rows of `columns`."""
+    import matplotlib.image
+
+    n, channels, height, width = images.shape
+    framed = np.ones((-(-n // columns) * columns, channels, height + 1, width + 1), np.float32)
+    framed[:n, :, :-1, :-1] = np.clip(np.asarray(images), 0, 1)
+    grid = framed.reshape(-1, columns, channels, height + 1, width + 1).transpose(0, 3, 1, 4, 2)
+    picture = grid.reshape(-1, columns * (width + 1), channels)
+    scale = max(1, 600 // max(picture.shape[:2]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    matplotlib.image.imsave(path, np.broadcast_to(picture, (*picture.shape[:2], 3)).repeat(scale, 0).repeat(scale, 1))
+    return path
+
+
+def accuracy(correct: Any, dataset: data.Dataset) -> float:
+    """The share of a dataset's examples that are right, where ``correct(*batch)`` counts those of a batch."""
+    counts = [correct(*batch) for batch in data.DataLoader(dataset, 500)]
+    return int(jnp.sum(jnp.stack(counts))) / len(dataset)
