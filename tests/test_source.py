@@ -26,7 +26,9 @@ def test_location_is_the_calling_line():
     assert str(where) == f"{__file__}:{line} (test_location_is_the_calling_line)"
 
 
-@pytest.mark.parametrize("module", ["volta_fn", "volta_fn.numpy.linalg", "optree.ops", "functools", "contextlib", "threading", "concurrent.futures"])
+@pytest.mark.parametrize(
+    "module", ["volta_fn", "volta_fn.numpy.linalg", "optree.ops", "functools", "contextlib", "threading", "concurrent.futures"]
+)
 def test_internal_frames_are_skipped(module):
     line = inspect.currentframe().f_lineno + 1
     where = as_if_in(module, as_if_in(module, user_location))()
