@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,26 @@ def accuracy(correct: Any, dataset: data.Dataset) -> float:
     """The share of a dataset's examples that are right, where ``correct(*batch)`` counts those of a batch."""
     counts = [correct(*batch) for batch in data.DataLoader(dataset, 500)]
     return int(jnp.sum(jnp.stack(counts))) / len(dataset)
+
+
+def text(path: Path | None) -> str:
+    """The text of a file, or without one about a million characters of Python's own standard library."""
+    if path is not None:
+        return data.read_text(path)
+    modules = sorted(Path(argparse.__file__).parent.glob("*.py"))
+    sources = [source for source in map(data.read_text, modules) if source.isascii()]
+    return "".join(sources)[:1_000_000]
+
+
+@contextlib.contextmanager
+def plot(path: Path) -> Iterator[Any]:
+    """Axes of Matplotlib's to draw on; then they are saved as a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    yield axes
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"plot saved as {path}")

@@ -1,0 +1,139 @@
+"""A language model of characters: an LSTM learns to continue a text.
+
+    python examples/char_lstm.py               # the text is Python's own standard library
+    python examples/char_lstm.py --text FILE   # another text, such as tiny Shakespeare; see README.md for results
+
+The first nine tenths of the text are learnt from. The rest tells how well: the *validation loss* is the mean of -log p over its
+characters, in nats, where p is the probability that the model gave to the character that came. `char_transformer.py` learns the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import common
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import data, lax, nn, optim, random
+
+
+class CharLSTM(nn.Module):
+    """Logits of the next character at each place of a text."""
+
+    embed: nn.Embedding
+    lstm: nn.LSTM
+    out: nn.Linear
+
+    @classmethod
+    def init(cls, key: vf.Array, symbols: int, *, width: int, layers: int) -> CharLSTM:
+        """`layers` of `width` units."""
+        first, second, third = random.split(key, 3)
+        lstm = nn.LSTM.init(second, 64, width, layers, batch_first=True)
+        return cls(nn.Embedding.init(first, symbols, 64), lstm, nn.Linear.init(third, width, symbols))
+
+    def __call__(self, numbers: vf.Array) -> vf.Array:
+        """Logits (batch, time, symbols) for texts (batch, time)."""
+        return self.out(self.lstm(self.embed(numbers))[0])
+
+    @functools.partial(vf.jit, static_argnums=2)
+    def sample(self, prompt: vf.Array, count: int, key: vf.Array) -> vf.Array:
+        """`count` characters after the prompt, drawn one by one; the carry is all that the model remembers."""
+
+        def draw(hidden: vf.Array, key: vf.Array) -> vf.Array:
+            return random.categorical(key, self.out(hidden) / TEMPERATURE)
+
+        def step(state: Any, key: vf.Array) -> tuple[Any, vf.Array]:
+            number, carry = state
+            hidden, carry = self.lstm(self.embed(number[None]), carry)
+            return (draw(hidden[-1], key), carry), number
+
+        hidden, carry = self.lstm(self.embed(prompt))
+        first, rest = random.split(key)
+        return lax.scan(step, (draw(hidden[-1], first), carry), random.split(rest, count))[1]
+
+
+TEMPERATURE = 0.8  # below 1 the likely characters become likelier
+
+
+def loss(model: Any, inputs: vf.Array, targets: vf.Array) -> vf.Array:
+    """Mean cross-entropy of the next characters, in nats."""
+    return nn.losses.cross_entropy(model(inputs), targets, axis=-1)
+
+
+evaluate, gradient = vf.jit(loss), vf.jit(vf.value_and_grad(loss))
+
+
+def validation_loss(model: Any, windows: data.CharDataset) -> float:
+    """The loss over all windows."""
+    batches = data.DataLoader(windows, 32)
+    return sum(float(evaluate(model, *batch)) * len(batch[0]) for batch in batches) / len(windows)
+
+
+def train(model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, seed: int) -> Any:
+    """The trained model. Each of two threads works on half of the batch, which keeps two cores busier than threads inside each operation.
+
+    The threads share the model as it is: it never changes, each step makes a new one.
+    """
+    from threadpoolctl import threadpool_limits
+
+    @functools.partial(vf.jit, donate_argnums=(0, 1))
+    def update(model: Any, moments: Any, parts: list[Any]) -> tuple[Any, Any, vf.Array]:
+        value, grads = vf.tree.map(lambda *shares: sum(shares) / len(shares), *parts)
+        updates, moments = optimizer.update(grads, moments, model)
+        return optim.apply_updates(model, updates), moments, value
+
+    loader = data.DataLoader(windows, batch, shuffle=True, key=seed + 1, drop_last=True)
+    bar = data.progress(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), steps), "training", total=steps)
+    moments = optimizer.init(model)
+    with ThreadPoolExecutor(2) as pool, threadpool_limits(1):
+        for number, (inputs, targets) in enumerate(bar, 1):
+            parts = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, 2), jnp.split(targets, 2)))
+            model, moments, value = update(model, moments, parts)
+            if number % 10 == 0:
+                bar.report(f"loss {float(value):.3f}")
+            if number % max(1, steps // 4) == 0:
+                bar.describe(f"validation loss {validation_loss(model, held_out):.3f}")
+    return model
+
+
+def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int) -> dict[str, Any]:
+    """Read the text, train ``model_of(key, symbols)`` for so many steps on windows of `length`, and let it write."""
+    text = common.text(options.text)[: 100_000 if options.quick else None]
+    vocabulary = data.Vocabulary.of(text)
+    parts = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    windows, held_out = (data.CharDataset(part, length, vocabulary=vocabulary, stride=s) for part, s in zip(parts, (1, length), strict=True))
+    model_key, sample_key = random.split(random.key(options.seed))
+    model = model_of(model_key, len(vocabulary))
+    print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
+    start = time.perf_counter()
+    model = train(model, windows, held_out, optimizer, batch=batch, steps=steps, seed=options.seed)
+    seconds = time.perf_counter() - start
+    sample = vocabulary.decode(model.sample(held_out[0][0], 200 if options.quick else 1000, sample_key))
+    print(sample)
+    nats = validation_loss(model, held_out)
+    print(f"validation loss {nats:.3f} nats per character of {len(parts[1]):,} after {steps} steps, {seconds:.0f} s")
+    return {"loss": nats, "sample": sample, "symbols": len(vocabulary)}
+
+
+OPTIONS = {"text": {"type": common.Path, "help": "the text to learn from"}, "steps": {"type": int, "help": "how long to train"}}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train, write a sample, and return both the validation loss and the sample."""
+    options = common.arguments(__doc__, argv, **OPTIONS)
+    steps = options.steps or (40 if options.quick else 1300)
+    width, layers, batch, length = (64, 1, 16, 32) if options.quick else (256, 2, 32, 128)
+    schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
+    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, b2=0.99, weight_decay=0.1))
+    model_of = functools.partial(CharLSTM.init, width=width, layers=layers)
+    return run(options, model_of, optimizer, length=length, batch=batch, steps=steps)
+
+
+if __name__ == "__main__":
+    main()
