@@ -61,6 +61,7 @@ from volta_fn.transforms.vectorize import vmap as vmap
 if TYPE_CHECKING:
     from volta_fn import data as data
     from volta_fn import debug as debug
+    from volta_fn import io as io
     from volta_fn import nn as nn
     from volta_fn import optim as optim
     from volta_fn import random as random
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 #: Subpackages that are imported when they are first asked for, so that programs which do without them start sooner.
-_ON_DEMAND = ("data", "debug", "nn", "optim", "random", "special")
+_ON_DEMAND = ("data", "debug", "io", "nn", "optim", "random", "special")
 
 
 def __getattr__(name: str) -> Any:

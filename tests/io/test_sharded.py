@@ -1,0 +1,164 @@
+"""Sharded checkpoints: Hugging Face's layout, and indices that lie, lead elsewhere or have lost their shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from volta_fn import io
+from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
+
+ARRAYS = {f"layer.{i}.weight": np.full((5, 5), i, np.float32) for i in range(5)}
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, {"made by": "test"}, max_shard_size=250)
+    return tmp_path
+
+
+def assert_loaded(path) -> None:
+    loaded = io.load_safetensors(path)
+    assert loaded.keys() == ARRAYS.keys()
+    for name, values in ARRAYS.items():
+        np.testing.assert_array_equal(np.asarray(loaded[name]), values)
+
+
+def test_layout_is_hugging_faces(folder):
+    shards = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert sorted(os.listdir(folder)) == [*shards, INDEX]
+    index = json.loads((folder / INDEX).read_text())
+    assert index["metadata"] == {"made by": "test", "total_size": 500}
+    assert index["weight_map"] == {name: shards[i // 2] for i, name in enumerate(ARRAYS)}
+    assert [len(io.load_safetensors(folder / shard)) for shard in shards] == [2, 2, 1]
+
+
+def test_index_and_folder_are_loaded(folder):
+    assert_loaded(folder)
+    assert_loaded(folder / INDEX)
+    opened = io.open_safetensors(folder)
+    assert opened.metadata["total_size"] == 500 and "layer.0.weight" in opened and "x" not in opened and len(opened) == 5
+    with pytest.raises(KeyError):
+        opened["x"]
+
+
+@pytest.mark.parametrize("size", [500, "500", "1KB", "1 kib", "5GB", "500B"])
+def test_one_shard_needs_no_index(size, tmp_path):
+    io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, max_shard_size=size)
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+    assert_loaded(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "", "GB", "5 apples", "1.5GB", True, "-3GB"])
+def test_sizes_that_are_none(size, tmp_path):
+    with pytest.raises(ArgumentError, match="max_shard_size"):
+        io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, max_shard_size=size)
+
+
+def test_a_large_array_gets_a_shard_of_its_own(tmp_path):
+    io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, max_shard_size=1)
+    assert len(os.listdir(tmp_path)) == 6
+    assert_loaded(tmp_path)
+    io.save_safetensors(tmp_path / "e.safetensors", {}, max_shard_size=1)
+    assert io.load_safetensors(tmp_path / "e.safetensors") == {}
+
+
+def test_saving_again_replaces_the_other_form(folder):
+    io.save_safetensors(folder / "model.safetensors", {"x": np.ones(2)}, max_shard_size="1GB")
+    assert list(io.load_safetensors(folder / "model.safetensors")) == ["x"] and not (folder / INDEX).exists()
+    io.save_safetensors(folder / "model.safetensors", ARRAYS, max_shard_size=250)
+    assert_loaded(folder)
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_the_name_must_be_one_to_derive_others_from(tmp_path):
+    with pytest.raises(ArgumentError, match="ends in .safetensors"):
+        io.save_safetensors(tmp_path / "model.bin", ARRAYS, max_shard_size=1)
+
+
+@pytest.mark.parametrize("names", [[], ["a.safetensors", "b.safetensors"]])
+def test_folders_without_one_checkpoint(names, tmp_path):
+    for name in names:
+        io.save_safetensors(tmp_path / name, ARRAYS)
+    with pytest.raises(SerializationError, match="one safetensors file"):
+        io.load_safetensors(tmp_path)
+
+
+OUTSIDE = [
+    "../secret.safetensors",
+    "/etc/passwd",
+    "sub/x.safetensors",
+    "..",
+    ".",
+    "",
+    "..\\x.safetensors",
+    "C:x.safetensors",
+    "a\0b",
+    "....",
+]
+
+
+@pytest.mark.parametrize("shard", OUTSIDE)
+def test_shards_in_other_places_are_refused(shard, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    io.save_safetensors(tmp_path / "secret.safetensors", {"w": np.ones(2)})
+    (inner / INDEX).write_text(json.dumps({"weight_map": {"w": shard}}))
+    with pytest.raises(CorruptFileError, match="refused"):
+        io.load_safetensors(inner)
+
+
+INDICES = {
+    "no JSON": "{",
+    "a list": "[]",
+    "no map": "{}",
+    "map of numbers": '{"weight_map": {"w": 1}}',
+    "map as list": '{"weight_map": ["w"]}',
+    "notes as list": '{"weight_map": {}, "metadata": []}',
+    "name twice": '{"weight_map": {"w": "a.safetensors", "w": "b.safetensors"}}',
+    "nested deeply": '{"weight_map":' * 50_000,
+}
+
+
+@pytest.mark.parametrize("fault", INDICES)
+def test_faulty_indices_are_refused(fault, tmp_path):
+    (tmp_path / INDEX).write_text(INDICES[fault])
+    with pytest.raises(CorruptFileError, match="index"):
+        io.load_safetensors(tmp_path / INDEX)
+
+
+def test_an_index_of_no_reasonable_size_is_not_read(tmp_path):
+    with open(tmp_path / INDEX, "wb") as file:
+        file.truncate(10**8 + 1)  # sparse: takes no room on the disk
+    with pytest.raises(CorruptFileError, match="not read"):
+        io.load_safetensors(tmp_path)
+
+
+def test_absent_and_truncated_shards(folder):
+    second = folder / "model-00002-of-00003.safetensors"
+    content = second.read_bytes()
+    for length in (0, 7, 50, len(content) - 1):
+        second.write_bytes(content[:length])
+        with pytest.raises(CorruptFileError, match="00002"):
+            io.load_safetensors(folder)
+    second.unlink()
+    with pytest.raises(SerializationError, match="not there"):
+        io.load_safetensors(folder)
+
+
+def test_index_and_shards_must_agree(folder):
+    index = json.loads((folder / INDEX).read_text())
+    places = index["weight_map"]
+    first = places["layer.0.weight"]
+    (folder / INDEX).write_text(json.dumps({"weight_map": {**places, "more": first}}))
+    with pytest.raises(CorruptFileError, match=r"\['more'\].*are not"):
+        io.load_safetensors(folder)
+    del places["layer.0.weight"]
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CorruptFileError, match=r"\['layer.0.weight'\].*does not know"):
+        io.load_safetensors(folder)

@@ -1,0 +1,21 @@
+"""Saving and loading: state dicts with readable names, safetensors files, mappings between names and layouts, checkpoints of training.
+
+>>> import tempfile, volta_fn as vf
+>>> model = vf.nn.Linear.init(vf.random.key(0), 2, 3)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     vf.io.save_safetensors(f"{folder}/model.safetensors", model)
+...     same = vf.io.load_state_dict(model, vf.io.load_safetensors(f"{folder}/model.safetensors"))
+>>> (same.weight == model.weight).all().item()
+True
+"""
+
+from volta_fn.io.files import load_safetensors as load_safetensors
+from volta_fn.io.files import open_safetensors as open_safetensors
+from volta_fn.io.files import save_safetensors as save_safetensors
+from volta_fn.io.sharded import ShardedSafetensors as ShardedSafetensors
+from volta_fn.io.state_dict import Mismatch as Mismatch
+from volta_fn.io.state_dict import StateDictDiff as StateDictDiff
+from volta_fn.io.state_dict import diff_state_dict as diff_state_dict
+from volta_fn.io.state_dict import load_state_dict as load_state_dict
+from volta_fn.io.state_dict import state_dict as state_dict
+from volta_fn.io.tensor_file import SafetensorsFile as SafetensorsFile

@@ -1,0 +1,73 @@
+"""Values of state dicts: arrays, or NumPy arrays for dtypes that files know and arrays have not (float8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, array_spec, from_host
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.device import current_default_device
+from volta_fn.errors import ArgumentTypeError
+
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; those of ml_dtypes may be "V"
+
+
+def as_state_value(name: str, leaf: Any) -> Any:
+    """A leaf of a tree as a value of a state dict. Raises `ArgumentTypeError` if it is no array."""
+    if isinstance(leaf, Array):
+        return leaf
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        values = np.asarray(leaf)
+        return values if is_foreign(values.dtype) else from_host(values)
+    raise ArgumentTypeError(
+        f"state dict: {name!r} is no array but {type(leaf).__name__} {leaf!r:.60}; make a number an array with numpy.array, or save "
+        "whole training states with io.Checkpointer"
+    )
+
+
+def is_foreign(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of ml_dtypes that arrays have not."""
+    return dtype not in dtypes.ALL and dtype.type.__module__ == "ml_dtypes"
+
+
+def on_host(value: Any) -> np.ndarray:
+    """The elements of an array as a NumPy array in C order."""
+    return np.asarray(value.host() if isinstance(value, ConcreteArray) else value, order="C")
+
+
+def sharing(values: np.ndarray) -> Any:
+    """An array on the default device that, on the CPU, has `values` for its memory; nobody may write to that any more."""
+    if is_foreign(values.dtype):
+        return values
+    device = current_default_device()
+    return ConcreteArray(device.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype), device))
+
+
+def type_of(name: str, leaf: Any) -> ShapedArray:
+    """The shape and dtype of an array or its stand-in. Raises `ArgumentTypeError` for anything else."""
+    if not isinstance(leaf, (Array, np.ndarray, np.generic, ShapeDtypeStruct)):
+        raise ArgumentTypeError(f"{name!r} is no array or ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
+    return ShapedArray(tuple(leaf.shape), np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
+
+
+def castable(value: Any, dtype: np.dtype) -> bool:
+    """Whether a cast to `dtype` keeps the kind of number: no imaginary part, no fraction and no large integer is lost."""
+    given = np.dtype(value.dtype)
+    if _RANKS[given.kind] > _RANKS[dtype.kind]:
+        return False
+    if given.kind not in "iu" or dtype.kind not in "iu" or not value.size:
+        return True
+    values, bounds = on_host(value), np.iinfo(dtype)
+    return bounds.min <= int(values.min()) and int(values.max()) <= bounds.max
+
+
+def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
+    """`value` in the dtype and on the device of a template's leaf; itself if it is so already."""
+    device = leaf.device if isinstance(leaf, ConcreteArray) else None
+    if isinstance(value, ConcreteArray) and value.aval == wanted and device in (None, value.device):
+        return value
+    values = on_host(value).astype(wanted.dtype, copy=False)
+    return values if is_foreign(wanted.dtype) else from_host(values, wanted.weak_type, device)

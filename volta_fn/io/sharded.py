@@ -1,0 +1,140 @@
+"""Checkpoints in several safetensors files, in Hugging Face's layout.
+
+Beside the *shards*, `model-00001-of-00003.safetensors` and so on, lies an *index*, `model.safetensors.index.json`: which tensor is where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
+from volta_fn.io.arrays import on_host
+from volta_fn.io.atomic import write_text
+from volta_fn.io.header import LONGEST_HEADER, parse_json
+from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "B": 1}
+
+
+class ShardedSafetensors(Mapping[str, Any]):
+    """Several safetensors files, bound together by an index, as one mapping from names to arrays, like `SafetensorsFile`."""
+
+    def __init__(self, index: str | os.PathLike[str]) -> None:
+        """Open an index and its shards.
+
+        Raises `CorruptFileError` if one is not in order, or names a shard in another folder, and `SerializationError` if one is absent.
+        """
+        self._path = Path(index)
+        self._places, self._metadata = _read_index(self._path)
+        self._shards = {shard: _open_shard(self._path, shard) for shard in sorted(set(self._places.values()))}
+        self._check_agreement()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._shards[self._places[name]][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __repr__(self) -> str:
+        return f"ShardedSafetensors({str(self._path)!r}, {len(self)} tensors in {len(self._shards)} shards)"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The notes in the index."""
+        return dict(self._metadata)
+
+    def _check_agreement(self) -> None:
+        for shard, file in self._shards.items():
+            listed = {name for name, place in self._places.items() if place == shard}
+            if absent := sorted(listed - set(file)):
+                raise CorruptFileError(f"{self._path}: the tensors {absent} should be in {shard}, but are not")
+            if extra := sorted(set(file) - listed):
+                raise CorruptFileError(f"{self._path}: {shard} holds the tensors {extra}, of which the index does not know")
+
+
+def _read_index(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    if path.stat().st_size > LONGEST_HEADER:
+        raise CorruptFileError(f"{path}: an index of more than {LONGEST_HEADER} bytes is not read")
+    content = parse_json(path.read_bytes(), f"{path}: the index")
+    places, metadata = content.get("weight_map"), content.get("metadata", {})
+    if not isinstance(places, dict) or not isinstance(metadata, dict) or not all(isinstance(p, str) for p in places.values()):
+        raise CorruptFileError(f"{path}: an index must have a weight_map from tensors' names to files' names")
+    for shard in places.values():
+        if shard.strip(".") == "" or any(sign in shard for sign in "/\\:\0"):
+            raise CorruptFileError(f"{path}: {shard!r:.80} is refused: shards lie beside their index")
+    return places, metadata
+
+
+def _open_shard(index: Path, shard: str) -> SafetensorsFile:
+    try:
+        return SafetensorsFile(index.with_name(shard))
+    except FileNotFoundError:
+        raise SerializationError(f"{index}: its shard {shard!r} is not there") from None
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The file to open for a path: itself, or in a folder the one index or else the one safetensors file."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob(f"*{SUFFIX}"))
+    if len(found) != 1:
+        names = [file.name for file in found]
+        raise SerializationError(f"{path}: expected one safetensors file or index in the folder, found {names}; name the one to open")
+    return found[0]
+
+
+def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, max_shard_size: int | str) -> None:
+    """Write `path` itself if everything fits one shard, otherwise shards and an index beside it. What the other way left is removed.
+
+    The index comes last, so that a reader never finds one without its shards.
+    """
+    if path.suffix != SUFFIX:
+        raise ArgumentError(f"{path}: sharded checkpoints are named after a file that ends in {SUFFIX}")
+    shards = list(_split(arrays, _bytes_in(max_shard_size)))
+    index = path.with_name(path.stem + INDEX_SUFFIX)
+    if len(shards) == 1:
+        write_tensors(path, shards[0], metadata)
+        index.unlink(missing_ok=True)
+        return
+    names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        write_tensors(path.with_name(name), shard, metadata)
+    total = sum(on_host(value).nbytes for value in arrays.values())
+    places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+    write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": places}, indent=2) + "\n")
+    path.unlink(missing_ok=True)
+
+
+def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
+    """The arrays in order, in groups of at most so many bytes; one that is larger by itself is a group. There is at least one group."""
+    shard: dict[str, Any] = {}
+    size = 0
+    for name, value in arrays.items():
+        if shard and size + value.nbytes > limit:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = value
+        size += value.nbytes
+    yield shard
+
+
+def _bytes_in(size: int | str) -> int:
+    """A number of bytes, given as such or as text like "5GB" or "200 MiB"."""
+    text = str(size).strip().upper()
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    digits = text.removesuffix(unit).strip()
+    if isinstance(size, bool) or not digits.isdecimal() or int(digits) == 0:
+        raise ArgumentError(f'max_shard_size is a number of bytes or a text such as "5GB" or "200MiB", got {size!r}')
+    return int(digits) * _UNITS.get(unit, 1)

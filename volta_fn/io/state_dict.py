@@ -1,0 +1,180 @@
+"""State dicts: the arrays of a tree by readable names, and back, with a report of what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.errors import ArgumentTypeError, StateDictError
+from volta_fn.io.arrays import as_state_value, castable, like, type_of
+from volta_fn.io.names import corresponding, dotted, leaves_by_name
+
+
+def state_dict(tree: Any) -> dict[str, Any]:
+    """The arrays of a tree by their names: the keys of the paths to them, with dots in between.
+
+    Values are arrays; NumPy arrays are copied into such, except those of a dtype (float8) that arrays have not.
+    Raises `ArgumentTypeError` for a leaf that is no array, and `StateDictError` if two leaves have the same name.
+
+    >>> import volta_fn as vf
+    >>> model = vf.nn.Sequential(encoder=vf.nn.Linear.init(vf.random.key(0), 4, 2), act=vf.nn.relu)
+    >>> {name: array.shape for name, array in vf.io.state_dict(model).items()}
+    {'encoder.weight': (4, 2), 'encoder.bias': (2,)}
+    """
+    leaves = leaves_by_name(dict(tree) if isinstance(tree, Mapping) else tree)
+    return {name: as_state_value(name, leaf) for name, leaf in leaves.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An array whose shape or dtype is another than the tree's, each as in `f32[2,3]`."""
+
+    name: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateDictDiff:
+    """How a state dict differs from what a tree needs: names that it lacks, names that the tree has not, arrays of other types.
+
+    >>> print(StateDictDiff(missing=("weight",), unexpected=("w",)))
+    1 missing:
+      weight
+    1 unexpected:
+      w
+    """
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mismatched: tuple[Mismatch, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.missing or self.unexpected or self.mismatched)
+
+    def __str__(self) -> str:
+        parts = {"missing": self.missing, "unexpected": self.unexpected, "mismatched": self.mismatched}
+        rows = [row for title, items in parts.items() if items for row in (f"{len(items)} {title}:", *[f"  {item}" for item in items])]
+        return "\n".join(rows) or "no differences"
+
+
+def diff_state_dict(template: Any, state: Mapping[str, Any], *, cast: bool = False) -> StateDictDiff:
+    """What `load_state_dict` would find amiss.
+
+    >>> import volta_fn as vf
+    >>> model = vf.nn.Linear.init(vf.random.key(0), 4, 2)
+    >>> print(diff_state_dict(model, {"weight": vf.numpy.ones((2, 4)), "scale": vf.numpy.ones(2)}))
+    1 missing:
+      bias
+    1 unexpected:
+      scale
+    1 mismatched:
+      weight: expected f32[4,2], found f32[2,4]
+    """
+    return _compare(template, state, cast)[0]
+
+
+@overload
+def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: Literal[True] = True, cast: bool = False) -> Any: ...
+
+
+@overload
+def load_state_dict(
+    template: Any, state: Mapping[str, Any], *, strict: Literal[False], cast: bool = False
+) -> tuple[Any, StateDictDiff]: ...
+
+
+def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = True, cast: bool = False) -> Any:
+    """The tree of the template's structure with the arrays of a state dict; the template stays as it is.
+
+    A child that the state dict does not know by its name is looked for by its position in its parent, so that a `Sequential` with names
+    loads what was saved from one without. Arrays go to the devices where the template's are.
+
+    Args:
+        template: a tree of arrays or of `ShapeDtypeStruct`, as `eval_shape` of a model's `init` gives.
+        state: arrays by name, such as `load_safetensors` gives.
+        strict: whether everything must fit. If not, the template's own arrays stay where none fits.
+        cast: whether arrays are converted to the template's dtypes. Complex numbers do not become real ones, nor fractions integers,
+            and integers only change to dtypes that can hold them.
+
+    Returns:
+        The tree; with ``strict=False`` the pair of the tree and a `StateDictDiff`, which says what was not loaded.
+
+    Raises:
+        StateDictError: something does not fit; the message holds the whole report. Without `strict`: a leaf is missing for which the
+            template has no array.
+        ArgumentTypeError: a leaf of the template is no array.
+
+    >>> import volta_fn as vf
+    >>> model = vf.nn.Linear.init(vf.random.key(0), 1, 2)
+    >>> load_state_dict(model, {"weight": vf.numpy.ones((1, 2)), "bias": vf.numpy.zeros(2)}).weight
+    Array([[1., 1.]], dtype=float32)
+    >>> model, diff = load_state_dict(model, {"bias": vf.numpy.ones(2)}, strict=False)
+    >>> diff.missing
+    ('weight',)
+    """
+    diff, fitting = _compare(template, state, cast)
+    if strict and diff:
+        raise StateDictError(f"the state dict does not fit; {_in_words(diff)}\n{diff}")
+
+    def load(path: tree.KeyPath, leaf: Any) -> Any:
+        name = dotted(path)
+        return like(leaf, fitting[name], type_of(name, leaf)) if name in fitting else _kept(name, leaf)
+
+    loaded = tree.map_with_path(load, template)
+    return loaded if strict else (loaded, diff)
+
+
+def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[StateDictDiff, dict[str, Any]]:
+    """The differences, and the arrays that fit by the names of the template's leaves."""
+    places = corresponding(template, state)
+    fitting: dict[str, Any] = {}
+    mismatched = []
+    for name, leaf in leaves_by_name(template).items():
+        wanted = type_of(name, leaf)
+        if (place := places[name]) not in state:
+            continue
+        value = state[place]
+        found = _found_type(place, value)
+        if found.shape == wanted.shape and (found.dtype == wanted.dtype or (cast and castable(value, wanted.dtype))):
+            fitting[name] = value
+        else:
+            mismatched.append(Mismatch(place, _short(wanted), _short(found)))
+    missing = tuple([place for place in places.values() if place not in state])
+    unexpected = tuple(sorted(set(state) - set(places.values())))
+    return StateDictDiff(missing, unexpected, tuple(mismatched)), fitting
+
+
+def _found_type(name: str, value: Any) -> ShapedArray:
+    if not isinstance(value, (Array, np.ndarray, np.generic)):
+        raise ArgumentTypeError(f"state dict: {name!r} is no array but {type(value).__name__} {value!r:.60}")
+    return type_of(name, value)
+
+
+def _kept(name: str, leaf: Any) -> Any:
+    if isinstance(leaf, ShapeDtypeStruct):
+        raise StateDictError(f"the state dict has no fitting array for {name!r}, and neither has the template, which knows only {leaf}")
+    return leaf
+
+
+def _short(aval: ShapedArray) -> str:
+    return f"{dtypes.short_name(aval.dtype)}[{','.join(map(str, aval.shape))}]"
+
+
+def _in_words(diff: StateDictDiff) -> str:
+    """What to do about it."""
+    if diff.missing and diff.unexpected:
+        return "rename its arrays with io.StateDictMapper (io.from_torch for PyTorch's names), or load what fits with strict=False."
+    if diff.mismatched:
+        return "arrays of other dtypes are converted with cast=True, other layouts are mapped with io.StateDictMapper."
+    return "load what fits with strict=False."

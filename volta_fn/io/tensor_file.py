@@ -1,0 +1,93 @@
+"""Safetensors files: written by the safetensors library, read through the operating system's memory mapping, so that only those parts of
+a file enter memory that are used."""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError
+from volta_fn.io.arrays import on_host, sharing
+from volta_fn.io.atomic import replacing
+from volta_fn.io.header import LENGTH_BYTES, Header, TensorInfo, check_storable, header_length, parse_header
+
+
+class SafetensorsFile(Mapping[str, Any]):
+    """A safetensors file as a mapping from names to arrays, which are made when they are asked for.
+
+    On the CPU an array is a view of the file: nothing is copied, and pages are read when they are used. Such a file must not be
+    shortened or written to while there are arrays of it; saving anew under its name is safe. `io.open_safetensors` makes one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a file. Raises `CorruptFileError` if it is not exactly a safetensors file, `DTypeError` if it holds unknown dtypes."""
+        self._path = os.fspath(path)
+        self._header, self._file = _open(self._path)
+
+    def __getitem__(self, name: str) -> Any:
+        return sharing(self.host(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._header.tensors)
+
+    def __len__(self) -> int:
+        return len(self._header.tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._header.tensors
+
+    def __repr__(self) -> str:
+        return f"SafetensorsFile({self._path!r}, {len(self)} tensors)"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The notes in the file, text by name."""
+        return dict(self._header.metadata)
+
+    def info(self, name: str) -> TensorInfo:
+        """The dtype and shape of a tensor, and where it lies, without looking at its numbers."""
+        return self._header.tensors[name]
+
+    def host(self, name: str) -> np.ndarray:
+        """A tensor as a read-only NumPy array."""
+        info = self.info(name)
+        count = (info.end - info.begin) // info.dtype.itemsize
+        start = self._header.data_start + info.begin
+        values = np.frombuffer(self._file, info.dtype, count, start) if count else np.empty(0, info.dtype)
+        if info.dtype == np.bool_ and np.any(values.view(np.uint8) > 1):
+            raise CorruptFileError(f"{self._path}: tensor {name!r} is of truth values, but holds bytes other than 0 and 1")
+        if not values.flags.aligned:  # allowed by the format, but kernels need it
+            values = values.copy()
+        values = values.reshape(info.shape)
+        values.flags.writeable = False
+        return values
+
+
+def _open(path: str) -> tuple[Header, mmap.mmap]:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = header_length(file.read(LENGTH_BYTES), size, path)
+        header = parse_header(file.read(length), size - LENGTH_BYTES - length, path)
+        return header, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def write_tensors(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
+    """Write one file, whole or not at all."""
+    notes = dict(metadata or {})
+    if not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise ArgumentTypeError(f"the metadata of a safetensors file is text by name, got {notes!r:.80}")
+    hosts = {name: on_host(value) for name, value in arrays.items()}
+    for name, host in hosts.items():
+        check_storable(name, host.dtype)
+    library = importlib.import_module("safetensors.numpy")  # imported on first use: programs that save nothing start sooner
+    with replacing(path) as temporary:
+        try:
+            library.save_file(hosts, temporary, notes or None)
+        except (importlib.import_module("safetensors").SafetensorError, UnicodeEncodeError) as error:
+            raise SerializationError(f"{path} cannot be written: {error}") from error
