@@ -75,10 +75,12 @@ def validation_loss(model: Any, windows: data.CharDataset) -> float:
     return sum(float(evaluate(model, *batch)) * len(batch[0]) for batch in batches) / len(windows)
 
 
-def train(model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, seed: int) -> Any:
-    """The trained model. Each of two threads works on half of the batch, which keeps two cores busier than threads inside each operation.
+def train(
+    model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, threads: int, seed: int
+) -> Any:
+    """The trained model. Each thread works on its share of the batch; they share the model as it is, for it never changes.
 
-    The threads share the model as it is: it never changes, each step makes a new one.
+    Large operations keep two cores busier this way than by threads inside the matrix products, as there are with one thread.
     """
     from threadpoolctl import threadpool_limits
 
@@ -91,9 +93,9 @@ def train(model: Any, windows: data.CharDataset, held_out: data.CharDataset, opt
     loader = data.DataLoader(windows, batch, shuffle=True, key=seed + 1, drop_last=True)
     bar = data.progress(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), steps), "training", total=steps)
     moments = optimizer.init(model)
-    with ThreadPoolExecutor(2) as pool, threadpool_limits(1):
+    with ThreadPoolExecutor(threads) as pool, threadpool_limits(1 if threads > 1 else None):
         for number, (inputs, targets) in enumerate(bar, 1):
-            parts = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, 2), jnp.split(targets, 2)))
+            parts = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, threads), jnp.split(targets, threads)))
             model, moments, value = update(model, moments, parts)
             if number % 10 == 0:
                 bar.report(f"loss {float(value):.3f}")
@@ -102,7 +104,7 @@ def train(model: Any, windows: data.CharDataset, held_out: data.CharDataset, opt
     return model
 
 
-def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int) -> dict[str, Any]:
+def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
     """Read the text, train ``model_of(key, symbols)`` for so many steps on windows of `length`, and let it write."""
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
@@ -112,7 +114,7 @@ def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int,
     model = model_of(model_key, len(vocabulary))
     print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
     start = time.perf_counter()
-    model = train(model, windows, held_out, optimizer, batch=batch, steps=steps, seed=options.seed)
+    model = train(model, windows, held_out, optimizer, batch=batch, steps=steps, threads=threads, seed=options.seed)
     seconds = time.perf_counter() - start
     sample = vocabulary.decode(model.sample(held_out[0][0], 200 if options.quick else 1000, sample_key))
     print(sample)
@@ -127,12 +129,12 @@ OPTIONS = {"text": {"type": common.Path, "help": "the text to learn from"}, "ste
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train, write a sample, and return both the validation loss and the sample."""
     options = common.arguments(__doc__, argv, **OPTIONS)
-    steps = options.steps or (40 if options.quick else 1300)
+    steps = options.steps or (40 if options.quick else 1400)
     width, layers, batch, length = (64, 1, 16, 32) if options.quick else (256, 2, 32, 128)
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
     optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, b2=0.99, weight_decay=0.1))
     model_of = functools.partial(CharLSTM.init, width=width, layers=layers)
-    return run(options, model_of, optimizer, length=length, batch=batch, steps=steps)
+    return run(options, model_of, optimizer, length=length, batch=batch, steps=steps, threads=1)
 
 
 if __name__ == "__main__":

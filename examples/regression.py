@@ -1,0 +1,74 @@
+"""Fit a polynomial to noisy measurements of a curve, and draw it.
+
+    python examples/regression.py
+
+The points are a sine with noise; the model is the polynomial of degree 5 in Chebyshev's basis, which gradient descent finds. The best
+coefficients are known here, those of least squares, so that the result can be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import common
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import nn, optim, random
+
+DEGREE = 5
+
+
+def features(x: vf.Array) -> vf.Array:
+    """The values of Chebyshev's polynomials T₀ … T₅ at points of [-1, 1], shape (n, 6)."""
+    rows = [jnp.ones_like(x), x]
+    for _ in range(DEGREE - 1):
+        rows.append(2 * x * rows[-1] - rows[-2])
+    return jnp.stack(rows, axis=-1)
+
+
+def loss(coefficients: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:
+    """The mean squared error of the polynomial."""
+    return nn.losses.mse_loss(features(x) @ coefficients, y)
+
+
+def fit(x: vf.Array, y: vf.Array, steps: int) -> vf.Array:
+    """The coefficients after so many steps of gradient descent with momentum."""
+    optimizer = optim.sgd(0.3, momentum=0.9)
+
+    @vf.jit
+    def step(coefficients: vf.Array, state: Any) -> tuple[vf.Array, Any]:
+        updates, state = optimizer.update(vf.grad(loss)(coefficients, x, y), state, coefficients)
+        return optim.apply_updates(coefficients, updates), state
+
+    coefficients = jnp.zeros(DEGREE + 1)
+    state = optimizer.init(coefficients)
+    for _ in range(steps):
+        coefficients, state = step(coefficients, state)
+    return coefficients
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, float]:
+    """Fit, draw, and return the error of the fit, that of least squares, and how far the coefficients are from those."""
+    options = common.arguments(__doc__, argv)
+    place_key, noise_key = random.split(random.key(options.seed))
+    x = random.uniform(place_key, (200,), minval=-1.0, maxval=1.0)
+    y = jnp.sin(3 * x) + 0.15 * random.normal(noise_key, x.shape)
+    found = fit(x, y, 100 if options.quick else 1000)
+    best = jnp.linalg.lstsq(features(x), y)[0]
+    for number, (own, exact) in enumerate(zip(found.tolist(), best.tolist(), strict=True)):
+        print(f"T{number}: {own:+.4f}   least squares: {exact:+.4f}")
+    grid = jnp.linspace(-1, 1, 200)
+    with common.plot(options.out / "regression.png") as axes:
+        axes.plot(np.asarray(x), np.asarray(y), ".", color="gray", label="measurements")
+        axes.plot(np.asarray(grid), np.asarray(jnp.sin(3 * grid)), "--", label="the curve they come from")
+        axes.plot(np.asarray(grid), np.asarray(features(grid) @ found), label=f"polynomial of degree {DEGREE}")
+    errors = {"loss": float(loss(found, x, y)), "best": float(loss(best, x, y)), "distance": float(jnp.max(jnp.abs(found - best)))}
+    print(f"mean squared error {errors['loss']:.5f}, of least squares {errors['best']:.5f}")
+    return errors
+
+
+if __name__ == "__main__":
+    main()

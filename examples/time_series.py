@@ -1,0 +1,107 @@
+"""Forecast a series with an LSTM, and draw the forecast.
+
+    python examples/time_series.py
+
+The series is made up: a sum of three sines whose periods have no common multiple, and noise. The LSTM learns to predict each next value
+from those before; then it goes on by itself from where the series was cut, each prediction being its next input.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import common
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import data, lax, nn, optim, random
+
+NOISE = 0.05
+
+
+class Forecaster(nn.Module):
+    """Predicts each next value of a series; what it adds to the last one is what it learns."""
+
+    lstm: nn.LSTM
+    out: nn.Linear
+
+    @classmethod
+    def init(cls, key: vf.Array, hidden: int) -> Forecaster:
+        """A forecaster with so many units."""
+        first, second = random.split(key)
+        return cls(nn.LSTM.init(first, 1, hidden, batch_first=True), nn.Linear.init(second, hidden, 1))
+
+    def __call__(self, series: vf.Array, carry: Any = None) -> tuple[vf.Array, Any]:
+        """The predictions (N, T) at every place of series (N, T), and the carry."""
+        hidden, carry = self.lstm(series[..., None], carry)
+        return series + self.out(hidden)[..., 0], carry
+
+    @functools.partial(vf.jit, static_argnums=2)
+    def forecast(self, past: vf.Array, steps: int) -> vf.Array:
+        """The next `steps` values after the past, shape (steps,)."""
+
+        def step(state: Any, _: None) -> tuple[Any, vf.Array]:
+            value, carry = state
+            following, carry = self(value, carry)
+            return (following, carry), value[0, 0]
+
+        predictions, carry = self(past[None])
+        return lax.scan(step, (predictions[:, -1:], carry), None, length=steps)[1]
+
+
+def series(length: int, seed: int) -> np.ndarray:
+    """The made-up series."""
+    t = np.arange(length)
+    waves = np.sin(2 * np.pi * t / 25) + 0.6 * np.sin(2 * np.pi * t / 61.8) + 0.4 * np.sin(2 * np.pi * t / 11.3)
+    return (waves + NOISE * np.random.default_rng(seed).normal(size=length)).astype(np.float32)
+
+
+def train(past: np.ndarray, *, window: int, steps: int, seed: int) -> Forecaster:
+    """A forecaster that learnt from all windows of the past; the first quarter of a window is for finding its feet."""
+    model_key, shuffle_key = random.split(random.key(seed))
+    rows = np.lib.stride_tricks.sliding_window_view(past, window + 1)
+    loader = data.DataLoader(data.ArrayDataset(rows), 32, shuffle=True, key=shuffle_key, drop_last=True)
+    model = Forecaster.init(model_key, 48)
+    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adam(optim.cosine_onecycle_schedule(steps, 1e-2)))
+    moments = optimizer.init(model)
+
+    def loss(model: Forecaster, rows: vf.Array) -> vf.Array:
+        predictions, _ = model(rows[:, :-1])
+        return nn.losses.mse_loss(predictions[:, window // 4 :], rows[:, 1 + window // 4 :])
+
+    @vf.jit
+    def step(model: Forecaster, moments: Any, rows: vf.Array) -> tuple[Forecaster, Any, vf.Array]:
+        value, grads = vf.value_and_grad(loss)(model, rows)
+        updates, moments = optimizer.update(grads, moments, model)
+        return optim.apply_updates(model, updates), moments, value
+
+    bar = common.epochs(loader, -(-steps // len(loader)))
+    for number, batch in enumerate(bar):
+        model, moments, value = step(model, moments, batch)
+        if number % 10 == 0:
+            bar.report(f"error {float(value) ** 0.5:.4f}, of which noise {NOISE}")
+    return model
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, float]:
+    """Train, draw the forecast, and return its error (root of the mean square) and that of repeating the last value."""
+    options = common.arguments(__doc__, argv)
+    known, ahead = 1500, 100
+    values = series(known + ahead, options.seed)
+    model = train(values[:known], window=50 if options.quick else 100, steps=88 if options.quick else 880, seed=options.seed)
+    forecast = np.asarray(model.forecast(jnp.asarray(values[known - 200 : known]), ahead))
+    truth = values[known:]
+    with common.plot(options.out / "time_series.png") as axes:
+        axes.plot(np.arange(known - 150, known + ahead), values[known - 150 :], color="gray", label="series")
+        axes.plot(np.arange(known, known + ahead), forecast, label="forecast")
+        axes.axvline(known, linestyle=":", color="black")
+    errors = {"error": float(np.sqrt(np.mean((forecast - truth) ** 2))), "naive": float(np.sqrt(np.mean((values[known - 1] - truth) ** 2)))}
+    print(f"error {errors['error']:.3f} over {ahead} steps ahead, of which noise {NOISE}; repeating the last value: {errors['naive']:.3f}")
+    return errors
+
+
+if __name__ == "__main__":
+    main()
