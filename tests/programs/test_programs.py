@@ -36,13 +36,15 @@ def load(path: Path, library: str) -> ModuleType:
 
 
 @cache
-def digits(library: str) -> tuple[np.ndarray, ...]:
+def digits() -> tuple[np.ndarray, ...]:
     """Flattened images and labels: 2,000 of MNIST's with 500 of its test set where the files are, else scikit-learn's digits."""
-    demo = load(ROOT / "examples" / "digits.py", library)
+    demo = load(ROOT / "examples" / "digits.py", "volta_fn")
     folder = Path(os.environ.get("VOLTA_TEST_DATA", ROOT.parent / "shared" / "data")) / "mnist"
-    x_train, y_train, x_test, y_test = demo.read_mnist(folder) if folder.is_dir() else demo.read_digits()
-    flat = lambda images: np.ascontiguousarray(images.reshape(len(images), -1))
-    return flat(x_train[:2000]), y_train[:2000], flat(x_test[:500]), y_test[:500]
+    parts = []
+    for dataset, count in zip(demo.read_mnist(folder) if folder.is_dir() else demo.read_digits(), (2000, 500), strict=True):
+        images, labels = map(np.asarray, dataset.gather(np.arange(min(count, len(dataset)))))
+        parts += [images.reshape(len(images), -1), labels]
+    return tuple(parts)
 
 
 @cache
@@ -50,7 +52,7 @@ def results(program: str, library: str) -> dict[str, Any]:
     """What the program returns under the library, as NumPy arrays."""
     module = load(HERE / f"{program}.py", library)
     inputs = {"digits": digits}
-    found = module.run(**{name: inputs[name](library) for name in inspect.signature(module.run).parameters})
+    found = module.run(**{name: inputs[name]() for name in inspect.signature(module.run).parameters})
     return optree.tree_map(np.asarray, found)
 
 

@@ -112,12 +112,12 @@ def test_functions_and_their_programs_die() -> None:
     once(0)
     gc.collect()
     functions = len(bodies._kept.by_function)
-    programs = sum(isinstance(o, ClosedJaxpr) for o in gc.get_objects())
+    programs = sum(type(o) is ClosedJaxpr for o in gc.get_objects())
     steps = [once(i) for i in range(20)]
     gc.collect()
     assert all(step() is None for step in steps)
     assert len(bodies._kept.by_function) <= functions
-    assert sum(isinstance(o, ClosedJaxpr) for o in gc.get_objects()) <= programs
+    assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs
 
 
 def test_programs_per_function_are_bounded() -> None:
