@@ -109,7 +109,9 @@ def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int,
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
     parts = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
-    windows, held_out = (data.CharDataset(part, length, vocabulary=vocabulary, stride=s) for part, s in zip(parts, (1, length), strict=True))
+    windows, held_out = (
+        data.CharDataset(part, length, vocabulary=vocabulary, stride=s) for part, s in zip(parts, (1, length), strict=True)
+    )
     model_key, sample_key = random.split(random.key(options.seed))
     model = model_of(model_key, len(vocabulary))
     print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
