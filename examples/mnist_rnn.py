@@ -1,7 +1,7 @@
 """Read handwritten digits row by row, from top to bottom, with an LSTM.
 
-    python examples/mnist_rnn.py               # scikit-learn's 8×8 scans, a few seconds
-    python examples/mnist_rnn.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
+python examples/mnist_rnn.py               # scikit-learn's 8×8 scans, a few seconds
+python examples/mnist_rnn.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ class VAE(nn.Module):
     def init(cls, key: vf.Array, pixels: int, hidden: int, latent: int) -> VAE:
         """An autoencoder of images of that many pixels."""
         keys = random.split(key, 4)
-        encoder = nn.Sequential(
-            nn.Flatten(), nn.Linear.init(keys[0], pixels, hidden), nn.relu, nn.Linear.init(keys[1], hidden, 2 * latent)
-        )
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear.init(keys[0], pixels, hidden), nn.relu, nn.Linear.init(keys[1], hidden, 2 * latent))
         decoder = nn.Sequential(nn.Linear.init(keys[2], latent, hidden), nn.relu, nn.Linear.init(keys[3], hidden, pixels))
         return cls(encoder, decoder)
 
