@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import dcgan
+import load_pytorch
 import matplotlib.image
 import mnist_cnn
 import mnist_rnn
 import numpy as np
+import pytest
 import super_resolution
 import vae
 import xor
+
+from tests.data_files import ROOT, data_dir
 
 
 def arguments(out: Path) -> list[str]:
@@ -72,3 +76,15 @@ def test_the_signal_to_noise_ratio_is_that_of_the_definition() -> None:
     truth, images = rng.uniform(size=(2, 5, 1, 8, 8)).astype(np.float32)
     expected = 20 * np.log10(1 / np.sqrt(((images - truth) ** 2).mean()))
     np.testing.assert_allclose(super_resolution.psnr(images, truth), expected, rtol=1e-5)
+
+
+def test_a_network_of_pytorch_classifies_photographs(tmp_path: Path) -> None:
+    data_dir("models/resnet20_cifar10")
+    result = load_pytorch.main([*arguments(tmp_path), "--data", str(ROOT)])
+    assert result["accuracy"] > 0.85
+    assert result["difference"] < 4e-4
+
+
+def test_the_example_says_which_file_it_misses(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="cannot read the data: .*test_batch_first1000"):
+        load_pytorch.main([*arguments(tmp_path), "--data", str(tmp_path)])
