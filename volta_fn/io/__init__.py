@@ -12,6 +12,7 @@ True
 from volta_fn.io.files import load_safetensors as load_safetensors
 from volta_fn.io.files import open_safetensors as open_safetensors
 from volta_fn.io.files import save_safetensors as save_safetensors
+from volta_fn.io.mapper import StateDictMapper as StateDictMapper
 from volta_fn.io.sharded import ShardedSafetensors as ShardedSafetensors
 from volta_fn.io.state_dict import Mismatch as Mismatch
 from volta_fn.io.state_dict import StateDictDiff as StateDictDiff
@@ -19,3 +20,4 @@ from volta_fn.io.state_dict import diff_state_dict as diff_state_dict
 from volta_fn.io.state_dict import load_state_dict as load_state_dict
 from volta_fn.io.state_dict import state_dict as state_dict
 from volta_fn.io.tensor_file import SafetensorsFile as SafetensorsFile
+from volta_fn.io.torch_layouts import from_torch as from_torch

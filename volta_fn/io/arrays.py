@@ -28,6 +28,11 @@ def as_state_value(name: str, leaf: Any) -> Any:
     )
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value may stand in a state dict."""
+    return isinstance(value, (Array, np.ndarray, np.generic))
+
+
 def is_foreign(dtype: np.dtype) -> bool:
     """Whether a dtype is one of ml_dtypes that arrays have not."""
     return dtype not in dtypes.ALL and dtype.type.__module__ == "ml_dtypes"
@@ -48,7 +53,7 @@ def sharing(values: np.ndarray) -> Any:
 
 def type_of(name: str, leaf: Any) -> ShapedArray:
     """The shape and dtype of an array or its stand-in. Raises `ArgumentTypeError` for anything else."""
-    if not isinstance(leaf, (Array, np.ndarray, np.generic, ShapeDtypeStruct)):
+    if not is_array(leaf) and not isinstance(leaf, ShapeDtypeStruct):
         raise ArgumentTypeError(f"{name!r} is no array or ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
     return ShapedArray(tuple(leaf.shape), np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
 

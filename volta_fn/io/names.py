@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from volta_fn import tree
@@ -34,12 +34,12 @@ def joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def children_by_name(node: Any) -> Iterator[tuple[str, Any]] | None:
-    """The names and values of a node's children, in order; None if it is a leaf."""
+def children_by_name(node: Any) -> dict[str, Any] | None:
+    """A node's children by their names, in order; None if it is a leaf."""
     pairs = tree.leaves_with_path(node, is_leaf=lambda value: value is not node)
     if len(pairs) == 1 and not pairs[0][0]:
         return None
-    return ((dotted(path), child) for path, child in pairs)
+    return {dotted(path): child for path, child in pairs}
 
 
 def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
@@ -51,29 +51,41 @@ def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
     >>> corresponding({"encoder": 1, "decoder": {"w": 2}}, ["encoder", "0.w"])
     {'decoder.w': '0.w', 'encoder': 'encoder'}
     """
-    known = set(_prefixes(available))
+    known = prefixes(available)
     found: dict[str, str] = {}
 
     def visit(node: Any, ours: str, theirs: str) -> None:
-        children = children_by_name(node)
-        if children is None:
+        places = places_of_children(node, theirs, known)
+        if places is None:
             found[ours] = theirs
             return
-        named = list(children)
-        taken = {name for name, _ in named}
-        for position, (name, child) in enumerate(named):
-            numbered = str(position)
-            by_name = joined(theirs, name) in known or numbered in taken or joined(theirs, numbered) not in known
-            visit(child, joined(ours, name), joined(theirs, name if by_name else numbered))
+        for name, place, child in places:
+            visit(child, joined(ours, name), place)
 
     visit(template, "", "")
     return found
 
 
-def _prefixes(names: Iterable[str]) -> Iterator[str]:
+def places_of_children(node: Any, prefix: str, known: Collection[str]) -> list[tuple[str, str, Any]] | None:
+    """The children of a node: the name of each, where it stands below `prefix` (see `corresponding`), and itself. None for a leaf."""
+    children = children_by_name(node)
+    if children is None:
+        return None
+    taken = children.keys()
+    places = []
+    for position, (name, child) in enumerate(children.items()):
+        by_name, by_position = joined(prefix, name), joined(prefix, str(position))
+        numbered = by_name not in known and by_position in known and str(position) not in taken
+        places.append((name, by_position if numbered else by_name, child))
+    return places
+
+
+def prefixes(names: Iterable[str]) -> set[str]:
     """The names themselves, and what is before each of their dots."""
-    for name in names:
+    return {prefix for name in names for prefix in _with_prefixes(name)}
+
+
+def _with_prefixes(name: str) -> Iterator[str]:
+    while name:
         yield name
-        while "." in name:
-            name = name.rpartition(".")[0]
-            yield name
+        name = name.rpartition(".")[0]

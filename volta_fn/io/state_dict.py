@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-import numpy as np
-
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.errors import ArgumentTypeError, StateDictError
-from volta_fn.io.arrays import as_state_value, castable, like, type_of
+from volta_fn.io.arrays import as_state_value, castable, is_array, like, type_of
 from volta_fn.io.names import corresponding, dotted, leaves_by_name
 
 
@@ -156,7 +153,7 @@ def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[State
 
 
 def _found_type(name: str, value: Any) -> ShapedArray:
-    if not isinstance(value, (Array, np.ndarray, np.generic)):
+    if not is_array(value):
         raise ArgumentTypeError(f"state dict: {name!r} is no array but {type(value).__name__} {value!r:.60}")
     return type_of(name, value)
 
