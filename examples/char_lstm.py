@@ -100,7 +100,7 @@ def train(
             if number % 10 == 0:
                 bar.report(f"loss {float(value):.3f}")
             if number % max(1, steps // 4) == 0:
-                bar.describe(f"validation loss {validation_loss(model, held_out):.3f}")
+                print(f"step {number}: validation loss {validation_loss(model, held_out):.3f}", flush=True)
     return model
 
 
@@ -109,9 +109,8 @@ def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int,
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
     parts = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
-    windows, held_out = (
-        data.CharDataset(part, length, vocabulary=vocabulary, stride=s) for part, s in zip(parts, (1, length), strict=True)
-    )
+    windows = data.CharDataset(parts[0], length, vocabulary=vocabulary)
+    held_out = data.CharDataset(parts[1], length, vocabulary=vocabulary, stride=length)
     model_key, sample_key = random.split(random.key(options.seed))
     model = model_of(model_key, len(vocabulary))
     print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
@@ -131,7 +130,7 @@ OPTIONS = {"text": {"type": common.Path, "help": "the text to learn from"}, "ste
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train, write a sample, and return both the validation loss and the sample."""
     options = common.arguments(__doc__, argv, **OPTIONS)
-    steps = options.steps or (40 if options.quick else 1400)
+    steps = options.steps or (40 if options.quick else 1150)
     width, layers, batch, length = (64, 1, 16, 32) if options.quick else (256, 2, 32, 128)
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
     optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, b2=0.99, weight_decay=0.1))

@@ -87,7 +87,7 @@ def train(past: np.ndarray, *, window: int, steps: int, seed: int) -> Forecaster
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, draw the forecast, and return errors (roots of mean squares): one step ahead and many, each beside repeating the last value."""
+    """Train, draw the forecast, and return errors one step ahead and many (roots of mean squares), beside those of the last value."""
     options = common.arguments(__doc__, argv)
     known, ahead = 1500, 100
     values = series(known + ahead, options.seed)
