@@ -1,4 +1,4 @@
-"""A language model of characters: a small transformer learns to continue a text, as `char_lstm.py` does, and does it better.
+"""A language model of characters: a small transformer learns to continue a text, as `char_lstm.py` does.
 
     python examples/char_transformer.py               # the text is Python's own standard library
     python examples/char_transformer.py --text FILE   # another text, such as tiny Shakespeare; see README.md for results
