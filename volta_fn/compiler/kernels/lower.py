@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, Range, SplitAxis, along, broadcast_index, combine, split
 from volta_fn.compiler.kernels.ir import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
-from volta_fn.compiler.kernels.views import REDUCTIONS, is_alias, is_view, operand_index, row_major
+from volta_fn.compiler.kernels.views import is_alias, is_view, operand_index, reduces, row_major
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
 _BOOL = np.dtype(np.bool_)
@@ -68,7 +68,7 @@ class Lowered(NamedTuple):
 
 def is_lowered(eqn: Equation) -> bool:
     """Whether the equation can be part of a kernel (an index that turns out not to be affine apart)."""
-    return is_view(eqn) or eqn.primitive.name in REDUCTIONS or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    return is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
 
 
 def is_elementwise(eqn: Equation) -> bool:
@@ -92,10 +92,8 @@ def lower(loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
 def lower_equation(eqn: Equation) -> Lowered:
     """The kernel of one equation. Raises `NotAffine`."""
     (out,) = eqn.outvars
-    reduces = eqn.primitive.name in REDUCTIONS
-    shape = eqn.invars[0].aval.shape if reduces else out.aval.shape
-    sizes, index = loop_over(shape)
-    reduced = eqn.params["axes"] if reduces else ()
+    reduced = eqn.params["axes"] if reduces(eqn) else ()
+    sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
     inner = frozenset().union(*[index[d].axes for d in reduced])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
     return lower(Loop(sizes, inner, (Step(eqn, index),), outputs), {})
@@ -133,7 +131,7 @@ class _Lowering:
     def step(self, step: Step) -> tuple[Index, int]:
         """The index of a step's result and its node."""
         eqn, index = step
-        if eqn.primitive.name in REDUCTIONS:
+        if reduces(eqn):
             kept = tuple([i for d, i in enumerate(index) if d not in eqn.params["axes"]])
             return kept, self.reduction(eqn, index)
         return index, self.constant(0, eqn.outvars[0].aval.dtype) if eqn.outvars[0].aval.size == 0 else self.equation(eqn, index)
@@ -161,7 +159,7 @@ class _Lowering:
         key = (atom, index)
         if key not in self.found:
             eqn = self.views.get(atom)
-            if atom in self.computed:
+            if eqn is None and atom in self.computed:
                 raise NotAffine(f"{atom} is computed at another index than {index}")
             self.found[key] = self.load(atom, atom.aval.shape, index) if eqn is None else self.equation(eqn, index)
         return self.found[key]

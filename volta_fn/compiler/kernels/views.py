@@ -32,6 +32,11 @@ def is_view(eqn: Equation) -> bool:
     return name in _OPERAND_INDEX
 
 
+def reduces(eqn: Equation) -> bool:
+    """Whether the equation is a reduction, and no view."""
+    return eqn.primitive.name in REDUCTIONS and not is_view(eqn)
+
+
 def is_alias(eqn: Equation) -> bool:
     """Whether the equation's result is its operand's memory, if that is contiguous, under another shape."""
     if eqn.primitive.name == "broadcast_in_dim":
