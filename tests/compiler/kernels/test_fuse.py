@@ -124,12 +124,12 @@ def test_an_optimizer_step_is_one_kernel_per_parameter() -> None:
     same_as_jit(adam, partition, *values)
 
 
-@pytest.mark.parametrize("buffers", [3, 4, 5])
+@pytest.mark.parametrize("buffers", [3, 4])
 def test_kernels_keep_to_the_number_of_buffers(buffers: int) -> None:
     f = pullback(layer_norm)
     args = (X, W, W, X)
     partition = partition_of(f, *args, limits=Limits(buffers=buffers))
-    assert len(partition.items) > 1 or buffers == 5
+    assert (len(partition.items) == 1) == (buffers == 4)
     assert all(len(k.inputs) + len(k.outputs) <= buffers for k in partition.kernels)
     same_as_jit(f, partition, *values_for(args))
 

@@ -10,6 +10,7 @@ its other operands come from before that group, and two groups merge only if one
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.group import Group
@@ -65,6 +66,7 @@ class _Fuser:
     def __init__(self, program: ClosedJaxpr, limits: Limits) -> None:
         self.program = program
         self.limits = limits
+        self.uses = Counter(v for v in (*[v for eqn in program.eqns for v in eqn.invars], *program.jaxpr.outvars) if isinstance(v, Var))
         #: Equations of variables that are not in memory, and how many views deep they are.
         self.views: dict[Var, Equation] = {}
         self.depth: dict[Var, int] = {}
@@ -161,13 +163,19 @@ class _Fuser:
                 producer.required[atom] = None
                 producer.first_reader = min(producer.first_reader, len(self.items))
             return
-        if is_alias(eqn):
+        if is_alias(eqn) and not (self.is_only_use(eqn) and self.join_as_output(eqn)):
             self.materialise(eqn.invars[0])
             del self.views[atom]
             self.apart(eqn)
-        elif not self.join_as_output(eqn):
+            return
+        if atom in self.views and not self.join_as_output(eqn):
             self.new_group(eqn)
-            self.materialise(atom)
+        self.materialise(atom)
+
+    def is_only_use(self, eqn: Equation) -> bool:
+        """Whether nobody else reads the operand of a view."""
+        (operand,) = eqn.invars
+        return isinstance(operand, Var) and self.uses[operand] == 1
 
     def join_as_output(self, eqn: Equation) -> bool:
         """Let the group that computes what a view shows store it as the view."""
@@ -179,7 +187,6 @@ class _Fuser:
         if place is None or not producer.can_store(place, out.aval.shape) or self.buffers_with(producer, eqn) > self.limits.buffers:
             return False
         self.join_group(producer, eqn, producer.store_index(place))
-        self.materialise(out)
         return True
 
     def joining(self, eqn: Equation) -> None:
@@ -216,12 +223,10 @@ class _Fuser:
         candidates = sorted(makers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
         for group in candidates:
             index = self.index_in(group, eqn)
-            if index is None:
-                continue
-            for other in makers.values():
-                if other is not group and self.items[other.position] is other:
-                    self.merge(other, group, eqn, index)
-            index = self.index_in(group, eqn)
+            for other in candidates:
+                if index is not None and other is not group and other in (self.items[other.position], self.items[group.position]):
+                    group = self.merged(other, group, eqn, index)
+                    index = self.index_in(group, eqn)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
             if index is not None and max(others, default=-1) < group.position and self.buffers_with(group, eqn) <= self.limits.buffers:
                 self.join_group(group, eqn, index)
@@ -271,25 +276,27 @@ class _Fuser:
 
     # merging
 
-    def merge(self, guest: Group, host: Group, eqn: Equation, index: Index) -> None:
-        """Make two groups that meet in an equation one, if their loops agree, in order and in number of buffers."""
+    def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
+        """Two groups that meet in an equation as one, if their loops, their order and their number of buffers allow it; else the host."""
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
-        axes = axes_between(guest, host, eqn, index, self.views, lambda v: self.producers.get(self.base(v)) is guest)
-        if not (up or down) or axes is None or self.buffers_together(guest, host) > self.limits.buffers:
-            return
-        self.items[early.position if not up else late.position] = None
-        target = early.position if up else late.position
+        axes = axes_between(guest, host, eqn, index, self.views)
+        if not (up or down) or axes is None or self.buffers_together(guest, host) >= self.limits.buffers:
+            return host
+        if len(guest.steps) > len(host.steps) and len(axes) == len(host.sizes):  # so that all merges together take linear time
+            guest, host, axes = host, guest, {new: old for old, new in axes.items()}
+        self.items[early.position] = self.items[late.position] = None
+        host.position = early.position if up else late.position
+        self.items[host.position] = host
         host.absorb(guest, axes)
-        host.position = target
-        self.items[target] = host
         for var in guest.members:
             self.producers[var] = host
         for var in host.reads:
             self.readers[var] = host
             if isinstance(producer := self.producers.get(var), Group):
-                producer.first_reader = min(producer.first_reader, target)
+                producer.first_reader = min(producer.first_reader, host.position)
+        return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
         """How many buffers two groups, neither of which reads from the other, are known to need as one."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from volta_fn.compiler.kernels.group import Group, Views
 from volta_fn.compiler.kernels.index import Affine, Index
-from volta_fn.core.jaxpr import Atom, Equation
+from volta_fn.compiler.kernels.views import reduces
+from volta_fn.core.jaxpr import Equation
 
 
-def axes_between(
-    guest: Group, host: Group, eqn: Equation, index: Index, views: Views, is_guests: Callable[[Atom], bool]
-) -> dict[int, int] | None:
+def axes_between(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> dict[int, int] | None:
     """The host's names of the guest's axes, if an equation at `index` of the host lets the guest's loop be the host's; else None."""
+    if reduces(eqn):
+        return None
     if not (guest.members.isdisjoint(host.reads) and host.members.isdisjoint(guest.reads)):
         return None  # one was kept out of the other for a reason
     axes: dict[int, int] = {}
     for atom in eqn.invars:
-        if not is_guests(atom):
-            continue
         place = guest.find_place(atom, views)
         if place is None:
-            return None
+            continue
         for here, there, n in zip(place, index[len(index) - len(place) :], atom.aval.shape, strict=True):
             if n != 1 and here is not None and not _match(here, there, guest, host, axes):
                 return None
