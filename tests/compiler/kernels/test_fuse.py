@@ -152,6 +152,7 @@ def test_equal_layers_share_kernels() -> None:
 
 def test_time_is_linear() -> None:
     """As many items as equations allow, and no recursion along a program of thousands of equations."""
+
     def long(x: Any) -> Any:
         for _ in range(1500):
             x = lax.sin(x) + x

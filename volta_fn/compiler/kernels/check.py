@@ -47,9 +47,10 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
     if 0 in kernel.sizes:
         return
     for affine, size in zip(node.index, node.shape, strict=True):
-        held = Range(affine, 0, size).holds(kernel.sizes)
-        guarded = any(r.value == affine and r.low >= 0 and r.high <= size for r in node.mask)
-        _require(bool(held) or guarded, f"node {number} may read outside of its buffer")
+        inside = Range(affine, 0, size)
+        asked = inside.canonical()
+        guarded = any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask)
+        _require(bool(inside.holds(kernel.sizes)) or guarded, f"node {number} may read outside of its buffer")
 
 
 def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:

@@ -10,14 +10,15 @@ its other operands come from before that group, and two groups merge only if one
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.group import Group
 from volta_fn.compiler.kernels.index import Index, NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
-from volta_fn.compiler.kernels.lower import Loop, Step, is_lowered, lower, loop_over
-from volta_fn.compiler.kernels.merge import axes_between
+from volta_fn.compiler.kernels.lower import Loop, Step, is_lowered, loop_over, lower
+from volta_fn.compiler.kernels.merge import union_of
 from volta_fn.compiler.kernels.pieces import pieces
 from volta_fn.compiler.kernels.views import is_alias, is_view, known, reduces
 from volta_fn.core.dce import dce_jaxpr
@@ -83,8 +84,8 @@ class _Fuser:
             for out in eqn.outvars:
                 self.numbers[out] = number
             self.equation(eqn)
-        for out in self.program.jaxpr.outvars:
-            self.materialise(out)
+        for result in self.program.jaxpr.outvars:
+            self.materialise(result)
         items: list[Fused | Equation] = []
         for item in self.items:
             if isinstance(item, Group):
@@ -180,7 +181,8 @@ class _Fuser:
     def join_as_output(self, eqn: Equation) -> bool:
         """Let the group that computes what a view shows store it as the view."""
         (out,) = eqn.outvars
-        producer = self.producers.get(base) if (base := self.base(out)) is not None else None
+        base = self.base(out)
+        producer = None if base is None else self.producers.get(base)
         if not isinstance(producer, Group):
             return False
         place = producer.find_place(out, self.views)
@@ -209,10 +211,16 @@ class _Fuser:
     # groups
 
     def new_group(self, eqn: Equation) -> None:
-        """Begin a group with an equation."""
+        """Begin a group with an equation, and with what is computed of its operands per row of the new loop."""
         sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else eqn.outvars[0].aval.shape)
         group = Group(len(self.items), sizes)
         self.items.append(group)
+        for base in self.bases(eqn):
+            maker = self.producers.get(base)
+            if isinstance(maker, Group) and maker.inner is None and maker.first_reader >= group.position:
+                row = math.prod(sizes[len(maker.sizes) :])
+                if 0 < len(maker.sizes) < len(sizes) and row <= self.limits.row:
+                    self.merged(maker, group, eqn, index)
         self.join_group(group, eqn, index)
 
     def join(self, eqn: Equation) -> bool:
@@ -222,9 +230,11 @@ class _Fuser:
         readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in makers}
         candidates = sorted(makers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
         for group in candidates:
+            if self.items[group.position] is not group:  # it became part of another candidate
+                continue
             index = self.index_in(group, eqn)
             for other in candidates:
-                if index is not None and other is not group and other in (self.items[other.position], self.items[group.position]):
+                if index is not None and other is not group and self.items[other.position] is other:
                     group = self.merged(other, group, eqn, index)
                     index = self.index_in(group, eqn)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
@@ -235,7 +245,7 @@ class _Fuser:
 
     def index_in(self, group: Group, eqn: Equation) -> Index | None:
         """Where a group can compute an equation, if anywhere."""
-        produced = [isinstance(v, Var) and self.producers.get(b) is group for v in eqn.invars for b in (self.base(v),)]
+        produced = [base is not None and self.producers.get(base) is group for base in map(self.base, eqn.invars)]
         index = group.index_of(eqn, produced, self.views)
         if index is None:
             return None
@@ -281,15 +291,16 @@ class _Fuser:
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
-        axes = axes_between(guest, host, eqn, index, self.views)
-        if not (up or down) or axes is None or self.buffers_together(guest, host) >= self.limits.buffers:
+        union = union_of(guest, host, eqn, index, self.views)
+        if not (up or down) or union is None or self.buffers_together(guest, host) >= self.limits.buffers:
             return host
-        if len(guest.steps) > len(host.steps) and len(axes) == len(host.sizes):  # so that all merges together take linear time
-            guest, host, axes = host, guest, {new: old for old, new in axes.items()}
+        if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
+            guest, host, union = host, guest, union.turned()
         self.items[early.position] = self.items[late.position] = None
-        host.position = early.position if up else late.position
+        host.position = late.position if down else early.position
         self.items[host.position] = host
-        host.absorb(guest, axes)
+        host.absorb(guest, union.axes)
+        host.inner = union.inner
         for var in guest.members:
             self.producers[var] = host
         for var in host.reads:

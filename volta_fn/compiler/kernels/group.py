@@ -62,7 +62,7 @@ class Group:
     def rename(self, axes: Mapping[int, Affine]) -> None:
         """Write every index in terms of other axes."""
         self.places = {v: tuple([None if i is None else i.replaced(axes) for i in place]) for v, place in self.places.items()}
-        self.steps = {n: Step(s.eqn, tuple([i.replaced(axes) for i in s.index])) for n, s in self.steps.items()}
+        self.steps = {n: Step(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
         if self.inner is not None:
             self.inner = frozenset().union(*[axes.get(a, along(a)).axes for a in self.inner])
 
@@ -197,10 +197,8 @@ class Group:
         return place is not None and bool(self.inner) and not known(place) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
-        """Take over all of another group, whose axes are called `axes` here."""
+        """Take over all of another group, whose axes are called `axes` here, except for what it says of rows."""
         other.rename({old: along(new) for old, new in axes.items()})
-        if other.inner is not None:
-            self.inner = other.inner
         self.steps |= other.steps
         self.places |= {v: place for v, place in other.places.items() if v in other.members or v not in self.places}
         self.members |= other.members

@@ -78,6 +78,18 @@ class Range(NamedTuple):
             return True
         return False if greatest < self.low or least >= self.high else None
 
+    def canonical(self) -> Range:
+        """The same condition with the value free of an offset, a common factor and a leading minus."""
+        if not self.value.terms:
+            return self
+        factor = math.gcd(*[c for _, c in self.value.terms])
+        low, high = -((self.value.offset - self.low) // factor), -((self.value.offset - self.high) // factor)
+        terms = [(axis, c // factor) for axis, c in self.value.terms]
+        if terms[0][1] < 0:
+            low, high = 1 - high, 1 - low
+            terms = [(axis, -c) for axis, c in terms]
+        return Range(Affine(tuple(terms), 0), low, high)
+
 
 class SplitAxis(Exception):
     """An index becomes affine if the loop axis is split into an outer part and an inner part of size `inner`."""

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     """An equation and the index at which its result is taken; of a reduction, at which its operand is."""
 
     eqn: Equation
-    index: Index
+    at: Index
 
 
 class Loop(NamedTuple):
@@ -42,7 +42,7 @@ class Loop(NamedTuple):
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
 
-        steps = tuple([Step(s.eqn, renamed(s.index)) for s in self.steps])
+        steps = tuple([Step(s.eqn, renamed(s.at)) for s in self.steps])
         return Loop(sizes, inner, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
@@ -177,7 +177,7 @@ class _Lowering:
         if 0 in self.sizes:
             return ()
         held = [(c, c.holds(self.sizes)) for c in conditions]
-        return None if any(h is False for _, h in held) else tuple([c for c, h in held if h is None])
+        return None if any(h is False for _, h in held) else tuple(dict.fromkeys([c.canonical() for c, h in held if h is None]))
 
     def select(self, ranges: tuple[Range, ...] | None, inside: int, outside: int) -> int:
         """`inside` where the conditions hold, else `outside`."""
