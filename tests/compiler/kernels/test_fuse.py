@@ -88,6 +88,20 @@ def test_a_chain_and_its_views_are_one_kernel() -> None:
     same_as_jit(f, partition, *values_for((X,)))
 
 
+def test_a_value_per_row_computed_before_the_rows_is_part_of_them() -> None:
+    f = lambda x, c: (x * jnp.exp(-c)[:, None]).sum(1)
+    partition = partition_of(f, X, vf.ShapeDtypeStruct((8,), "float32"))
+    assert len(partition.items) == 1
+    same_as_jit(f, partition, *values_for((X, vf.ShapeDtypeStruct((8,), "float32"))))
+
+
+def test_a_scalar_shared_by_many_is_computed_once() -> None:
+    """It has a kernel of its own, and does not turn the arrays that use it into single rows."""
+    f = lambda x, y, t: (lambda scale: (x * scale, y * scale))(jnp.exp(t))
+    partition = partition_of(f, X, W, vf.ShapeDtypeStruct((), "float32"))
+    assert [(k.sizes, k.outer) for k in partition.kernels] == [((), 0), ((8, 16), 2), ((16,), 1)]
+
+
 def test_branches_that_meet_are_one_kernel() -> None:
     f = lambda x, y: jnp.exp(x) * jnp.sin(y) + jnp.cos(x * y)
     assert len(partition_of(f, X, X).items) == 1
@@ -104,6 +118,15 @@ def test_several_reductions_share_a_loop() -> None:
     partition = partition_of(lambda x: (x.sum(1), (x * x).sum(1), x.max(1)), X)
     assert len(partition.items) == 1
     assert sum(isinstance(n, Reduce) for n in partition.kernels[0].nodes) == 3
+
+
+def test_gradients_of_weights_do_not_tear_rows_apart() -> None:
+    """The sums over columns read the same arrays as the row kernel, but go another way through them."""
+    args = (X, W, W, X)
+    f = lambda x, w, b, g: vf.vjp(layer_norm, x, w, b)[1](g)
+    partition = partition_of(f, *args)
+    assert sorted(k.sizes for k in partition.kernels) == [(8, 16), (16, 8), (16, 8)]
+    same_as_jit(f, partition, *values_for(args))
 
 
 def test_rows_that_are_too_long_are_read_again() -> None:
@@ -150,9 +173,7 @@ def test_equal_layers_share_kernels() -> None:
     assert len(set(many.kernels)) == len(set(few.kernels))
 
 
-def test_time_is_linear() -> None:
-    """As many items as equations allow, and no recursion along a program of thousands of equations."""
-
+def test_long_programs_are_no_deep_recursion() -> None:
     def long(x: Any) -> Any:
         for _ in range(1500):
             x = lax.sin(x) + x
@@ -161,6 +182,43 @@ def test_time_is_linear() -> None:
     partition = partition_of(long, W)
     assert len(partition.items) == 1
     assert len(partition.kernels[0].nodes) == 3001
+
+
+def test_views_of_views_of_views() -> None:
+    def turning(x: Any) -> Any:
+        for n in range(50):
+            x = lax.rev(x.T, (n % 2,))
+        return x * 2.0
+
+    partition = partition_of(turning, X)
+    assert len(partition.items) < 6
+    same_as_jit(turning, partition, *values_for((X,)))
+
+
+def test_an_index_that_turns_out_not_to_be_affine_leaves_equations() -> None:
+    """Every second of six elements is affine in one axis of six, but not in two axes of two and three."""
+    x = np.arange(1.0, 4.0, dtype=np.float32)
+    f = lambda x, y: lax.pad(x, np.float32(0), [(0, 1, 1)]).reshape(2, 3) * y
+    y = np.ones((2, 3), np.float32)
+    partition = partition_of(f, x, y)
+    assert equations_apart(partition) == ["pad", "reshape", "mul"]
+    same_as_jit(f, partition, x, y)
+
+
+def test_a_reshape_that_no_index_says_reads_memory() -> None:
+    f = lambda x: (x.T.reshape(8, 3) * 2.0, x.T.reshape(24)[5:] + 1.0)
+    x = vf.ShapeDtypeStruct((6, 4), "float32")
+    partition = partition_of(f, x)
+    assert all(n.op != "reshape" for k in partition.kernels for n in k.nodes if isinstance(n, Apply))
+    same_as_jit(f, partition, *values_for((x,)))
+
+
+def test_an_equation_of_too_many_operands_stays_one() -> None:
+    f = lambda which, *cases: lax.select_n(which, *cases) + 1.0
+    args = (vf.ShapeDtypeStruct((16,), "int32"), *[W] * 9)
+    partition = partition_of(f, *args)
+    assert equations_apart(partition) == ["select_n"]
+    assert len(partition.kernels) == 1
 
 
 SAMPLES = list(all_samples())

@@ -11,7 +11,7 @@ import volta_fn as vf
 from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw
 from tests.samples import all_samples
 from tests.samples.sample import Sample
-from volta_fn import dtypes
+from volta_fn import dtypes, lax
 from volta_fn.compiler.kernels.check import check_kernel
 from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.interpret import interpret
@@ -66,3 +66,30 @@ def test_samples(sample: Sample) -> None:
                 agrees(eqn, operands, results[0])
             except NotAffine:
                 assert eqn.primitive.name == "pad", f"{eqn} has no kernel"
+
+
+EDGES = np.array([[np.nan, 1.0, -0.0], [np.inf, -np.inf, 0.0], [-0.0, -0.0, -0.0], [5e-324, -1.0, np.inf]])
+PIECES: list[tuple[str, Any]] = [
+    ("sum", lambda x: lax.reduce_sum(x, (1,))),
+    ("sum-of-one", lambda x: lax.reduce_sum(x[:, 2:], (1,))),
+    ("product", lambda x: lax.reduce_prod(x, (0,))),
+    ("max", lambda x: lax.reduce_max(x, (1,))),
+    ("min", lambda x: lax.reduce_min(x, (0, 1))),
+    ("argmax", lambda x: lax.argmax(x, 1)),
+    ("argmin-reversed", lambda x: lax.argmin(lax.rev(x, (0,)), 0)),
+    ("pad", lambda x: lax.pad(x, x.dtype.type(-0.0), [(1, -1, 0), (-1, 2, 0)])),
+    ("concatenate", lambda x: lax.concatenate([x, lax.neg(x), x[:0]], 0)),
+    ("select", lambda x: lax.select(lax.lt(x, x.dtype.type(0)), x, lax.neg(x))),
+    ("clamp", lambda x: lax.clamp(x.dtype.type(-1), x, x.dtype.type(1))),
+    ("convert", lambda x: lax.convert_element_type(x, "int8")),
+]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("function", [f for _, f in PIECES], ids=[n for n, _ in PIECES])
+def test_edge_values(function: Any, name: str) -> None:
+    """NaN, infinities, zeros of both signs, and subnormal numbers."""
+    x = EDGES.astype(dtypes.as_dtype(name))
+    for eqn, operands, results in equations_with_operands(inline_calls(vf.make_jaxpr(function)(x)), [x]):
+        assert is_lowered(eqn)
+        agrees(eqn, operands, results[0])

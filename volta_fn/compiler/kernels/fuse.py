@@ -247,7 +247,7 @@ class _Fuser:
         """Where a group can compute an equation, if anywhere."""
         produced = [base is not None and self.producers.get(base) is group for base in map(self.base, eqn.invars)]
         index = group.index_of(eqn, produced, self.views)
-        if index is None:
+        if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
             return None
         again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
         return None if again and group.size_of(group.row) > self.limits.row else index

@@ -170,6 +170,11 @@ class Group:
         """A place as an index; dimensions along which the array repeats have one element."""
         return tuple([ZERO if i is None else i for i in place])
 
+    def follows(self, index: Index) -> bool:
+        """Whether the loop goes through an array in row-major order: what only shares a load with a loop over columns stays alone."""
+        is_inner = [bool(i.axes & self.row) for i in index if i.terms]
+        return len(known(index)) == len(self.sizes) and is_inner == sorted(is_inner)
+
     # growth
 
     def add(self, number: int, eqn: Equation, index: Index) -> None:
