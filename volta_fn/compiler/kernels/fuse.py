@@ -165,7 +165,6 @@ class _Fuser:
                 producer.first_reader = min(producer.first_reader, len(self.items))
             return
         if is_alias(eqn) and not (self.is_only_use(eqn) and self.join_as_output(eqn)):
-            self.materialise(eqn.invars[0])
             del self.views[atom]
             self.apart(eqn)
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, combine, reshaped
 from volta_fn.core.aval import Shape
@@ -137,6 +136,6 @@ def row_major(index: Index, shape: Shape) -> Affine:
     return combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
 
 
-def known(index: PartialIndex) -> Any:
+def known(index: PartialIndex) -> frozenset[int]:
     """The axes that an index depends on."""
-    return frozenset().union(*[i.axes for i in index if i is not None])
+    return frozenset[int]().union(*[i.axes for i in index if i is not None])
