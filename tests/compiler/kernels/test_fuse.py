@@ -236,6 +236,10 @@ def test_samples(sample: Sample) -> None:
             assert_close(actual, expected, ROUNDING.get(expected.dtype.name, 0.0), f"{sample} in {name}")
 
 
+#: Sums in another order, of numbers around 1, may differ by this where they cancel.
+ROUNDED = 1e-12
+
+
 @given(steps=programs)
 @settings(max_examples=100)
 def test_random_programs(steps: Any) -> None:
@@ -244,7 +248,7 @@ def test_random_programs(steps: Any) -> None:
     for limits in (None, Limits(buffers=4, row=4)):
         partition = partition_of(f, *inputs, limits=limits)
         alone = partition._replace(items=tuple(partition.program.eqns))
-        assert_close(run(partition, *inputs)[0], run(alone, *inputs)[0], 1e-12, f"{steps}")
+        assert_close(run(partition, *inputs)[0], run(alone, *inputs)[0], 1e-12, f"{steps}", atol=ROUNDED)
 
 
 @given(steps=programs)
@@ -255,4 +259,4 @@ def test_random_gradients(steps: Any) -> None:
     partition = partition_of(f, *inputs)
     alone = partition._replace(items=tuple(partition.program.eqns))
     for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
-        assert_close(actual, expected, 1e-10, f"{steps}")
+        assert_close(actual, expected, 1e-10, f"{steps}", atol=ROUNDED)
