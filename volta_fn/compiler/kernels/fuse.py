@@ -1,0 +1,351 @@
+"""Fusion: which equations of a program become which kernels.
+
+One pass over the equations in their order. Views are not computed at all: whoever reads one reads what it shows at another index. An
+equation that computes joins the kernel (`Group`) that made its operands, or that reads them, if the group's loop can compute it where it
+has the operands at hand; what a group has computed is never computed again. Groups whose results meet in an equation become one group.
+
+Groups stand in an order, and a group reads only what stands before it, so no two wait for each other: an equation joins a group only if
+its other operands come from before that group, and two groups merge only if one can move to the other's position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import NamedTuple
+
+from volta_fn.compiler.kernels.group import Group
+from volta_fn.compiler.kernels.index import Index, NotAffine
+from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.compiler.kernels.lower import Loop, Step, is_lowered, loop_over, lower
+from volta_fn.compiler.kernels.merge import union_of
+from volta_fn.compiler.kernels.pieces import pieces
+from volta_fn.compiler.kernels.views import is_alias, is_view, known, reduces
+from volta_fn.core.dce import dce_jaxpr
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
+
+#: Views of views of … up to here are followed, then one is materialised.
+_DEEPEST_VIEW = 16
+
+
+class Limits(NamedTuple):
+    """What a kernel may be at most."""
+
+    #: Inputs and outputs together (WebGPU promises 8 to a stage).
+    buffers: int = 8
+    #: Elements of a row that is visited again after a reduction over it.
+    row: int = 1 << 16
+
+
+class Fused(NamedTuple):
+    """A kernel in a program: the variables that it reads and those that it makes."""
+
+    kernel: Kernel
+    operands: tuple[Var, ...]
+    results: tuple[Var, ...]
+
+
+class Partition(NamedTuple):
+    """A program as kernels and those equations that are none, in an order in which they can run."""
+
+    program: ClosedJaxpr
+    items: tuple[Fused | Equation, ...]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, equal ones included."""
+        return [item.kernel for item in self.items if isinstance(item, Fused)]
+
+
+def fuse(closed: ClosedJaxpr, limits: Limits | None = None) -> Partition:
+    """The program, whose calls are inlined, as a partition."""
+    program = dce_jaxpr(closed)
+    return _Fuser(program, limits or Limits()).partition()
+
+
+class _Fuser:
+    def __init__(self, program: ClosedJaxpr, limits: Limits) -> None:
+        self.program = program
+        self.limits = limits
+        self.uses = Counter(v for v in (*[v for eqn in program.eqns for v in eqn.invars], *program.jaxpr.outvars) if isinstance(v, Var))
+        #: Equations of variables that are not in memory, and how many views deep they are.
+        self.views: dict[Var, Equation] = {}
+        self.depth: dict[Var, int] = {}
+        self.numbers: dict[Var, int] = {}
+        #: Who makes a variable: a group, or the position of an equation.
+        self.producers: dict[Var, Group | int] = {}
+        #: The last group that loads a variable.
+        self.readers: dict[Var, Group] = {}
+        self.items: list[Group | Equation | None] = []
+
+    def partition(self) -> Partition:
+        """Go over the equations, then lower the groups."""
+        for number, eqn in enumerate(self.program.eqns):
+            for out in eqn.outvars:
+                self.numbers[out] = number
+            self.equation(eqn)
+        for result in self.program.jaxpr.outvars:
+            self.materialise(result)
+        items: list[Fused | Equation] = []
+        for item in self.items:
+            if isinstance(item, Group):
+                items += self.lowered(item)
+            elif item is not None:
+                items.append(item)
+        return Partition(self.program, tuple(items))
+
+    def equation(self, eqn: Equation) -> None:
+        """Find a place for the next equation."""
+        if not is_lowered(eqn) or len(self.bases(eqn)) >= self.limits.buffers:
+            self.apart(eqn)
+        elif is_view(eqn) or eqn.primitive.name == "iota":
+            self.view(eqn)
+        elif eqn.primitive.name in ("pad", "concatenate"):
+            self.joining(eqn)
+        elif not self.join(eqn):
+            self.new_group(eqn)
+
+    # who stands where
+
+    def base(self, atom: Atom) -> Var | None:
+        """The variable in memory, or in a group, that a variable is or shows; None for literals and the like."""
+        while isinstance(atom, Var) and atom in self.views:
+            invars = self.views[atom].invars
+            if not invars:
+                return None
+            atom = invars[0]
+        return atom if isinstance(atom, Var) else None
+
+    def position(self, var: Var) -> int:
+        """The position of what makes a variable; -1 for inputs."""
+        producer = self.producers.get(var, -1)
+        return producer.position if isinstance(producer, Group) else producer
+
+    def bases(self, eqn: Equation) -> list[Var]:
+        """What an equation reads, without repetition."""
+        found = [self.base(v) for v in eqn.invars]
+        return list(dict.fromkeys([v for v in found if v is not None]))
+
+    # views, and equations that stay equations
+
+    def view(self, eqn: Equation) -> None:
+        """Note a view; what it shows is put in memory if indices cannot say what the view does."""
+        (out,) = eqn.outvars
+        operand = eqn.invars[0] if eqn.invars else None
+        depth = self.depth.get(operand, 0) + 1 if isinstance(operand, Var) else 0
+        sizes, index = loop_over(out.aval.shape)
+        try:
+            lower(Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),)), self.views)
+            readable = depth <= _DEEPEST_VIEW
+        except NotAffine:
+            readable = False
+        if not readable and operand is not None:
+            self.materialise(operand)
+            depth = 1
+        self.views[out] = eqn
+        self.depth[out] = depth
+
+    def apart(self, eqn: Equation) -> None:
+        """An equation of its own, not in a kernel."""
+        for atom in eqn.invars:
+            self.materialise(atom)
+        for out in eqn.outvars:
+            self.producers[out] = len(self.items)
+        self.items.append(eqn)
+
+    def materialise(self, atom: Atom) -> None:
+        """See to it that a variable is in memory from now on."""
+        if not isinstance(atom, Var):
+            return
+        eqn = self.views.get(atom)
+        if eqn is None:
+            producer = self.producers.get(atom)
+            if isinstance(producer, Group):
+                producer.required[atom] = None
+                producer.first_reader = min(producer.first_reader, len(self.items))
+            return
+        if is_alias(eqn) and not (self.is_only_use(eqn) and self.join_as_output(eqn)):
+            del self.views[atom]
+            self.apart(eqn)
+            return
+        if atom in self.views and not self.join_as_output(eqn):
+            self.new_group(eqn)
+        self.materialise(atom)
+
+    def is_only_use(self, eqn: Equation) -> bool:
+        """Whether nobody else reads the operand of a view."""
+        (operand,) = eqn.invars
+        return isinstance(operand, Var) and self.uses[operand] == 1
+
+    def join_as_output(self, eqn: Equation) -> bool:
+        """Let the group that computes what a view shows store it as the view."""
+        (out,) = eqn.outvars
+        base = self.base(out)
+        producer = None if base is None else self.producers.get(base)
+        if not isinstance(producer, Group):
+            return False
+        place = producer.find_place(out, self.views)
+        if place is None or not producer.can_store(place, out.aval.shape) or self.buffers_with(producer, eqn) > self.limits.buffers:
+            return False
+        self.join_group(producer, eqn, producer.store_index(place))
+        return True
+
+    def joining(self, eqn: Equation) -> None:
+        """A pad or a concatenation begins a group, if indices can say what it does."""
+        (out,) = eqn.outvars
+        sizes, index = loop_over(out.aval.shape)
+        loop = Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),))
+        for attempt in range(2):
+            try:
+                lower(loop, self.views)
+            except NotAffine:
+                if attempt == 0:
+                    for atom in eqn.invars:
+                        self.materialise(atom)
+                continue
+            self.new_group(eqn)
+            return
+        self.apart(eqn)
+
+    # groups
+
+    def new_group(self, eqn: Equation) -> None:
+        """Begin a group with an equation, and with what is computed of its operands per row of the new loop."""
+        sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else eqn.outvars[0].aval.shape)
+        group = Group(len(self.items), sizes)
+        self.items.append(group)
+        for base in self.bases(eqn):
+            maker = self.producers.get(base)
+            if isinstance(maker, Group) and maker.inner is None and maker.first_reader >= group.position:
+                row = math.prod(sizes[len(maker.sizes) :])
+                if 0 < len(maker.sizes) < len(sizes) and row <= self.limits.row:
+                    self.merged(maker, group, eqn, index)
+        self.join_group(group, eqn, index)
+
+    def join(self, eqn: Equation) -> bool:
+        """Put an equation into a group that makes or reads its operands; False if none can take it."""
+        bases = self.bases(eqn)
+        makers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
+        readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in makers}
+        candidates = sorted(makers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
+        for group in candidates:
+            if self.items[group.position] is not group:  # it became part of another candidate
+                continue
+            index = self.index_in(group, eqn)
+            for other in candidates:
+                if index is not None and other is not group and self.items[other.position] is other:
+                    group = self.merged(other, group, eqn, index)
+                    index = self.index_in(group, eqn)
+            others = [self.position(v) for v in bases if self.producers.get(v) is not group]
+            if index is not None and max(others, default=-1) < group.position and self.buffers_with(group, eqn) <= self.limits.buffers:
+                self.join_group(group, eqn, index)
+                return True
+        return False
+
+    def index_in(self, group: Group, eqn: Equation) -> Index | None:
+        """Where a group can compute an equation, if anywhere."""
+        produced = [base is not None and self.producers.get(base) is group for base in map(self.base, eqn.invars)]
+        index = group.index_of(eqn, produced, self.views)
+        if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
+            return None
+        again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
+        return None if again and group.size_of(group.row) > self.limits.row else index
+
+    def join_group(self, group: Group, eqn: Equation, index: Index) -> None:
+        """Compute an equation in a group."""
+        (out,) = eqn.outvars
+        for atom in eqn.invars:
+            self.pull(group, atom)
+        group.add(self.numbers[out], eqn, index)
+        self.views.pop(out, None)
+        self.producers[out] = group
+
+    def pull(self, group: Group, atom: Atom) -> None:
+        """Note which views a group reads through and what it loads."""
+        while isinstance(atom, Var) and atom in self.views:
+            eqn = group.pulled[atom] = self.views[atom]
+            if not eqn.invars:
+                return
+            atom = eqn.invars[0]
+        if not isinstance(atom, Var):
+            return
+        producer = self.producers.get(atom)
+        if producer is group:
+            return
+        group.reads[atom] = None
+        self.readers[atom] = group
+        if isinstance(producer, Group):
+            producer.required[atom] = None
+            producer.first_reader = min(producer.first_reader, group.position)
+
+    def buffers_with(self, group: Group, eqn: Equation) -> int:
+        """How many buffers the group is known to need if it takes the equation."""
+        reads = group.reads.keys() | {v for v in self.bases(eqn) if self.producers.get(v) is not group}
+        return len(reads) + len(group.required) + 1
+
+    # merging
+
+    def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
+        """Two groups that meet in an equation as one, if their loops, their order and their number of buffers allow it; else the host."""
+        early, late = sorted((guest, host), key=lambda g: g.position)
+        up = all(self.position(v) <= early.position for v in late.reads)
+        down = early.first_reader >= late.position
+        union = union_of(guest, host, eqn, index, self.views)
+        if not (up or down) or union is None or self.buffers_together(guest, host) >= self.limits.buffers:
+            return host
+        if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
+            guest, host, union = host, guest, union.turned()
+        self.items[early.position] = self.items[late.position] = None
+        host.position = late.position if down else early.position
+        self.items[host.position] = host
+        host.absorb(guest, union.axes)
+        host.inner = union.inner
+        for var in guest.members:
+            self.producers[var] = host
+        for var in host.reads:
+            self.readers[var] = host
+            if isinstance(producer := self.producers.get(var), Group):
+                producer.first_reader = min(producer.first_reader, host.position)
+        return host
+
+    def buffers_together(self, guest: Group, host: Group) -> int:
+        """How many buffers two groups, neither of which reads from the other, are known to need as one."""
+        return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
+
+    # the end
+
+    def lowered(self, group: Group) -> list[Fused | Equation]:
+        """A group's kernels: one, unless other groups turned out to need more of its values than a kernel may store."""
+        items: list[Fused | Equation] = []
+        for steps, results in pieces(group, self.limits.buffers):
+            items += self.piece(group, steps, results)
+        return items
+
+    def piece(self, group: Group, steps: list[Step], results: list[Var]) -> list[Fused | Equation]:
+        """Steps of a group as a kernel; or, should an index not be affine after all, as equations one by one."""
+        outputs = tuple([(v, group.store_index(group.places[v])) for v in results])
+        views = {v: eqn for v, eqn in group.pulled.items() if v not in group.members}
+        try:
+            kernel, operands = lower(Loop(group.sizes, group.row, tuple(steps), outputs), views)
+            return [Fused(kernel, operands, tuple(results))]
+        except NotAffine:
+            return list(_one_by_one(steps, views))
+
+
+def _one_by_one(steps: list[Step], views: dict[Var, Equation]) -> list[Equation]:
+    """Steps of a group as equations, with copies of the views through which they read."""
+    result: list[Equation] = []
+    copies: dict[Var, Var] = {}
+
+    def read(atom: Atom) -> Atom:
+        if not isinstance(atom, Var) or atom not in views:
+            return atom
+        if atom not in copies:
+            invars = [read(v) for v in views[atom].invars]
+            copies[atom] = Var(atom.aval)
+            result.append(views[atom].replace(invars=invars, outvars=[copies[atom]]))
+        return copies[atom]
+
+    for step in steps:
+        result.append(step.eqn.replace(invars=[read(v) for v in step.eqn.invars]))
+    return result
