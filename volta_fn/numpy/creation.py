@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
@@ -27,7 +27,8 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     """An array from an array, a scalar, or nested lists and tuples of these.
 
     Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures
-    are promoted. `copy` and `order` are accepted for compatibility: arrays are immutable, so sharing memory cannot be noticed.
+    are promoted. With `copy` (not in `asarray`) the result lives on when the original is donated or deleted; since arrays are immutable,
+    they may share memory until then.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.array([[1, 2], [3, 4.5]])
@@ -43,7 +44,10 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     result = _from_object(object, None if dtype is None else dtypes.as_dtype(dtype))
     if result.ndim < ndmin:
         result = lax.reshape(result, (1,) * (ndmin - result.ndim) + result.shape)
-    return result if device is None else device_put(result, device)
+    result = result if device is None else device_put(result, device)
+    if copy and result is object and isinstance(result, ConcreteArray):
+        return ConcreteArray(result.buffer(), array_spec(result.aval, result.device))
+    return result
 
 
 def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None) -> Array:
@@ -53,7 +57,7 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool |
     >>> jnp.asarray((1, 2, 3))
     Array([1, 2, 3], dtype=int32)
     """
-    return array(a, dtype, order=order, device=device)
+    return array(a, dtype, bool(copy), order=order, device=device)
 
 
 def _from_object(value: Any, dtype: np.dtype | None) -> Array:
@@ -145,7 +149,15 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 
 def copy(a: Any, order: str | None = None) -> Array:
-    """`a` as an array. Arrays are immutable, so a copy cannot be told from the original."""
+    """An array equal to `a` that lives on when `a` is donated or deleted.
+
+    >>> import volta_fn as vf
+    >>> x = vf.numpy.arange(3)
+    >>> y = x.copy()
+    >>> x.delete()
+    >>> y
+    Array([0, 1, 2], dtype=int32)
+    """
     return array(a, order=order)
 
 
