@@ -26,6 +26,7 @@ CAUGHT_AS = {
     "TracerIndexError": (errors.ConcretizationError, TypeError, IndexError),
     "TracerBoolError": (errors.ConcretizationError, TypeError),
     "GradientError": TypeError,
+    "DerivativeError": AssertionError,
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,
     "CallbackError": RuntimeError,

@@ -24,7 +24,7 @@ LAYERS = [
     {"backends"},
     {"jit"},
     {"numpy", "lax", "random", "linalg", "fft", "special", "scipy"},
-    {"nn", "optim", "io", "data", "debug"},
+    {"nn", "optim", "io", "data", "debug", "test_util"},
 ]
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -62,14 +62,16 @@ if TYPE_CHECKING:
     from volta_fn import data as data
     from volta_fn import debug as debug
     from volta_fn import io as io
+    from volta_fn import linalg as linalg
     from volta_fn import nn as nn
     from volta_fn import optim as optim
     from volta_fn import random as random
     from volta_fn import special as special
+    from volta_fn import test_util as test_util
 
 __version__ = "0.1.0"
 #: Subpackages that are imported when they are first asked for, so that programs which do without them start sooner.
-_ON_DEMAND = ("data", "debug", "io", "nn", "optim", "random", "special")
+_ON_DEMAND = ("data", "debug", "io", "linalg", "nn", "optim", "random", "special", "test_util")
 
 
 def __getattr__(name: str) -> Any:

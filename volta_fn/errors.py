@@ -97,6 +97,10 @@ class GradientError(VoltaError, TypeError):
     """A derivative was asked of something that has none: integer inputs, outputs that are not scalar or not real."""
 
 
+class DerivativeError(VoltaError, AssertionError):
+    """A derivative differs from finite differences; the message names the place and both numbers."""
+
+
 class DonatedBufferError(VoltaError, RuntimeError):
     """An array was used after its buffer had been donated to a jitted call."""
 

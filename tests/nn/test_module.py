@@ -310,12 +310,29 @@ def test_prints_a_readable_tree():
         "  shift: f32[2]\n"
         ")"
     )
-    assert repr(Scale(vf.numpy.ones((2, 3), "bfloat16"), 2)) == "Scale(factor: bf16[2,3], power=2, name='scale')"
+    assert repr(Scale(vf.numpy.ones((2, 3), "bfloat16"), 2)) == "Scale(factor: bf16[2,3], power=2)"
     assert nn.parameter_count(make_network()) == 78
 
 
 def test_prints_under_tracing_and_with_other_leaves():
     seen = []
     vf.jit(lambda layer: seen.append(repr(layer)) or layer.factor)(Scale(vf.numpy.ones(2)))
-    assert seen == ["Scale(factor: f32[2], power=1, name='scale')"]
-    assert repr(vf.tree.map(lambda _: 0, Scale(vf.numpy.ones(2)))) == "Scale(factor: 0, power=1, name='scale')"
+    assert seen == ["Scale(factor: f32[2])"]
+    assert repr(vf.tree.map(lambda _: 0, Scale(vf.numpy.ones(2), 3))) == "Scale(factor: 0, power=3)"
+
+
+def test_prints_hyper_parameters_that_are_not_the_defaults():
+    """A tuple that says the default for each axis is the default; a number of another type, or an empty tuple, is not."""
+
+    class Several(nn.Module):
+        size: int = nn.static()
+        stride: Any = nn.static(default=1)
+        pair: tuple[int, ...] = nn.static(default=(1, 2))
+
+    assert repr(Several(1)) == repr(Several(1, (1, 1))) == repr(Several(1, ((1, 1), (1, 1)))) == "Several(size=1)"
+    assert repr(Several(1, (1, 2))) == "Several(size=1, stride=(1, 2))"
+    assert repr(Several(1, ())) == "Several(size=1, stride=())"
+    assert repr(Several(1, True)) == "Several(size=1, stride=True)"
+    assert repr(Several(1, 1, (1, 1))) == "Several(size=1, pair=(1, 1))"
+    conv = nn.Conv2d.init(KEY, 1, 1, 2)
+    assert repr(conv) == "Conv2d(weight: f32[1,1,2,2], bias: f32[1])"

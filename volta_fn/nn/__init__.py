@@ -99,6 +99,7 @@ from volta_fn.nn.pooling import AvgPool3d as AvgPool3d
 from volta_fn.nn.pooling import MaxPool1d as MaxPool1d
 from volta_fn.nn.pooling import MaxPool2d as MaxPool2d
 from volta_fn.nn.pooling import MaxPool3d as MaxPool3d
+from volta_fn.nn.prelu import PReLU as PReLU
 from volta_fn.nn.recurrent import GRU as GRU
 from volta_fn.nn.recurrent import LSTM as LSTM
 from volta_fn.nn.recurrent import RNN as RNN

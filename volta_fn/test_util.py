@@ -1,0 +1,185 @@
+"""Checks of derivatives against finite differences, for tests of one's own functions and derivative rules.
+
+A *direction* is one random tangent for each argument. Complex numbers are checked as pairs of real ones: the derivative along a complex
+direction is that of the function along a real line, and cotangents are paired without conjugation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import as_value
+from volta_fn.dtypes import COMPLEX, INEXACT
+from volta_fn.errors import ArgumentError, DerivativeError, GradientError
+from volta_fn.transforms.grad import jvp, vjp
+
+#: A function of named arrays whose results are named arrays.
+Function = Callable[[Mapping[str, Any]], dict[str, Any]]
+Arrays = dict[str, np.ndarray]
+
+
+class Precision(NamedTuple):
+    """How far derivatives may be off, absolutely and relatively, and the step of the finite differences."""
+
+    atol: float
+    rtol: float
+    eps: float
+
+
+#: By dtype, the least precise first. Steps are near the cube root of the precision, which makes central differences most exact.
+_PRECISIONS = {
+    "bfloat16": Precision(2e-1, 2e-1, 2.0**-3),
+    "float16": Precision(5e-2, 5e-2, 2.0**-4),
+    "float32": Precision(5e-3, 5e-3, 2.0**-8),
+    "complex64": Precision(5e-3, 5e-3, 2.0**-8),
+    "float64": Precision(1e-6, 1e-6, 2.0**-17),
+    "complex128": Precision(1e-6, 1e-6, 2.0**-17),
+}
+
+
+def check_grads(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    order: int,
+    modes: Sequence[str] = ("fwd", "rev"),
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float | None = None,
+) -> None:
+    """Check the derivatives of `f` at `args`, up to the given order, against central differences along random directions.
+
+    Args:
+        f: a function of pytrees of arrays, with a pytree of arrays for its result. Integer arguments are held fixed,
+            integer results left out.
+        args: where to check: a sequence of the arguments, best of sizes around 1.
+        order: 1 for first derivatives, 2 for those and the second ones, and so on.
+        modes: "fwd" for `jvp`, "rev" for `vjp`; with both, beyond the first order, all their mixtures.
+        atol, rtol: allowed absolute and relative error. Default: by the least precise dtype, 5e-3 for float32 and 1e-6 for float64.
+        eps: step of the differences. Default: likewise, 2⁻⁸ for float32 and 2⁻¹⁷ for float64.
+
+    Raises:
+        DerivativeError: a derivative is wrong. The message names the mode, the place, and both numbers. It is an `AssertionError`, too.
+        GradientError: no argument or no result has a derivative. ArgumentError: `order` or `modes` are not as above.
+
+    >>> import volta_fn as vf
+    >>> vf.test_util.check_grads(vf.numpy.sin, (vf.numpy.array([0.5, 1.0]),), order=2)
+
+    A wrong rule is found:
+
+    >>> double = vf.custom_jvp(lambda x: 2 * x)
+    >>> double.defjvps(lambda g, out, x: 2.1 * g)
+    >>> vf.test_util.check_grads(double, (1.0,), order=1)
+    Traceback (most recent call last):
+    volta_fn.errors.DerivativeError: check_grads: jvp of f: ...
+    """
+    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+        raise ArgumentError(f"check_grads: order is a whole number, 1 or more, got {order!r}")
+    chosen = {modes} if isinstance(modes, str) else set(modes)
+    if not chosen or not chosen <= {"fwd", "rev"}:
+        raise ArgumentError(f'check_grads: modes are "fwd", "rev" or both, got {modes!r}')
+    function, point = _differentiable(f, args)
+    names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
+    usual = next(precision for name, precision in _PRECISIONS.items() if name in names)
+    given = {"atol": atol, "rtol": rtol, "eps": eps}
+    precision = usual._replace(**{name: value for name, value in given.items() if value is not None})
+    _check(function, point, order, chosen, "f", precision)
+
+
+def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Function, Arrays]:
+    """`f` from those of its arguments that have derivatives to those of its results that do, and where it is to be checked."""
+    structure = tree.structure(tuple(args))
+    leaves = {tree.keystr(path): np.asarray(as_value(leaf)) for path, leaf in tree.leaves_with_path(tuple(args))}
+    point = {name: values for name, values in leaves.items() if values.dtype in INEXACT}
+
+    def function(chosen: Mapping[str, Any]) -> dict[str, Any]:
+        result = f(*tree.unflatten(structure, [as_value(v) for v in (leaves | dict(chosen)).values()]))
+        outs = {tree.keystr(path): as_value(leaf) for path, leaf in tree.leaves_with_path(result)}
+        return {name: out for name, out in outs.items() if out.dtype in INEXACT}
+
+    if not point or not function(point):
+        which = "result" if point else "argument"
+        raise GradientError(f"check_grads: no {which} of the function is of floating or complex dtype, so there is no derivative to check")
+    return function, point
+
+
+def _check(function: Function, point: Arrays, order: int, modes: set[str], what: str, precision: Precision) -> None:
+    """Check the first derivatives of a function, and those of its derivatives up to `order` - 1."""
+    direction = _random(point, order)
+    if "fwd" in modes:
+        _check_forward(function, point, direction, f"jvp of {what}", precision)
+        if order > 1:
+            forward = lambda at: jvp(function, (at,), (direction,))[1]  # noqa: E731
+            _check(forward, point, order - 1, modes, f"jvp of {what}", precision)
+    if "rev" in modes:
+        cotangents = _random(_host(function(point)), -order)
+        _check_reverse(function, point, direction, cotangents, f"vjp of {what}", precision)
+        if order > 1:
+            backward = lambda at: vjp(function, at)[1](cotangents)[0]  # noqa: E731
+            _check(backward, point, order - 1, modes, f"vjp of {what}", precision)
+
+
+def _check_forward(function: Function, point: Arrays, direction: Arrays, what: str, precision: Precision) -> None:
+    """The tangent of each result against its finite difference, number by number."""
+    rates = _host(jvp(function, (point,), (direction,))[1])
+    for name, expected in _differences(function, point, direction, precision.eps).items():
+        found = _wide(rates[name])
+        wrong = ~(np.abs(found - expected) <= precision.atol + precision.rtol * np.abs(expected))
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            place = f"result {name}".strip() + (f" at index {at}" if at else "")
+            raise _error(what, place, found[at], expected[at], f"{int(wrong.sum())} of {wrong.size} numbers differ")
+
+
+def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, what: str, precision: Precision) -> None:
+    """The cotangent of each argument, paired with its direction, against the differences along it, paired with the given cotangents."""
+    pulled = _host(vjp(function, point)[1](cotangents)[0])
+    for name, values in pulled.items():
+        alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}
+        rates = _differences(function, point, alone, precision.eps)
+        found, size = _pairing(pulled, {name: direction[name]})
+        expected, other_size = _pairing(rates, cotangents)
+        if not abs(found - expected) <= precision.atol + precision.rtol * max(size, other_size):
+            raise _error(what, f"argument {name}", found, expected, f"along a random direction of shape {values.shape}")
+
+
+def _error(what: str, place: str, found: Any, expected: Any, note: str) -> DerivativeError:
+    numbers = f"the derivative is {found:.6g}, but finite differences give {expected:.6g}"
+    return DerivativeError(f"check_grads: {what}: {place}: {numbers} ({note})")
+
+
+def _differences(function: Function, point: Arrays, direction: Arrays, eps: float) -> Arrays:
+    """The derivative of each result along a direction, by central differences."""
+
+    def at(step: float) -> Arrays:
+        moved = {name: (_wide(x) + step * _wide(direction[name])).astype(x.dtype) for name, x in point.items()}
+        return {name: _wide(values) for name, values in _host(function(moved)).items()}
+
+    before, after = at(-eps), at(eps)
+    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, which differs from any derivative
+        return {name: (values - before[name]) / (2 * eps) for name, values in after.items()}
+
+
+def _pairing(left: Arrays, right: Arrays) -> tuple[float, float]:
+    """The real part of the sum of products, and the sum of their sizes."""
+    products = [_wide(left[name]) * _wide(values) for name, values in right.items()]
+    return sum(float(p.real.sum()) for p in products), sum(float(np.abs(p).sum()) for p in products)
+
+
+def _random(like: Mapping[str, np.ndarray], seed: int) -> Arrays:
+    """Normal numbers of the same shapes and dtypes, with both parts where they are complex."""
+    rng = np.random.default_rng([abs(seed), int(seed < 0)])
+    parts = {name: (rng.normal(size=x.shape), rng.normal(size=x.shape)) for name, x in like.items()}
+    numbers = {name: re + 1j * im if like[name].dtype in COMPLEX else re for name, (re, im) in parts.items()}
+    return {name: np.asarray(values).astype(like[name].dtype) for name, values in numbers.items()}
+
+
+def _host(values: Mapping[str, Any]) -> Arrays:
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.complex128 if values.dtype in COMPLEX else np.float64)
