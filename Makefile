@@ -4,11 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test bench clean
+.PHONY: demo examples test bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
 demo: $(VENV)/examples.stamp
 	$(RUN) examples/digits.py $(ARGS)
+
+# Run every example in full: make examples DATA=DIR with the folders mnist, text and models in DIR, else on small data.
+examples: $(VENV)/examples.stamp
+	for name in xor regression time_series maml dp_sgd inference_server; do $(RUN) examples/$$name.py || exit 1; done
+	for name in mnist_cnn mnist_rnn vae dcgan super_resolution; do \
+	    $(RUN) examples/$$name.py $(if $(DATA),--data $(DATA)/mnist) || exit 1; done
+	for name in char_lstm char_transformer; do \
+	    $(RUN) examples/$$name.py $(if $(DATA),--text $(DATA)/text/tinyshakespeare.txt) || exit 1; done
+	$(if $(DATA),$(RUN) examples/load_pytorch.py --data $(DATA))
 
 # Linter, type checker, tests: make test ARGS="-k tree" for some of the tests.
 test: $(VENV)/test.stamp
