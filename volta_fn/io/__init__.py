@@ -9,6 +9,7 @@
 True
 """
 
+from volta_fn.io.checkpoint import Checkpointer as Checkpointer
 from volta_fn.io.files import load_safetensors as load_safetensors
 from volta_fn.io.files import open_safetensors as open_safetensors
 from volta_fn.io.files import save_safetensors as save_safetensors
