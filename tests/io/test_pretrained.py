@@ -1,7 +1,8 @@
-"""A pretrained network of PyTorch's, loaded by `from_torch` into a template without numbers, gives its reference outputs."""
+"""Pretrained networks of PyTorch's, loaded by `from_torch` into templates without numbers, give their reference outputs."""
 
 from __future__ import annotations
 
+import wave
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,45 @@ def test_pretrained_resnet():
     logits, _ = vf.jit(lambda model, x, state: model(x, state))(model, x, state)
     with np.load(folder / "reference.npz") as reference:
         np.testing.assert_allclose(np.asarray(logits), reference["logits"][:64], rtol=1e-3, atol=1e-3)
+
+
+class VoiceDetector(nn.Module):
+    stft_conv: nn.Conv1d
+    conv1: nn.Conv1d
+    conv2: nn.Conv1d
+    conv3: nn.Conv1d
+    conv4: nn.Conv1d
+    lstm_cell: nn.LSTMCell
+    final_conv: nn.Conv1d
+
+    @classmethod
+    def init(cls) -> Any:
+        sizes = [(129, 128, 1), (128, 64, 2), (64, 64, 2), (64, 128, 1)]
+        convs = [nn.Conv1d.init(KEY, into, out, 3, stride=stride, padding=1) for into, out, stride in sizes]
+        stft = nn.Conv1d.init(KEY, 1, 258, 256, stride=128, bias=False)
+        return cls(stft, *convs, nn.LSTMCell.init(KEY, 128, 128), nn.Conv1d.init(KEY, 128, 1, 1))
+
+    def __call__(self, chunk: Any, carry: Any) -> Any:
+        padded = vf.numpy.pad(chunk, ((0, 0), (0, 64)), mode="reflect")
+        waves = self.stft_conv(padded[:, None])
+        x = vf.numpy.sqrt(waves[:, :129] ** 2 + waves[:, 129:] ** 2)
+        for conv in (self.conv1, self.conv2, self.conv3, self.conv4):
+            x = nn.relu(conv(x))
+        carry = self.lstm_cell(x[:, :, 0], carry)
+        return nn.sigmoid(self.final_conv(nn.relu(carry[0])[:, :, None])).mean(), carry
+
+
+def test_pretrained_voice_detector():
+    folder = data_dir("models/silero_vad")
+    template = vf.eval_shape(VoiceDetector.init)
+    model = io.load_state_dict(template, io.from_torch(template)(io.open_safetensors(folder / "weights.safetensors")))
+    with wave.open(str(folder / "test.wav")) as file, np.load(folder / "reference.npz") as reference:
+        samples = np.frombuffer(file.readframes(-1), np.int16).astype(np.float32) / 32768
+        expected = reference[reference.files[0]]
+    count = 200
+    padded = np.concatenate([np.zeros(64, np.float32), samples, np.zeros(512, np.float32)])
+    step, carry, found = vf.jit(lambda chunk, carry: model(chunk, carry)), (vf.numpy.zeros((1, 128)),) * 2, []
+    for i in range(count):
+        probability, carry = step(padded[None, 512 * i : 512 * i + 576], carry)
+        found.append(probability.item())
+    np.testing.assert_allclose(found, expected[:count], atol=1e-4)
