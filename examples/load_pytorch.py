@@ -71,18 +71,8 @@ def resnet20(key: vf.Array) -> tuple[nn.Sequential, Any]:
 
 def load(path: Path) -> tuple[nn.Sequential, Any]:
     """The network and its state from a safetensors file of PyTorch's, where running statistics stand among the parameters."""
-    model, state = resnet20(random.key(0))
-    mapper = (
-        io.StateDictMapper()
-        .transpose("linear.weight")
-        .add_prefix("model")
-        .rename_regex(r"^model\.(.*)\.running_(mean|var)$", r"state.\1.\2")
-    )
-    both, report = io.load_state_dict({"model": model, "state": state}, mapper(io.open_safetensors(path)), strict=False)
-    absent = [name for name in report.missing if not name.endswith(".batches")]  # how many batches were seen, nobody needs to know
-    if absent or report.unexpected or report.mismatched:
-        raise SystemExit(f"{path} holds another network:\n{report}")
-    return both["model"], both["state"]
+    network = resnet20(random.key(0))
+    return io.load_state_dict(network, io.from_torch(network)(io.open_safetensors(path)))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:

@@ -73,9 +73,15 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> SileroVAD:
-    """The detector with its real weights; of all layers, only the LSTM's matrices are stored otherwise than PyTorch's."""
-    mapper = io.StateDictMapper().transpose("lstm_cell.weight_ih", "lstm_cell.weight_hh")
-    return io.load_state_dict(SileroVAD.init(random.key(0)), mapper(io.open_safetensors(folder / "weights.safetensors")))
+    """The detector with its real weights."""
+    detector = SileroVAD.init(random.key(0))
+    return io.load_state_dict(detector, io.from_torch(detector)(io.open_safetensors(folder / "weights.safetensors")))
+
+
+def test_only_the_matrices_of_the_lstm_are_laid_out_otherwise(model: SileroVAD, folder: Path) -> None:
+    by_hand = io.StateDictMapper().transpose("lstm_cell.weight_ih", "lstm_cell.weight_hh")
+    for name, expected in by_hand(io.load_safetensors(folder / "weights.safetensors")).items():
+        np.testing.assert_array_equal(io.state_dict(model)[name], expected)
 
 
 @pytest.fixture(scope="module")
