@@ -1,4 +1,4 @@
-"""What the README says is true: its program runs and learns, its commands exist."""
+"""What the README says is true: its programs run and learn, its commands, files and parts exist."""
 
 from __future__ import annotations
 
@@ -9,22 +9,44 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_program_runs(capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def run(program: str) -> None:
     exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_first_program_learns(capsys):
+    run(PROGRAMS[0])
     loss, shape = capsys.readouterr().out.splitlines()
     assert float(loss) < 0.5  # a fifth of the variance of y, which is 2
     assert shape == "(64, 3)"
 
 
+def test_the_second_program_trains_saves_and_loads(capsys):
+    run(PROGRAMS[1])
+    *model, accuracy = capsys.readouterr().out.splitlines()
+    assert model[0] == "Sequential(  # 226 parameters"
+    assert float(accuracy) > 0.97  # as its last comment says
+    assert len(PROGRAMS) == 2
+
+
 def test_the_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"^make (\w+)", README, re.MULTILINE))
-    assert commands == {"demo", "test", "bench"}
+    assert commands == {"demo", "examples", "test", "bench"}
     for command in commands:
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 
 
 def test_the_files_it_names_exist():
-    for path in re.findall(r"`((?:examples|\.ci)/[\w./]+)`", README):
-        assert (ROOT / path).exists(), path
+    for path in re.findall(r"`((?:examples|\.ci)/[\w./]+)`|\]\(([\w./]+)\)", README):
+        assert (ROOT / "".join(path)).exists(), path
+
+
+def test_the_house_has_its_parts():
+    rows = [row.split("|")[1] for row in README.splitlines() if row.startswith("| `")]
+    named = {part.rstrip("/") for row in rows for part in re.findall(r"`([\w/]+)`", row)}
+    there = {path.stem for path in (ROOT / "volta_fn").iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
+    assert len(named) > 15
+    assert named <= there
