@@ -13,7 +13,8 @@ import volta_fn.numpy as jnp
 from volta_fn import nn, random
 
 Params = list[dict[str, jax.Array]]
-AGREEMENT = {"rtol": 1e-3, "atol": 1e-4}  # two hundred steps of float32 sums taken in another order
+#: Hundreds of steps of float32 sums taken in another order, with units so near their kink that they fall on either side of it.
+AGREEMENT = {"rtol": 1e-3, "atol": 1e-3}
 
 
 def init(key: jax.Array, sizes: list[int]) -> Params:
