@@ -1,0 +1,50 @@
+"""The compiler: LLVM IR to objects (bytes), and objects to addresses of functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn.backends.native.llvm.host import host, llvm
+
+_engines: list[Any] = []
+_lock = threading.Lock()
+
+
+def _target_machine() -> Any:
+    here = host()
+    target = llvm().Target.from_triple(here.triple)
+    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="pic", jit=True)
+
+
+def compile_object(text: str) -> bytes:
+    """The machine code of a module, for this machine.
+
+    The text is expected to say with vectors and loops what it wants: the passes only tidy up.
+    """
+    binding = llvm()
+    machine = _target_machine()  # one per compilation: they are not to be shared by threads
+    module = binding.parse_assembly(text)
+    module.triple = host().triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+    return machine.emit_object(module)
+
+
+def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
+    """The addresses of functions of an object, which stays loaded as long as the process lives."""
+    binding = llvm()
+    with _lock:  # engines are made one at a time
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
+        engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        _engines.append(engine)
+        return [engine.get_function_address(symbol) for symbol in symbols]

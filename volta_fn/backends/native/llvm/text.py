@@ -1,0 +1,236 @@
+"""Writing LLVM IR: modules of functions, whose instructions are lines of text.
+
+A `Value` is the name of a result (or a constant's text) with its LLVM type. A `Function` writes instructions one after another; loops
+and branches take Python functions that write their bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Value(NamedTuple):
+    """An operand of instructions: its LLVM type and its text."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+def i64(number: int) -> Value:
+    """A constant 64-bit integer."""
+    return Value("i64", str(number))
+
+
+def vector_of(type_: str, lanes: int) -> str:
+    """The type of a vector of numbers; of one lane, the number itself."""
+    return f"<{lanes} x {type_}>" if lanes > 1 else type_
+
+
+class Module:
+    """Functions and declarations, each written once however often it is asked for."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, str] = {}
+
+    def declare(self, name: str, declaration: str) -> None:
+        """Add an external declaration or a global, by name."""
+        self._parts.setdefault(name, declaration)
+
+    def define(self, name: str, write: Callable[[], None]) -> None:
+        """Have `write` add the function called `name`, unless it is there."""
+        if name not in self._parts:
+            self._parts[name] = ""  # so that functions may ask for one another
+            write()
+
+    def put(self, name: str, text: str) -> None:
+        """Set the text of a function."""
+        self._parts[name] = text
+
+    def __str__(self) -> str:
+        return "\n".join(self._parts.values())
+
+
+class Function:
+    """One function being written. `finish` puts it into its module."""
+
+    def __init__(self, module: Module, name: str, parameters: Sequence[Value], result: str = "void", attributes: str = "nounwind") -> None:
+        self.module = module
+        self.name = name
+        self.parameters = list(parameters)
+        self.result = result
+        self.attributes = attributes
+        self._entry: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self._label = "entry"
+
+    # instructions
+
+    def let(self, type_: str, expression: str) -> Value:
+        """The result of an instruction."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {expression}")
+        return Value(type_, name)
+
+    def do(self, instruction: str) -> None:
+        """An instruction without a result."""
+        self._lines.append(f"  {instruction}")
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        """An instruction of two operands of one type, which is the result's: ``fadd``, ``add nsw``, …"""
+        return self.let(x.type, f"{op} {x}, {y.name}")
+
+    def compare(self, op: str, x: Value, y: Value) -> Value:
+        """``icmp slt``, ``fcmp olt``, …: an i1, or a vector of them."""
+        lanes = lanes_of(x.type)
+        return self.let(vector_of("i1", lanes), f"{op} {x}, {y.name}")
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """`yes` where the condition holds, else `no`."""
+        return self.let(yes.type, f"select {condition}, {yes}, {no}")
+
+    def cast(self, op: str, x: Value, type_: str) -> Value:
+        """``sext``, ``fptrunc``, ``bitcast``, …"""
+        return x if x.type == type_ else self.let(type_, f"{op} {x} to {type_}")
+
+    def call(self, name: str, type_: str, *args: Value) -> Value:
+        """The result of a function of the module, or one declared there."""
+        return self.let(type_, f"call {type_} @{name}({', '.join(map(str, args))})")
+
+    def run(self, name: str, *args: Value) -> None:
+        """A call without a result."""
+        self.do(f"call void @{name}({', '.join(map(str, args))})")
+
+    def intrinsic(self, name: str, type_: str, *args: Value) -> Value:
+        """The result of an LLVM intrinsic, whose full name (with the types in it) is given."""
+        self.module.declare(name, f"declare {type_} @{name}({', '.join(a.type for a in args)})")
+        return self.call(name, type_, *args)
+
+    # memory
+
+    def alloca(self, type_: str, count: int = 1, align: int = 64) -> Value:
+        """Room on the stack, made once per call of the function wherever it is asked for."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._entry.append(f"  {name} = alloca {type_}, i64 {count}, align {align}")
+        return Value("ptr", name)
+
+    def at(self, pointer: Value, type_: str, index: Value) -> Value:
+        """The address of the element number `index` of an array of `type_`."""
+        return self.let("ptr", f"getelementptr inbounds {type_}, {pointer}, {index}")
+
+    def load(self, type_: str, pointer: Value, align: int) -> Value:
+        """The value at an address."""
+        return self.let(type_, f"load {type_}, {pointer}, align {align}")
+
+    def store(self, value: Value, pointer: Value, align: int) -> None:
+        """Write a value to an address."""
+        self.do(f"store {value}, {pointer}, align {align}")
+
+    # vectors
+
+    def splat(self, x: Value, lanes: int) -> Value:
+        """A vector of copies of a number; of one lane, the number."""
+        if lanes == 1:
+            return x
+        type_ = vector_of(x.type, lanes)
+        if not x.name.startswith("%"):
+            return Value(type_, f"splat ({x})")
+        one = self.let(type_, f"insertelement {type_} poison, {x}, i64 0")
+        return self.let(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
+
+    # control flow
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+        self._label = name
+
+    def fresh(self, prefix: str) -> str:
+        """A new label."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def loop(
+        self,
+        start: Value,
+        end: Value,
+        step: int,
+        carried: Sequence[Value],
+        body: Callable[[Value, list[Value]], Sequence[Value]],
+        *,
+        once: bool = False,
+    ) -> list[Value]:
+        """``for i in range(start, end, step)`` (64-bit): `body` takes ``(i, carried)`` and gives the next `carried`; the last is returned.
+
+        `once` says that there is at least one turn.
+        """
+        before, head, done = self._label, self.fresh("loop"), self.fresh("done")
+        if once:
+            self.do(f"br label %{head}")
+        else:
+            some = self.compare("icmp slt", start, end)
+            self.do(f"br {some}, label %{head}, label %{done}")
+        self.label(head)
+        place = len(self._lines)
+        index = Value("i64", f"%i.{head}")
+        phis = [Value(v.type, f"%c{k}.{head}") for k, v in enumerate(carried)]
+        results = list(body(index, phis))
+        following = self.let("i64", f"add nsw {index}, {step}")
+        more = self.compare("icmp slt", following, end)
+        last = self._label
+        self.do(f"br {more}, label %{head}, label %{done}")
+        lines = [f"  {index.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{last} ]"]
+        for phi, first, result in zip(phis, carried, results, strict=True):
+            lines.append(f"  {phi.name} = phi {phi.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
+        self._lines[place:place] = lines
+        self.label(done)
+        if once:
+            return results
+        return [
+            self.let(first.type, f"phi {first.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
+            for first, result in zip(carried, results, strict=True)
+        ]
+
+    def branch(self, condition: Value, yes: Callable[[], Sequence[Value]], no: Callable[[], Sequence[Value]] | None = None) -> list[Value]:
+        """What `yes` gives if the condition (an i1) holds, else what `no` gives (without it, nothing)."""
+        before, then, other, done = self._label, self.fresh("then"), self.fresh("else"), self.fresh("end")
+        self.do(f"br {condition}, label %{then}, label %{other if no else done}")
+        self.label(then)
+        first = list(yes())
+        after_then = self._label
+        self.do(f"br label %{done}")
+        second: list[Value] = []
+        after_other = before
+        if no is not None:
+            self.label(other)
+            second = list(no())
+            after_other = self._label
+            self.do(f"br label %{done}")
+        self.label(done)
+        return [
+            self.let(x.type, f"phi {x.type} [ {x.name}, %{after_then} ], [ {y.name}, %{after_other} ]")
+            for x, y in zip(first, second, strict=True)
+        ]
+
+    def finish(self, result: Value | None = None) -> None:
+        """Return, and put the function into its module."""
+        self.do("ret void" if result is None else f"ret {result}")
+        parameters = ", ".join(map(str, self.parameters))
+        head = f"define {self.result} @{self.name}({parameters}) {self.attributes} {{\nentry:"
+        self.module.put(self.name, "\n".join([head, *self._entry, *self._lines, "}"]))
+
+
+def lanes_of(type_: str) -> int:
+    """The number of lanes of a vector type; 1 for other types."""
+    return int(type_[1 : type_.index(" ")]) if type_.startswith("<") else 1
+
+
+def element_of(type_: str) -> str:
+    """The type of a vector's elements; other types themselves."""
+    return type_[type_.index(" x ") + 3 : -1] if type_.startswith("<") else type_
