@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,7 +62,7 @@ def run_routine(
     addresses = entries(routine.text, tuple([phase.symbol for phase in routine.phases]))
     for phase, address in zip(routine.phases, addresses, strict=True):
         cuts = np.linspace(0, phase.tasks, max(1, min(pieces, phase.tasks)) + 1).astype(int).tolist()
-        for begin, end in reversed(list(zip(cuts[:-1], cuts[1:], strict=True))):
+        for begin, end in reversed(list(itertools.pairwise(cuts))):
             _ENTRY(address)(pointers.ctypes.data, begin, end)
     for number, (guarded, old) in enumerate(zip(held, before, strict=True)):
         guarded.check(f"operand {number}")
