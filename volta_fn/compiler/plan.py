@@ -11,10 +11,8 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.core.array import Array
-from volta_fn.core.dce import dce_jaxpr
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.compiler.passes.driver import simplify
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
 
 Operand = int | Literal
 
@@ -44,57 +42,8 @@ class Plan(NamedTuple):
 
 
 def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
-    """Inline calls, drop dead code, and assign registers and overwrites."""
-    program = dce_jaxpr(inline_calls(closed))
-    return _Planner(program, donated).plan()
-
-
-def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None) -> ClosedJaxpr:
-    """The program with the bodies of all calls (or only those `of` one primitive) in place of the calls, to any depth.
-
-    A body has the call's values, but not the derivative that a call may have of its own.
-    """
-
-    def is_inlined(eqn: Equation) -> bool:
-        return eqn.primitive.call_param is not None and of in (None, eqn.primitive)
-
-    if not any(map(is_inlined, closed.eqns)):
-        return closed
-    consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    rename: dict[Var, Atom] = {}
-    eqns: list[Equation] = []
-
-    def read(atom: Atom) -> Atom:
-        return rename.get(atom, atom) if type(atom) is Var else atom
-
-    def fresh(var: Var) -> Var:
-        new = Var(var.aval)
-        rename[var] = new
-        return new
-
-    # A stack of bodies being copied: (equations left, what to do after).
-    stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
-    while stack:
-        left, call, body = stack[-1]
-        if not left:
-            stack.pop()
-            if call is not None and body is not None:
-                rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
-            continue
-        eqn = left.pop()
-        invars = [read(v) for v in eqn.invars]
-        if not is_inlined(eqn):
-            # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
-            outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
-            eqns.append(eqn.replace(invars=invars, outvars=outvars))
-            continue
-        inner: ClosedJaxpr = eqn.params[eqn.primitive.call_param]  # type: ignore[index]  # it is_inlined, so it has one
-        rename.update(zip(inner.jaxpr.invars, invars, strict=True))
-        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-            consts[fresh(var)] = value
-        stack.append((inner.eqns[::-1], eqn, inner))
-    jaxpr = Jaxpr(list(consts), closed.jaxpr.invars, [read(v) for v in closed.jaxpr.outvars], eqns)
-    return ClosedJaxpr(jaxpr, list(consts.values()))
+    """Simplify the program, and assign registers and overwrites."""
+    return _Planner(simplify(closed), donated).plan()
 
 
 class _Planner:

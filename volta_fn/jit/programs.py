@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
+from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
@@ -32,7 +33,7 @@ class Traced:
 
 
 class Lowered:
-    """A traced function to look at: its program (`jaxpr`), its plan, and the compiled function."""
+    """A traced function to look at: its program (`jaxpr`), what the compiler makes of it (`simplified`), its plan, its compiled form."""
 
     def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
         self._traced = traced
@@ -41,8 +42,13 @@ class Lowered:
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
-        """The program."""
+        """The program as it was traced."""
         return self._traced.jaxpr
+
+    @property
+    def simplified(self) -> ClosedJaxpr:
+        """The program that is planned: the same values with less work."""
+        return simplify(self._traced.jaxpr)
 
     @property
     def out_info(self) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
-from volta_fn.compiler.plan import inline_calls
+from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.plan import inline_calls
+from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.array import Array
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, has_effects

@@ -15,7 +15,8 @@ import numpy as np
 
 from volta_fn.backends.numpy.backend import Program, make_kernel, structured_kernel
 from volta_fn.backends.numpy.program import compile_plan
-from volta_fn.compiler.plan import inline_calls, make_plan
+from volta_fn.compiler.passes.driver import simplify
+from volta_fn.compiler.plan import make_plan
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 
 Compile = Callable[[ClosedJaxpr], Program]
@@ -76,10 +77,10 @@ def _step(closed: ClosedJaxpr, consts: int, carry: int) -> Program:
     key = ("numpy step", consts, carry)
     program = closed.cache.get(key)
     if program is None:
-        inlined = inline_calls(closed)
-        donated = [*[False] * consts, *_private(inlined, carry)]
+        simplified = simplify(closed)
+        donated = [*[False] * consts, *_private(simplified, carry)]
         program = closed.cache[key] = compile_plan(
-            make_plan(inlined, [*donated, *[False] * (len(closed.in_avals) - len(donated))]), make_kernel
+            make_plan(simplified, [*donated, *[False] * (len(closed.in_avals) - len(donated))]), make_kernel
         )
     return program
 

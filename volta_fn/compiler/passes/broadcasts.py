@@ -1,0 +1,60 @@
+"""Broadcasts that elementwise primitives do by themselves.
+
+These broadcast their operands as NumPy does, so a `broadcast_in_dim` before them is needless where the other operands give the shape:
+the operand itself does, with unit axes (of size 1) at the places where it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn.compiler.passes.layout import stretched
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, rewrite
+from volta_fn.core.aval import Shape
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import BroadcastError
+from volta_fn.primitives.declare import broadcast_shapes
+from volta_fn.primitives.selection import select_n_p
+
+
+def drop_broadcasts(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with elementwise operations on operands that are not broadcast before, where the result's shape allows it."""
+    return rewrite(closed, _rules_of)
+
+
+def _rules_of(primitive: Primitive) -> Sequence[Rule]:
+    return _RULES if primitive.arity > 1 or primitive is select_n_p else ()
+
+
+def _native(eqn: Equation, program: Rewriter) -> Atom | None:
+    invars = list(eqn.invars)
+    for i, atom in enumerate(invars):
+        made = program.maker(atom, "broadcast_in_dim")
+        if made is None:
+            continue
+        compact = _compact(made)
+        others = [v.aval.shape for j, v in enumerate(invars) if j != i]
+        if _common(compact, *others) == eqn.outvars[0].aval.shape:
+            source = made.invars[0]
+            invars[i] = source if source.aval.shape == compact else program.emit(made, "reshape", source, new_sizes=compact)
+    if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
+        return None
+    return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
+
+
+_RULES: list[Rule] = [_native]
+
+
+def _compact(made: Equation) -> Shape:
+    """The shape of a broadcast's operand that broadcasts to the same by itself, without leading unit axes."""
+    sizes = stretched(made.invars[0].aval.shape, made.params["shape"], made.params["broadcast_dimensions"])
+    first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
+    return sizes[first:] if made.invars[0].aval.shape != sizes else sizes
+
+
+def _common(*shapes: Shape) -> Shape | None:
+    try:
+        return broadcast_shapes(*shapes)
+    except BroadcastError:
+        return None

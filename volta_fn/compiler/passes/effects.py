@@ -1,0 +1,29 @@
+"""What a pass may do with an equation."""
+
+from __future__ import annotations
+
+from volta_fn.core.jaxpr import Equation, has_effects, sub_jaxprs
+from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.callbacks import pure_callback_p
+
+#: Pure, but a barrier is there to keep values apart, and the host's functions may be slow, or fail, where the program would not call them.
+_PINNED = frozenset([optimization_barrier_p, pure_callback_p])
+
+
+def holds_programs(primitive: Primitive) -> bool:
+    """Whether the primitive is control flow, which runs programs that are its parameters."""
+    return primitive.partial_eval is not None
+
+
+def is_dead_weight(eqn: Equation) -> bool:
+    """Whether nobody notices if the equation goes, should its results be unused."""
+    primitive = eqn.primitive
+    return not (primitive.effectful or ((primitive.partial_eval or primitive.call_param) and has_effects(eqn)))
+
+
+def is_movable(eqn: Equation) -> bool:
+    """Whether the equation may be evaluated at another time, once instead of several times, or needlessly."""
+    if eqn.primitive in _PINNED or not is_dead_weight(eqn):
+        return False
+    return not holds_programs(eqn.primitive) or all(map(is_movable, [e for s in sub_jaxprs(eqn.params) for e in s.eqns]))

@@ -1,0 +1,134 @@
+"""Rules of movement: reshapes, transposes, broadcasts and cuts that undo each other, combine, or move nothing.
+
+*Unit* axes are those of size 1: whatever only adds, drops or moves them keeps the order of the elements, so it is a reshape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn import dtypes
+from volta_fn.compiler.passes.rewriting import Rewriter, Table, rule
+from volta_fn.core.aval import Shape
+from volta_fn.core.jaxpr import Atom, Equation
+
+RULES: Table = {}
+
+
+def _reshaped(program: Rewriter, eqn: Equation, operand: Atom) -> Atom:
+    return program.emit(eqn, "reshape", operand, new_sizes=eqn.outvars[0].aval.shape)
+
+
+@rule(RULES, "reshape")
+def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
+    """To its own shape, or after another reshape."""
+    (x,) = eqn.invars
+    if x.aval.shape == eqn.params["new_sizes"]:
+        return x
+    made = program.maker(x, "reshape")
+    return None if made is None else _reshaped(program, eqn, made.invars[0])
+
+
+@rule(RULES, "squeeze")
+def squeeze(eqn: Equation, program: Rewriter) -> Atom | None:
+    """A reshape, by its more common name."""
+    return _reshaped(program, eqn, eqn.invars[0])
+
+
+@rule(RULES, "transpose")
+def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
+    """That moves nothing, moves only unit axes, or comes after another one."""
+    (x,), order = eqn.invars, eqn.params["permutation"]
+    if order == tuple(range(len(order))):
+        return x
+    moved = [i for i in order if x.aval.shape[i] != 1]
+    if moved == sorted(moved):
+        return _reshaped(program, eqn, x)
+    made = program.maker(x, "transpose")
+    if made is None:
+        return None
+    inner = made.params["permutation"]
+    return program.emit(eqn, "transpose", made.invars[0], permutation=tuple([inner[i] for i in order]))
+
+
+@rule(RULES, "broadcast_in_dim")
+def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
+    """That repeats nothing, or comes after another one, or after a reshape that adds unit axes."""
+    (x,), shape, dims = eqn.invars, eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    if stretched(x.aval.shape, shape, dims) == shape:
+        return _reshaped(program, eqn, x)
+    made = program.maker(x, "broadcast_in_dim")
+    if made is not None:
+        inner = made.params["broadcast_dimensions"]
+        return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=tuple([dims[d] for d in inner]))
+    made = program.maker(x, "reshape")
+    if made is None or 1 in made.invars[0].aval.shape or _without_units(x.aval.shape) != made.invars[0].aval.shape:
+        return None
+    places = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
+    return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=places)
+
+
+def stretched(operand: Shape, shape: Shape, dims: Sequence[int]) -> Shape:
+    """The operand's shape with its axes at their places in the result, and unit axes between them."""
+    sizes = [1] * len(shape)
+    for size, dim in zip(operand, dims, strict=True):
+        sizes[dim] = size
+    return tuple(sizes)
+
+
+def _without_units(shape: Shape) -> Shape:
+    return tuple([n for n in shape if n != 1])
+
+
+@rule(RULES, "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor")
+def reduction(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Over unit axes, where it leaves each element as it is: a float sum turns -0.0 into 0.0, a complex product infinities into NaN."""
+    (x,) = eqn.invars
+    name, dtype = eqn.primitive.name, x.aval.dtype
+    changes = (name == "reduce_sum" and dtype in dtypes.INEXACT) or dtype in dtypes.COMPLEX
+    if changes or any(x.aval.shape[a] != 1 for a in eqn.params["axes"]):
+        return None
+    return _reshaped(program, eqn, x)
+
+
+@rule(RULES, "rev")
+def rev(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Of unit axes, or twice along the same ones."""
+    (x,), axes = eqn.invars, eqn.params["dimensions"]
+    if all(x.aval.shape[a] == 1 for a in axes):
+        return x
+    made = program.maker(x, "rev")
+    return made.invars[0] if made is not None and sorted(made.params["dimensions"]) == sorted(axes) else None
+
+
+@rule(RULES, "concatenate")
+def concatenate(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Of one array."""
+    return eqn.invars[0] if len(eqn.invars) == 1 else None
+
+
+@rule(RULES, "slice")
+def whole_slice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Of everything."""
+    (x,) = eqn.invars
+    return x if x.aval.shape == eqn.outvars[0].aval.shape else None
+
+
+@rule(RULES, "pad")
+def empty_pad(eqn: Equation, program: Rewriter) -> Atom | None:
+    """With nothing."""
+    return None if any(map(any, eqn.params["padding_config"])) else eqn.invars[0]
+
+
+@rule(RULES, "dynamic_slice")
+def whole_dynamic_slice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Of everything: its start is clamped to 0."""
+    x = eqn.invars[0]
+    return x if x.aval.shape == eqn.outvars[0].aval.shape else None
+
+
+@rule(RULES, "dynamic_update_slice")
+def whole_update(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Of everything: its start is clamped to 0."""
+    x, update = eqn.invars[:2]
+    return update if x.aval.shape == update.aval.shape else None

@@ -1,0 +1,102 @@
+"""Loop-invariant motion: what is the same in every step of a loop is computed once, before it.
+
+Equations with effects stay, and so do barriers and calls of the host's functions. Everything else always gives a value and raises
+nothing, so that it may even be computed for a loop that then makes no step. Large results of small operands stay, too: they are cheap to
+make and would take memory for as long as the loop runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.compiler.passes.effects import is_movable
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+
+#: Elements from which on a result that is larger than its operands stays in the loop.
+_INFLATED = 1024
+
+
+def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with calls, before its loops, that compute what does not change in them."""
+    eqns: list[Equation] = []
+    for eqn in closed.eqns:
+        if eqn.primitive is scan_p and eqn.params["length"]:
+            eqns += _out_of(eqn, [("jaxpr", "num_consts")])
+        elif eqn.primitive is while_p:
+            eqns += _out_of(eqn, [("cond_jaxpr", "cond_nconsts"), ("body_jaxpr", "body_nconsts")])
+        else:
+            eqns.append(eqn)
+    if len(eqns) == len(closed.eqns):
+        return closed
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+
+
+def _out_of(eqn: Equation, programs: list[tuple[str, str]]) -> list[Equation]:
+    """Calls of what can be computed before the loop, and the loop."""
+    calls: list[Equation] = []
+    invars: list[Atom] = []
+    params: dict[str, Any] = dict(eqn.params)
+    start = 0
+    for program, count in programs:
+        operands = eqn.invars[start : start + params[count]]
+        start += params[count]
+        invars += operands
+        divided = _divided(params[program], len(operands))
+        if divided is None:
+            continue
+        before, params[program] = divided
+        call = Equation(jit_p, operands, [Var(a) for a in before.out_avals], call_params(before, "invariant"), eqn.position)
+        calls.append(call)
+        invars += call.outvars
+        params[count] += len(call.outvars)
+    if not calls:
+        return [eqn]
+    return [*calls, eqn.replace(invars=[*invars, *eqn.invars[start:]], params=params)]
+
+
+def _divided(body: ClosedJaxpr, consts: int) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+    """The part of a body that its consts determine, as a program of its own, and the body that takes its results as further consts."""
+    key = ("divided", consts)
+    if key not in body.cache:
+        body.cache[key] = _new_division(body, consts)
+    return body.cache[key]
+
+
+def _new_division(body: ClosedJaxpr, consts: int) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+    jaxpr = body.jaxpr
+    moved = _invariant_eqns(body, consts)
+    if not moved:
+        return None
+    rest = [e for e in jaxpr.eqns if e not in moved]
+    read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
+    passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
+    given = jaxpr.invars[:consts]
+    before = ClosedJaxpr(Jaxpr(jaxpr.constvars, given, list(passed), [e for e in jaxpr.eqns if e in moved]), body.consts)
+    after = Jaxpr(jaxpr.constvars, [*given, *passed, *jaxpr.invars[consts:]], jaxpr.outvars, rest)
+    return before, ClosedJaxpr(after, body.consts)
+
+
+def _invariant_eqns(body: ClosedJaxpr, consts: int) -> set[Equation]:
+    """The equations to move: those worth it, and what they need."""
+    fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
+    invariant: list[Equation] = []
+    for eqn in body.eqns:
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn):
+            invariant.append(eqn)
+            fixed.update(eqn.outvars)
+    moved: set[Equation] = set()
+    needed: set[Atom] = set()
+    for eqn in reversed(invariant):
+        if not _inflates(eqn) or any(v in needed for v in eqn.outvars):
+            moved.add(eqn)
+            needed.update(eqn.invars)
+    return moved
+
+
+def _inflates(eqn: Equation) -> bool:
+    size = sum(v.aval.size for v in eqn.outvars)
+    return size > _INFLATED and size > sum(v.aval.size for v in eqn.invars)

@@ -1,0 +1,122 @@
+"""Rewriting: one walk over a program that replaces results by simpler ones.
+
+A *rule* looks at an equation of one result, whose operands are simplified already, and gives the atom that may stand for the result,
+or None. It may `emit` equations to make that atom. A table lists the rules of each primitive by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.aval import Shape
+from volta_fn.core.device import find_device
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import PRIMITIVES, Primitive
+
+Rule = Callable[[Equation, "Rewriter"], Atom | None]
+Table = dict[str, list[Rule]]
+
+
+def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
+    """Put the decorated rule into the table, for primitives of these names."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            table.setdefault(name, []).append(function)
+        return function
+
+    return register
+
+
+def rewrite(closed: ClosedJaxpr, rules_of: Callable[[Primitive], Sequence[Rule]]) -> ClosedJaxpr:
+    """The program after one walk with these rules; the same object if none applied."""
+    return Rewriter(closed, rules_of).run()
+
+
+def by_name(table: Mapping[str, Sequence[Rule]]) -> Callable[[Primitive], Sequence[Rule]]:
+    """The rules of a table as `rewrite` takes them."""
+    return lambda primitive: table.get(primitive.name, ())
+
+
+class Rewriter:
+    """The program as far as it is rewritten; what rules look things up in."""
+
+    def __init__(self, closed: ClosedJaxpr, rules_of: Callable[[Primitive], Sequence[Rule]]) -> None:
+        self._closed = closed
+        self._rules_of = rules_of
+        self._eqns: list[Equation] = []
+        self._makers: dict[Var, Equation] = {}
+        self._renamed: dict[Atom, Atom] = {}
+        self.constants: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def run(self) -> ClosedJaxpr:
+        """Walk over the program."""
+        closed, renamed = self._closed, self._renamed
+        for eqn in closed.eqns:
+            if renamed and any(v in renamed for v in eqn.invars):
+                eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
+            if eqn.primitive.multiple_results:
+                self._append(eqn)
+                continue
+            atom = self._place(eqn)
+            if atom is not eqn.outvars[0]:
+                renamed[eqn.outvars[0]] = atom
+        if not renamed:
+            return closed
+        outvars = [renamed.get(v, v) for v in closed.jaxpr.outvars]
+        return ClosedJaxpr(Jaxpr(list(self.constants), closed.jaxpr.invars, outvars, self._eqns), list(self.constants.values()))
+
+    def _append(self, eqn: Equation) -> None:
+        self._eqns.append(eqn)
+        for var in eqn.outvars:
+            self._makers[var] = eqn
+
+    def _place(self, eqn: Equation) -> Atom:
+        for function in self._rules_of(eqn.primitive):
+            atom = function(eqn, self)
+            if atom is not None:
+                return atom
+        self._append(eqn)
+        return eqn.outvars[0]
+
+    def emit(self, place: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
+        """The result of a new equation, itself simplified, that belongs to the line of the equation at whose place it stands."""
+        primitive = PRIMITIVES[name]
+        aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
+        return self._place(Equation(primitive, list(invars), [Var(aval)], params, place.position))
+
+    def maker(self, atom: Atom, name: str) -> Equation | None:
+        """The equation that computes the atom, if it is one of the primitive of this name."""
+        eqn = self._makers.get(atom) if type(atom) is Var else None
+        return eqn if eqn is not None and eqn.primitive.name == name else None
+
+    def scalar(self, atom: Atom) -> np.ndarray | None:
+        """The one value that all elements of the atom have, if it is known."""
+        if type(atom) is Literal:
+            return on_cpu(atom.val)
+        made = self.maker(atom, "broadcast_in_dim")
+        return None if made is None or type(made.invars[0]) is not Literal else on_cpu(made.invars[0].val)
+
+    def fitted(self, place: Equation, atom: Atom) -> Atom:
+        """The atom broadcast to the shape of the equation's result."""
+        shape: Shape = place.outvars[0].aval.shape
+        if atom.aval.shape == shape:
+            return atom
+        dims = tuple(range(len(shape) - atom.aval.ndim, len(shape)))
+        return self.emit(place, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
+
+
+def on_cpu(value: Array) -> np.ndarray | None:
+    """The numbers of a constant, if they are there to read."""
+    if type(value) is not ConcreteArray or value.device.platform != "cpu":
+        return None
+    return value.buffer()
+
+
+def literal(value: Any, dtype: np.dtype) -> Literal:
+    """A literal of this value and dtype."""
+    return Literal(from_host(np.asarray(value, dtype), device=find_device("cpu")))
