@@ -114,9 +114,9 @@ def again(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "abs")
 def of_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
-    """|-x| = |x|."""
+    """|-x| = |x|, but for unsigned integers, whose negatives are positive too."""
     made = program.maker(eqn.invars[0], "neg")
-    return None if made is None else program.emit(eqn, "abs", made.invars[0])
+    return None if made is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", made.invars[0])
 
 
 @rule(RULES, "max", "min", "and", "or")

@@ -9,28 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.compiler.passes.layout import stretched
-from volta_fn.compiler.passes.rewriting import Rewriter, Rule, rewrite
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule
 from volta_fn.core.aval import Shape
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation
+from volta_fn.core.jaxpr import Atom, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import BroadcastError
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.selection import select_n_p
 
 
-def drop_broadcasts(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with elementwise operations on operands that are not broadcast before, where the result's shape allows it."""
-    return rewrite(closed, _rules_of)
-
-
-def _rules_of(primitive: Primitive) -> Sequence[Rule]:
-    return _RULES if primitive.arity > 1 or primitive is select_n_p else ()
+def broadcasting_rules(primitive: Primitive) -> Sequence[Rule]:
+    """The rule for elementwise primitives of several operands."""
+    return (_native,) if primitive.arity > 1 or primitive is select_n_p else ()
 
 
 def _native(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Its operands as they were before they were broadcast, if they give the same shape."""
+    makers = [program.maker(v, "broadcast_in_dim") for v in eqn.invars]
+    if not any(makers):
+        return None
     invars = list(eqn.invars)
-    for i, atom in enumerate(invars):
-        made = program.maker(atom, "broadcast_in_dim")
+    for i, made in enumerate(makers):
         if made is None:
             continue
         compact = _compact(made)
@@ -43,14 +42,12 @@ def _native(eqn: Equation, program: Rewriter) -> Atom | None:
     return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
 
 
-_RULES: list[Rule] = [_native]
-
-
 def _compact(made: Equation) -> Shape:
-    """The shape of a broadcast's operand that broadcasts to the same by itself, without leading unit axes."""
-    sizes = stretched(made.invars[0].aval.shape, made.params["shape"], made.params["broadcast_dimensions"])
+    """The shape of a broadcast's operand that broadcasts to the same by itself, without needless leading unit axes."""
+    operand = made.invars[0].aval.shape
+    sizes = stretched(operand, made.params["shape"], made.params["broadcast_dimensions"])
     first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
-    return sizes[first:] if made.invars[0].aval.shape != sizes else sizes
+    return operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
 
 
 def _common(*shapes: Shape) -> Shape | None:

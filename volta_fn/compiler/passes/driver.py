@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from volta_fn.compiler.passes.algebra import simplify_algebra
 from volta_fn.compiler.passes.bodies import simplify_bodies
 from volta_fn.compiler.passes.branches import choose_branches
-from volta_fn.compiler.passes.broadcasts import drop_broadcasts
 from volta_fn.compiler.passes.cse import merge_equal
 from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.folding import fold_constants
@@ -16,7 +13,7 @@ from volta_fn.compiler.passes.loops import simplify_loops
 from volta_fn.compiler.passes.motion import hoist_invariants
 from volta_fn.core.jaxpr import ClosedJaxpr
 
-#: Each pass of a round sees what the one before it made; a second round is for what only the later ones made possible.
+#: A round is for what the one before made possible; programs are done after two or three.
 _ROUNDS = 8
 _SIMPLIFIED = "simplified"
 
@@ -29,12 +26,10 @@ def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
     found = closed.cache.get(_SIMPLIFIED)
     if found is not None:
         return closed if found is True else found
-    program = closed
+    program, done = closed, False
     for _ in range(_ROUNDS):
-        before = program
-        for pass_ in _PASSES:
-            program = pass_(program)
-        if program is before:
+        program, done = _round(program)
+        if done:
             break
     program.cache[_SIMPLIFIED] = True
     if program is not closed:
@@ -42,20 +37,13 @@ def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
     return program
 
 
-def _bodies(closed: ClosedJaxpr) -> ClosedJaxpr:
-    return simplify_bodies(closed, simplify)
-
-
-_PASSES: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [
-    inline_calls,
-    drop_dead,
-    fold_constants,
-    simplify_algebra,
-    drop_broadcasts,
-    merge_equal,
-    drop_dead,
-    choose_branches,
-    simplify_loops,
-    hoist_invariants,
-    _bodies,
-]
+def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
+    """The program after each pass once, and whether another round would find nothing: no equations merged, no control flow changed."""
+    simpler = simplify_algebra(fold_constants(inline_calls(closed)))
+    merged = merge_equal(simpler)
+    live = drop_dead(merged)
+    program = live
+    for pass_ in (choose_branches, simplify_loops, hoist_invariants):
+        program = pass_(program)
+    program = simplify_bodies(program, simplify)
+    return program, merged is simpler and program is live

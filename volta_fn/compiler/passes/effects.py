@@ -24,6 +24,9 @@ def is_dead_weight(eqn: Equation) -> bool:
 
 def is_movable(eqn: Equation) -> bool:
     """Whether the equation may be evaluated at another time, once instead of several times, or needlessly."""
-    if eqn.primitive in _PINNED or not is_dead_weight(eqn):
+    primitive = eqn.primitive
+    if primitive.effectful or primitive in _PINNED:
         return False
-    return not holds_programs(eqn.primitive) or all(map(is_movable, [e for s in sub_jaxprs(eqn.params) for e in s.eqns]))
+    if primitive.partial_eval is None and primitive.call_param is None:
+        return True
+    return all(map(is_movable, [e for s in sub_jaxprs(eqn.params) for e in s.eqns]))

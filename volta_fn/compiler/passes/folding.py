@@ -18,7 +18,7 @@ def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
     folded: dict[Atom, Atom] = {}
     eqns: list[Equation] = []
     for eqn in closed.eqns:
-        if not all(type(v) is Literal or v in known for v in eqn.invars) or not _is_foldable(eqn):
+        if not _is_known(eqn.invars, known) or not _is_foldable(eqn):
             eqns.append(eqn)
             continue
         operands = [v.val if type(v) is Literal else known[v] for v in eqn.invars]
@@ -35,6 +35,11 @@ def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
     outvars = [folded.get(v, v) for v in closed.jaxpr.outvars]
     constvars = [*closed.jaxpr.constvars, *[v for v, atom in folded.items() if type(v) is Var and atom is v]]
     return ClosedJaxpr(Jaxpr(constvars, closed.jaxpr.invars, outvars, eqns), [known[v] for v in constvars])
+
+
+def _is_known(atoms: list[Atom], known: dict[Atom, Array]) -> bool:
+    unknown = next((v for v in atoms if type(v) is Var and v not in known), None)
+    return unknown is None
 
 
 def _is_foldable(eqn: Equation) -> bool:

@@ -6,7 +6,7 @@ or None. It may `emit` equations to make that atom. A table lists the rules of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,34 @@ def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def rewrite(closed: ClosedJaxpr, rules_of: Callable[[Primitive], Sequence[Rule]]) -> ClosedJaxpr:
-    """The program after one walk with these rules; the same object if none applied."""
-    return Rewriter(closed, rules_of).run()
+class Rules(dict[Primitive, Sequence[Rule]]):
+    """The rules of each primitive: those of the tables, and what `more` gives for it. Found once per primitive."""
+
+    def __init__(self, tables: Sequence[Table], more: Callable[[Primitive], Sequence[Rule]] = lambda primitive: ()) -> None:
+        super().__init__()
+        self._tables = tables
+        self._more = more
+
+    def __missing__(self, primitive: Primitive) -> Sequence[Rule]:
+        found = [function for table in self._tables for function in table.get(primitive.name, ())]
+        rules = self[primitive] = (*found, *self._more(primitive))
+        return rules
 
 
-def by_name(table: Mapping[str, Sequence[Rule]]) -> Callable[[Primitive], Sequence[Rule]]:
-    """The rules of a table as `rewrite` takes them."""
-    return lambda primitive: table.get(primitive.name, ())
+def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
+    """The program after one walk with these rules; the same object if none applied.
+
+    One walk is enough: rules look back only, at what is simplified already, and what they emit is simplified on the spot.
+    """
+    return Rewriter(closed, rules).run()
 
 
 class Rewriter:
     """The program as far as it is rewritten; what rules look things up in."""
 
-    def __init__(self, closed: ClosedJaxpr, rules_of: Callable[[Primitive], Sequence[Rule]]) -> None:
+    def __init__(self, closed: ClosedJaxpr, rules: Rules) -> None:
         self._closed = closed
-        self._rules_of = rules_of
+        self._rules = rules
         self._eqns: list[Equation] = []
         self._makers: dict[Var, Equation] = {}
         self._renamed: dict[Atom, Atom] = {}
@@ -55,11 +67,12 @@ class Rewriter:
 
     def run(self) -> ClosedJaxpr:
         """Walk over the program."""
-        closed, renamed = self._closed, self._renamed
+        closed, renamed, rules = self._closed, self._renamed, self._rules
         for eqn in closed.eqns:
             if renamed and any(v in renamed for v in eqn.invars):
                 eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
-            if eqn.primitive.multiple_results:
+            primitive = eqn.primitive
+            if primitive.multiple_results or not rules[primitive]:
                 self._append(eqn)
                 continue
             atom = self._place(eqn)
@@ -76,7 +89,7 @@ class Rewriter:
             self._makers[var] = eqn
 
     def _place(self, eqn: Equation) -> Atom:
-        for function in self._rules_of(eqn.primitive):
+        for function in self._rules[eqn.primitive]:
             atom = function(eqn, self)
             if atom is not None:
                 return atom
