@@ -12,7 +12,7 @@ from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.compiler.kernels.check import check_kernel
 from volta_fn.compiler.kernels.fuse import Fused, Limits, Partition, fuse
 from volta_fn.compiler.kernels.interpret import interpret
-from volta_fn.compiler.plan import inline_calls
+from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.jaxpr import Equation, Literal
 
 

@@ -17,7 +17,7 @@ from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.lower import is_lowered, lower_equation
 from volta_fn.compiler.kernels.views import REDUCTIONS
-from volta_fn.compiler.plan import inline_calls
+from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
 
 SAMPLES = list(all_samples())

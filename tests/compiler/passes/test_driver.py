@@ -15,6 +15,8 @@ import volta_fn.numpy as jnp
 from tests.compiler.passes.common import names, passed, same_bits, special
 from tests.test_random_programs import OPERATIONS, SHAPE, Operation, drawn, programs
 from volta_fn import lax
+from volta_fn.compiler.passes.algebra import simplify_equations
+from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.plan import make_plan
 
@@ -115,6 +117,15 @@ def test_simplifying_is_kept_and_done_once(chosen: list[Any], seed: int) -> None
     assert str(closed) == text
     once.cache.clear()
     assert names(simplify(once)) == names(once)
+
+
+def test_one_walk_is_enough() -> None:
+    """What is equal only after other rules is merged, what is merged meets further rules, and so does what is folded."""
+    one, two = np.float32(1), np.float32(2)
+    closed = vf.make_jaxpr(lambda x: lax.max(lax.sin(x * one), lax.sin(x)) / lax.exp2(lax.floor(two)))(one)
+    after = drop_dead(simplify_equations(closed))
+    assert names(after) == ["sin", "mul"]
+    assert simplify_equations(after) is after
 
 
 def test_lowered_shows_both_programs() -> None:

@@ -62,6 +62,15 @@ def test_large_fillings_effects_and_empty_loops_stay() -> None:
     untouched(hoist_invariants, host, X, X[0])
 
 
+def test_a_loop_that_might_not_end_is_not_run_needlessly() -> None:
+    endless = lambda a: lax.while_loop(lambda c: c > 0, lambda c: c + 1, a)
+    seldom = lambda x, a: lax.while_loop(lambda c: c < 0, lambda c: c * lax.sin(a) + endless(a), x)
+    done = passed(simplify, seldom, np.float64(3), np.float64(1))
+    assert names(done) == ["sin", "while"]
+    rows = lambda x, a: lax.scan(lambda c, r: (c + endless(a), None), a, x)
+    assert names(passed(simplify, rows, X[0], np.float32(-1))) == ["while", "scan"]  # this one would run anyhow
+
+
 def test_effects_keep_their_order_and_number() -> None:
     seen: list[tuple[str, float]] = []
 

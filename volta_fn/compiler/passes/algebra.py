@@ -1,15 +1,26 @@
-"""Algebraic simplification: all the rules about single operations, in one walk."""
+"""The rules about single equations, all in one walk: constants folded, operations simplified, equal ones merged.
+
+In one walk each finds at once what the others made possible for it.
+"""
 
 from __future__ import annotations
 
 from volta_fn.compiler.passes import arithmetic, choosing, layout
 from volta_fn.compiler.passes.broadcasts import broadcasting_rules
-from volta_fn.compiler.passes.rewriting import Rules, rewrite
+from volta_fn.compiler.passes.cse import merging_rules
+from volta_fn.compiler.passes.folding import folding_rules
+from volta_fn.compiler.passes.rewriting import Rules, listed, rewrite
 from volta_fn.core.jaxpr import ClosedJaxpr
 
-_RULES = Rules([arithmetic.RULES, choosing.RULES, layout.RULES], broadcasting_rules)
+_ALGEBRA = [listed(arithmetic.RULES), listed(choosing.RULES), listed(layout.RULES), broadcasting_rules]
+_SIMPLER, _ALL = Rules(*_ALGEBRA), Rules(folding_rules, *_ALGEBRA, merging_rules)
 
 
 def simplify_algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with operations that do nothing, or undo or repeat others, left out, and some others in cheaper forms."""
-    return rewrite(closed, _RULES)
+    return rewrite(closed, _SIMPLER)
+
+
+def simplify_equations(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same with constants folded and equal equations merged besides."""
+    return rewrite(closed, _ALL)

@@ -6,13 +6,16 @@ effects are never merged, and neither are barriers, which are there to keep equa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.passes.effects import is_movable
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.compiler.passes.effects import holds_programs, is_movable, is_pinned
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, on_cpu, rewrite
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.primitive import Primitive
 
 #: Operations whose operands may change places, to the last bit. (Of max and min they may not: of zeros the first may win.)
 _COMMUTATIVE = frozenset(["add", "mul", "and", "or", "xor", "eq", "ne"])
@@ -20,41 +23,47 @@ _COMMUTATIVE = frozenset(["add", "mul", "and", "or", "xor", "eq", "ne"])
 
 def merge_equal(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with each value computed once."""
-    seen: dict[Any, list[Var]] = {}
-    renamed: dict[Atom, Var] = {}
-    eqns: list[Equation] = []
-    for eqn in closed.eqns:
-        if renamed and any(v in renamed for v in eqn.invars):
-            eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
-        if is_movable(eqn):
-            first = seen.setdefault(_key(eqn), eqn.outvars)
-            if first is not eqn.outvars:
-                renamed.update(zip(eqn.outvars, first, strict=True))
-                continue
-        eqns.append(eqn)
-    if not renamed:
-        return closed
-    outvars = [renamed.get(v, v) for v in closed.jaxpr.outvars]
-    return ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, closed.jaxpr.invars, outvars, eqns), closed.consts)
+    return rewrite(closed, _MERGING)
+
+
+def merging_rules(primitive: Primitive) -> Sequence[Rule]:
+    """The rule that merges; it must be the last to look at an equation."""
+    return () if is_pinned(primitive) else (_merged,)
+
+
+def _merged(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
+    """The results of an equal equation before this one."""
+    if holds_programs(eqn.primitive) and not is_movable(eqn):
+        return None
+    first = program.seen.setdefault(_key(eqn), eqn.outvars)
+    if first is eqn.outvars:
+        return None
+    return first if eqn.primitive.multiple_results else first[0]
+
+
+_MERGING = Rules(merging_rules)
 
 
 def _key(eqn: Equation) -> Any:
-    operands = tuple([v if type(v) is Var else literal_key(v) for v in eqn.invars])
+    operands = [v if type(v) is Var else literal_key(v) for v in eqn.invars]
     if len(operands) == 2 and eqn.primitive.name in _COMMUTATIVE and eqn.invars[0].aval.dtype not in dtypes.COMPLEX:
-        operands = operands if hash(operands[0]) <= hash(operands[1]) else operands[::-1]
+        operands.sort(key=hash)
     if not eqn.params:
-        return eqn.primitive, operands
-    return eqn.primitive, operands, tuple([(k, _exact(v)) for k, v in eqn.params.items()])
+        return eqn.primitive, *operands
+    return eqn.primitive, *operands, *eqn.params, *map(_exact, eqn.params.values())
 
 
 def literal_key(atom: Atom) -> Any:
     """What two literals of the same dtype and the same bits have in common; a variable is its own key."""
-    return (atom.aval.dtype, atom.val.buffer().tobytes()) if type(atom) is Literal else atom
+    value = on_cpu(atom.val) if type(atom) is Literal else None
+    return atom if value is None else (value.dtype, value.tobytes())
 
 
 def _exact(value: Any) -> Any:
     """A parameter as a key: equality takes 1 for True and 0.0 for -0.0."""
     if isinstance(value, tuple):
+        if all(type(v) is int for v in value):  # almost all
+            return type(value), value
         return (type(value), *map(_exact, value))
     if isinstance(value, (float, complex, np.generic)):
         return type(value), repr(value)

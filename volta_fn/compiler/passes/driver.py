@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.passes.algebra import simplify_algebra
+from volta_fn.compiler.passes.algebra import simplify_equations
 from volta_fn.compiler.passes.bodies import simplify_bodies
 from volta_fn.compiler.passes.branches import choose_branches
-from volta_fn.compiler.passes.cse import merge_equal
 from volta_fn.compiler.passes.dce import drop_dead
-from volta_fn.compiler.passes.folding import fold_constants
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.compiler.passes.loops import simplify_loops
 from volta_fn.compiler.passes.motion import hoist_invariants
@@ -38,12 +36,10 @@ def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
-    """The program after each pass once, and whether another round would find nothing: no equations merged, no control flow changed."""
-    simpler = simplify_algebra(fold_constants(inline_calls(closed)))
-    merged = merge_equal(simpler)
-    live = drop_dead(merged)
+    """The program after each pass once, and whether another round would find nothing, as no control flow changed."""
+    live = drop_dead(simplify_equations(inline_calls(closed)))
     program = live
     for pass_ in (choose_branches, simplify_loops, hoist_invariants):
         program = pass_(program)
     program = simplify_bodies(program, simplify)
-    return program, merged is simpler and program is live
+    return program, program is live

@@ -6,6 +6,7 @@ from volta_fn.core.jaxpr import Equation, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.control_flow.loops import while_p
 
 #: Pure, but a barrier is there to keep values apart, and the host's functions may be slow, or fail, where the program would not call them.
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p])
@@ -22,11 +23,21 @@ def is_dead_weight(eqn: Equation) -> bool:
     return not (primitive.effectful or ((primitive.partial_eval or primitive.call_param) and has_effects(eqn)))
 
 
+def is_pinned(primitive: Primitive) -> bool:
+    """Whether its equations may be neither moved nor merged, whatever programs they hold."""
+    return primitive.effectful or primitive in _PINNED
+
+
 def is_movable(eqn: Equation) -> bool:
     """Whether the equation may be evaluated at another time, once instead of several times, or needlessly."""
     primitive = eqn.primitive
-    if primitive.effectful or primitive in _PINNED:
+    if is_pinned(primitive):
         return False
     if primitive.partial_eval is None and primitive.call_param is None:
         return True
-    return all(map(is_movable, [e for s in sub_jaxprs(eqn.params) for e in s.eqns]))
+    return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
+
+
+def ends(eqn: Equation) -> bool:
+    """Whether evaluating the equation surely comes to an end: there is no while loop in it."""
+    return eqn.primitive is not while_p and all(ends(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)

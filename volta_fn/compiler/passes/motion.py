@@ -1,15 +1,15 @@
 """Loop-invariant motion: what is the same in every step of a loop is computed once, before it.
 
-Equations with effects stay, and so do barriers and calls of the host's functions. Everything else always gives a value and raises
-nothing, so that it may even be computed for a loop that then makes no step. Large results of small operands stay, too: they are cheap to
-make and would take memory for as long as the loop runs.
+Equations with effects stay, and so do barriers and calls of the host's functions. Everything else raises nothing and always gives a
+value, so that it may even be computed for a loop that then makes no step; all but a while loop, which might not end. Large results of
+small operands stay, too: they are cheap to make and would take memory for as long as the loop runs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from volta_fn.compiler.passes.effects import is_movable
+from volta_fn.compiler.passes.effects import ends, is_movable
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import while_p
@@ -24,9 +24,9 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
     eqns: list[Equation] = []
     for eqn in closed.eqns:
         if eqn.primitive is scan_p and eqn.params["length"]:
-            eqns += _out_of(eqn, [("jaxpr", "num_consts")])
+            eqns += _out_of(eqn, [("jaxpr", "num_consts", True)])
         elif eqn.primitive is while_p:
-            eqns += _out_of(eqn, [("cond_jaxpr", "cond_nconsts"), ("body_jaxpr", "body_nconsts")])
+            eqns += _out_of(eqn, [("cond_jaxpr", "cond_nconsts", True), ("body_jaxpr", "body_nconsts", False)])
         else:
             eqns.append(eqn)
     if len(eqns) == len(closed.eqns):
@@ -35,17 +35,18 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
 
 
-def _out_of(eqn: Equation, programs: list[tuple[str, str]]) -> list[Equation]:
-    """Calls of what can be computed before the loop, and the loop."""
+def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
+    """Calls of what can be computed before the loop, and the loop. Its programs are told by the names of their parameter and of that with
+    the number of their consts, and by whether they run at least once."""
     calls: list[Equation] = []
     invars: list[Atom] = []
     params: dict[str, Any] = dict(eqn.params)
     start = 0
-    for program, count in programs:
+    for program, count, runs in programs:
         operands = eqn.invars[start : start + params[count]]
         start += params[count]
         invars += operands
-        divided = _divided(params[program], len(operands))
+        divided = _divided(params[program], len(operands), runs)
         if divided is None:
             continue
         before, params[program] = divided
@@ -58,17 +59,17 @@ def _out_of(eqn: Equation, programs: list[tuple[str, str]]) -> list[Equation]:
     return [*calls, eqn.replace(invars=[*invars, *eqn.invars[start:]], params=params)]
 
 
-def _divided(body: ClosedJaxpr, consts: int) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
     """The part of a body that its consts determine, as a program of its own, and the body that takes its results as further consts."""
-    key = ("divided", consts)
+    key = ("divided", consts, runs)
     if key not in body.cache:
-        body.cache[key] = _new_division(body, consts)
+        body.cache[key] = _new_division(body, consts, runs)
     return body.cache[key]
 
 
-def _new_division(body: ClosedJaxpr, consts: int) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+def _new_division(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
     jaxpr = body.jaxpr
-    moved = _invariant_eqns(body, consts)
+    moved = _invariant_eqns(body, consts, runs)
     if not moved:
         return None
     rest = [e for e in jaxpr.eqns if e not in moved]
@@ -80,12 +81,12 @@ def _new_division(body: ClosedJaxpr, consts: int) -> tuple[ClosedJaxpr, ClosedJa
     return before, ClosedJaxpr(after, body.consts)
 
 
-def _invariant_eqns(body: ClosedJaxpr, consts: int) -> set[Equation]:
+def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
     """The equations to move: those worth it, and what they need."""
     fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
     invariant: list[Equation] = []
     for eqn in body.eqns:
-        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn):
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (runs or ends(eqn)):
             invariant.append(eqn)
             fixed.update(eqn.outvars)
     moved: set[Equation] = set()

@@ -1,7 +1,8 @@
 """Rewriting: one walk over a program that replaces results by simpler ones.
 
-A *rule* looks at an equation of one result, whose operands are simplified already, and gives the atom that may stand for the result,
-or None. It may `emit` equations to make that atom. A table lists the rules of each primitive by its name.
+A *rule* looks at an equation whose operands are simplified already, and gives the atom that may stand for its result (a list of atoms
+if the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
+primitive; a table, of rules by primitives' names, is the most common one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 
-Rule = Callable[[Equation, "Rewriter"], Atom | None]
+Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
+Source = Callable[[Primitive], Sequence[Rule]]
 Table = dict[str, list[Rule]]
 
 
@@ -32,17 +34,20 @@ def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-class Rules(dict[Primitive, Sequence[Rule]]):
-    """The rules of each primitive: those of the tables, and what `more` gives for it. Found once per primitive."""
+def listed(table: Table) -> Source:
+    """The table as a source of rules."""
+    return lambda primitive: table.get(primitive.name, ())
 
-    def __init__(self, tables: Sequence[Table], more: Callable[[Primitive], Sequence[Rule]] = lambda primitive: ()) -> None:
+
+class Rules(dict[Primitive, Sequence[Rule]]):
+    """The rules of each primitive from all sources, in their order. Found once per primitive."""
+
+    def __init__(self, *sources: Source) -> None:
         super().__init__()
-        self._tables = tables
-        self._more = more
+        self.sources = sources
 
     def __missing__(self, primitive: Primitive) -> Sequence[Rule]:
-        found = [function for table in self._tables for function in table.get(primitive.name, ())]
-        rules = self[primitive] = (*found, *self._more(primitive))
+        rules = self[primitive] = tuple([found for source in self.sources for found in source(primitive)])
         return rules
 
 
@@ -62,45 +67,46 @@ class Rewriter:
         self._rules = rules
         self._eqns: list[Equation] = []
         self._makers: dict[Var, Equation] = {}
-        self._renamed: dict[Atom, Atom] = {}
+        #: The values of variables that are constants of the program.
         self.constants: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+        #: The results of equations, by what equal equations have in common.
+        self.seen: dict[Any, list[Var]] = {}
 
     def run(self) -> ClosedJaxpr:
         """Walk over the program."""
-        closed, renamed, rules = self._closed, self._renamed, self._rules
-        for eqn in closed.eqns:
-            if renamed and any(v in renamed for v in eqn.invars):
-                eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
-            primitive = eqn.primitive
-            if primitive.multiple_results or not rules[primitive]:
-                self._append(eqn)
-                continue
-            atom = self._place(eqn)
-            if atom is not eqn.outvars[0]:
-                renamed[eqn.outvars[0]] = atom
+        renamed: dict[Atom, Atom] = {}
+        for eqn in self._closed.eqns:
+            for atom in eqn.invars:
+                if atom in renamed:
+                    eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
+                    break
+            found = self._place(eqn)
+            if found is not None:
+                renamed.update(zip(eqn.outvars, found if eqn.primitive.multiple_results else [found], strict=True))
         if not renamed:
-            return closed
-        outvars = [renamed.get(v, v) for v in closed.jaxpr.outvars]
-        return ClosedJaxpr(Jaxpr(list(self.constants), closed.jaxpr.invars, outvars, self._eqns), list(self.constants.values()))
+            return self._closed
+        jaxpr = self._closed.jaxpr
+        outvars = [renamed.get(v, v) for v in jaxpr.outvars]
+        return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, self._eqns), list(self.constants.values()))
 
-    def _append(self, eqn: Equation) -> None:
+    def _place(self, eqn: Equation) -> Any:
+        """What a rule has for the equation's results; None if none has, and then the equation is part of the new program."""
+        for function in self._rules[eqn.primitive]:
+            found = function(eqn, self)
+            if found is not None:
+                return found
         self._eqns.append(eqn)
         for var in eqn.outvars:
             self._makers[var] = eqn
-
-    def _place(self, eqn: Equation) -> Atom:
-        for function in self._rules[eqn.primitive]:
-            atom = function(eqn, self)
-            if atom is not None:
-                return atom
-        self._append(eqn)
-        return eqn.outvars[0]
+        return None
 
     def emit(self, place: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
         """The result of a new equation, itself simplified, that belongs to the line of the equation at whose place it stands."""
         primitive = PRIMITIVES[name]
         aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
-        return self._place(Equation(primitive, list(invars), [Var(aval)], params, place.position))
+        eqn = Equation(primitive, list(invars), [Var(aval)], params, place.position)
+        found = self._place(eqn)
+        return eqn.outvars[0] if found is None else found
 
     def maker(self, atom: Atom, name: str) -> Equation | None:
         """The equation that computes the atom, if it is one of the primitive of this name."""
