@@ -1,0 +1,63 @@
+"""Complex arithmetic against NumPy's."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.backends.native.scalars.running import run
+from volta_fn.backends.native import scalars
+from volta_fn.core.primitive import PRIMITIVES
+
+pytest.importorskip("llvmlite")
+
+PARTS = [0.0, -0.0, 1.0, -2.5, 3e-3, 1e30, np.inf, -np.inf, np.nan]
+DTYPES = [np.dtype(np.complex64), np.dtype(np.complex128)]
+
+
+def grid(dtype):
+    """All pairs of complex numbers with special and ordinary parts."""
+    values = [complex(a, b) for a, b in itertools.product(PARTS, repeat=2)]
+    return [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
+
+
+def ordinary(dtype, size=500):
+    """Complex numbers of all directions and many sizes."""
+    rng = np.random.default_rng(5)
+    return [((rng.normal(size=size) + 1j * rng.normal(size=size)) * 10.0 ** rng.uniform(-5, 5, size)).astype(dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["add", "sub", "neg", "conj", "real", "imag", "eq", "ne"])
+def test_exact(op, dtype):
+    operands = grid(dtype)[: PRIMITIVES[op].arity]
+    with np.errstate(all="ignore"):
+        expected = PRIMITIVES[op].evaluate(*operands)
+    assert scalars.supports(op, tuple(x.dtype for x in operands), {})
+    np.testing.assert_array_equal(run(op, *operands, out_dtype=expected.dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_rounded(op, dtype):
+    """Each part within a few units of the whole's last place."""
+    x, y = ordinary(dtype)
+    actual = run(op, x, y, out_dtype=dtype)
+    expected = PRIMITIVES[op].evaluate(x.astype(np.complex128), y.astype(np.complex128))
+    assert (np.abs(actual - expected) <= 4 * np.finfo(dtype).eps * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_special_values(op, dtype):
+    x, y = grid(dtype)
+    with np.errstate(all="ignore"):
+        expected = PRIMITIVES[op].evaluate(x, y)
+    actual = run(op, x, y, out_dtype=dtype)
+    for a, e in ((actual.real, expected.real), (actual.imag, expected.imag)):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_complex_from_parts():
+    x, y = np.arange(20, dtype="f4"), -np.arange(20, dtype="f4")
+    np.testing.assert_array_equal(run("complex", x, y, out_dtype="c8"), x + 1j * y)

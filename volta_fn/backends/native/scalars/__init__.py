@@ -1,0 +1,18 @@
+"""Operations on vectors of numbers in registers: what kernels and library routines are made of.
+
+In the order in which to read: `lanes` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
+`floats`, `convert` (one family of operations each), `operations` (all of them by name), `reductions`, `cost`.
+"""
+
+from volta_fn.backends.native.scalars.cost import cost as cost
+from volta_fn.backends.native.scalars.memory import load as load
+from volta_fn.backends.native.scalars.memory import store as store
+from volta_fn.backends.native.scalars.number import Number as Number
+from volta_fn.backends.native.scalars.number import constant as constant
+from volta_fn.backends.native.scalars.number import splat as splat
+from volta_fn.backends.native.scalars.operations import apply as apply
+from volta_fn.backends.native.scalars.operations import position as position
+from volta_fn.backends.native.scalars.operations import supports as supports
+from volta_fn.backends.native.scalars.reductions import combine as combine
+from volta_fn.backends.native.scalars.reductions import horizontal as horizontal
+from volta_fn.backends.native.scalars.reductions import identity as identity

@@ -1,0 +1,62 @@
+"""Complex numbers: pairs of floats with operators, and what the elementwise operations are for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from volta_fn.backends.native.scalars.lanes import Lanes
+
+
+class Complex(NamedTuple):
+    """re + i im."""
+
+    re: Lanes
+    im: Lanes
+
+    def __add__(self, other: Complex) -> Complex:  # type: ignore[override]  # tuples add otherwise
+        return Complex(self.re + other.re, self.im + other.im)
+
+    def __sub__(self, other: Complex) -> Complex:
+        return Complex(self.re - other.re, self.im - other.im)
+
+    def __neg__(self) -> Complex:
+        return Complex(-self.re, -self.im)
+
+    def __mul__(self, other: Complex) -> Complex:  # type: ignore[override]  # tuples multiply otherwise
+        """As NumPy has it where there is a fused multiply-add."""
+        return Complex(self.re.fma(other.re, -(self.im * other.im)), self.re.fma(other.im, self.im * other.re))
+
+    def __truediv__(self, other: Complex) -> Complex:
+        """Smith's algorithm (1962), as NumPy has it: the larger part of the divisor is divided by, so that no square overflows."""
+        flat = other.re.abs().compare("oge", other.im.abs())
+        large, small = flat.select(other.re, other.im), flat.select(other.im, other.re)
+        both_zero = large.abs().equals(0.0)
+        ratio = small / large
+        scale = 1.0 / (large + small * ratio)
+        first, second = flat.select(self.re, self.im), flat.select(self.im, self.re)
+        re = (first + second * ratio) * scale
+        im = second - first * ratio
+        im = flat.select(im, first * ratio - second) * scale
+        zero = other.re.abs()
+        return Complex(both_zero.select(self.re / zero, re), both_zero.select(self.im / zero, im))
+
+    def conj(self) -> Complex:
+        """re - i im."""
+        return Complex(self.re, -self.im)
+
+
+ComplexOperation = Callable[..., Complex | Lanes]
+
+COMPLEX: dict[str, ComplexOperation] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "neg": lambda x: -x,
+    "conj": lambda x: x.conj(),
+    "real": lambda x: x.re,
+    "imag": lambda x: x.im,
+    "eq": lambda x, y: x.re.equals(y.re) & x.im.equals(y.im),
+    "ne": lambda x, y: x.re.compare("une", y.re) | x.im.compare("une", y.im),
+}
