@@ -25,7 +25,7 @@ test: $(VENV)/test.stamp
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest $(ARGS)
 
-# Speed beside JAX and PyTorch.
+# Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp
 	$(RUN) -m benchmarks $(ARGS)
 

@@ -1,27 +1,140 @@
-"""`python -m benchmarks [--json FOLDER]` runs every benchmark, each in a process of its own."""
+"""`python -m benchmarks`: volta_fn beside JAX and PyTorch, a table, a JSON file, a chart, and what of its targets it meets."""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import importlib
+import json
+import os
+import re
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
+from benchmarks import fresh, report
+from benchmarks.harness import QUICK, Pace, WrongResultError, measure
+from benchmarks.machine import FRAMEWORKS, ROOT, cores, describe, installed, limit_threads
+from benchmarks.targets import geometric_mean, judge
+from benchmarks.workloads import WORKLOADS
+
+OUTPUT = ROOT / "build" / "benchmarks"
+PEAKS = [workload.name for workload in WORKLOADS if workload.name.startswith("train/")]
+IMPORT, FIRST_STEP, LAYER = "start/import", "start/first GPT step", "peak/convolution layer"
+NAMES = [workload.name for workload in WORKLOADS] + [IMPORT, FIRST_STEP] + [f"peak/{name}" for name in PEAKS] + [LAYER]
 
 
-def main() -> None:
-    """Run all the programs of this folder."""
-    parser = argparse.ArgumentParser(description="Run every benchmark.")
-    parser.add_argument("--json", type=Path, help="write each benchmark's results to a file in this folder")
-    options = parser.parse_args()
-    if options.json:
-        options.json.mkdir(parents=True, exist_ok=True)
-    for program in sorted(HERE.glob("[a-z]*.py")):
-        print(f"== {program.stem}", flush=True)
-        output = ["--json", str(options.json / f"{program.stem}.json")] if options.json else []
-        subprocess.run([sys.executable, str(program), *output], check=True)
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="volta_fn beside JAX and PyTorch, in one run.")
+    parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
+    parser.add_argument("--threads", type=int, default=min(2, cores()), help="threads and cores for every framework (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=21, help="turns of each framework (default %(default)s); slow workloads get fewer")
+    parser.add_argument("--json", type=Path, default=OUTPUT / "results.json", metavar="FILE", help="where the numbers go (%(default)s)")
+    parser.add_argument("--chart", type=Path, default=OUTPUT / "ratios.png", metavar="FILE", help="where the chart goes (%(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the names of all there is to measure")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see whether everything runs")
+    return parser.parse_args(arguments)
+
+
+class Run:
+    """One run: what was asked for, and the results so far."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.frameworks = options, installed()
+        self.results: dict[str, Any] = {"machine": describe(options.threads), "quick": options.quick}
+        self.results |= {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None, "failures": []}
+
+    def wants(self, name: str) -> bool:
+        """Whether `--only` includes it."""
+        return re.search(self.options.only, name) is not None
+
+    def attempt(self, name: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What a measurement gives; None, and the failure written down, where it fails: the others go on."""
+        try:
+            return work(*arguments)
+        except (WrongResultError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+            self.results["failures"].append({"name": name, "error": f"{type(error).__name__}: {error}"})
+            print(f"{name} FAILED: {error}", flush=True)
+            return None
+
+    def times(self) -> None:
+        """Every workload in turns, in this process."""
+        options, pace = self.options, QUICK if self.options.quick else Pace(self.options.rounds)
+        wanted = [workload for workload in WORKLOADS if self.wants(workload.name)]
+        if wanted:
+            print(report.time_heading())
+        for workload in wanted:
+            row = self.attempt(workload.name, measure, workload, self.frameworks, pace, options.quick)
+            if row:
+                self.results["times"].append(row)
+                print(report.time_line(row), flush=True)
+
+    def starts(self) -> None:
+        """Imports and first steps, in fresh processes."""
+        if self.wants(IMPORT):
+            found = self.attempt(IMPORT, fresh.imports, self.frameworks, 1 if self.options.quick else 7)
+            self.results["imports"] = found
+            print(report.mapping_lines(IMPORT, found or {}), flush=True)
+        if self.wants(FIRST_STEP):
+            rounds = 1 if self.options.quick else 3
+            found = self.attempt(FIRST_STEP, fresh.first_steps, self.frameworks, rounds, self.options.quick)
+            self.results["first_steps"] = found
+            print(report.mapping_lines(FIRST_STEP, found or {}), flush=True)
+
+    def peaks(self) -> None:
+        """Peak memory, each framework in a process of its own."""
+        wanted = [name for name in PEAKS if self.wants(f"peak/{name}")]
+        if wanted:
+            print(report.peak_heading())
+        for name in wanted:
+            row = self.attempt(f"peak/{name}", fresh.peak_memory, name, self.frameworks, self.options.quick)
+            if row:
+                self.results["peaks"].append(row)
+                print(report.peak_line(row), flush=True)
+        if self.wants(LAYER) and not self.options.quick:
+            self.results["convolution_memory"] = found = self.attempt(LAYER, fresh.convolution_memory)
+            peak = max(row["bytes_beyond"] for row in found["results"]) if found else None
+            print(report.line(LAYER, [report.size(peak)]), flush=True)
+
+    def conclude(self) -> None:
+        """The mean, the targets, the files."""
+        results, options = self.results, self.options
+        results["geometric_mean"] = geometric_mean(results)
+        results["targets"] = [] if options.quick else judge(results)
+        for judged in results["targets"]:
+            print(report.target_line(judged))
+        slow = sorted((row for row in results["times"] if (row["ratio"] or 0) > 1.05), key=lambda row: -row["ratio"])
+        print(f"{len(slow)} of {len(results['times'])} workloads slower than the faster peer by more than 5 %")
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        print(f"numbers in {options.json}")
+        if results["geometric_mean"] is not None:
+            drawn = report.draw(results, options.chart)
+            print(f"chart in {options.chart}" if drawn else "no chart: matplotlib is not installed")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; 1 if something failed or gave wrong numbers."""
+    options = parse(arguments)
+    if options.list:
+        print(*NAMES, sep="\n")
+        return 0
+    limit_threads(options.threads)
+    run = Run(options)
+    for missing in set(FRAMEWORKS) - set(run.frameworks):
+        print(f"{missing} is not installed: its column is empty (pip install '.[benchmarks]')")
+    with tempfile.TemporaryDirectory(prefix="volta-cache-") as cache:
+        os.environ["VOLTA_CACHE_DIR"] = cache  # so that first calls compile
+        if "torch" in run.frameworks:
+            importlib.import_module("torch").set_num_threads(options.threads)
+        run.times()
+        run.starts()
+        run.peaks()
+    run.conclude()
+    return 1 if run.results["failures"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Peak memory of the convolution layer that cost Volta 2.5 GB: batch 32, 64 → 64 channels, 128×128 pixels, 3×3 taps.
 
-    python benchmarks/memory.py [--json PATH]
+    python benchmarks/memory.py [--json PATH]        (also a part of `python -m benchmarks`)
 
 What is measured is the peak of all NumPy allocations (tracemalloc counts them) beyond the inputs and the results, for the layer,
 for its backward pass, and for both in one program. The bound is 32 MiB per thread.
@@ -68,7 +68,9 @@ def main() -> None:
     x, w, ct = draw(BATCH, CHANNELS, SIDE, SIDE), draw(CHANNELS, CHANNELS, TAPS, TAPS), draw(BATCH, CHANNELS, SIDE, SIDE)
     print(f"{x.nbytes / MIB:.0f} MiB of images; gathering their 3×3 neighbourhoods (im2col) would take {TAPS**2 * x.nbytes / MIB:.0f} MiB")
     results = []
-    for name, function, args in [("forward", layer, (x, w)), ("backward", backward, (x, w, ct)), ("both", both, (x, w, ct))]:
+    programs: dict[str, tuple[Callable[..., Any], tuple[vf.Array, ...]]]
+    programs = {"forward": (layer, (x, w)), "backward": (backward, (x, w, ct)), "both": (both, (x, w, ct))}
+    for name, (function, args) in programs.items():
         extra, produced, seconds = beyond(vf.jit(function), *args)
         met = extra <= BOUND * threads
         print(f"{name:9s} {extra / MIB:7.1f} MiB beyond inputs and the {produced / MIB:.0f} MiB of results; {seconds:.2f} s with tracing")

@@ -1,0 +1,89 @@
+"""What is measured in fresh processes: imports, first steps with a cold and a warm cache of compiled objects, peak memory.
+
+Each process runs one of the small programs `import_time`, `first_call`, `peak` and `memory` of this package, which print JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from benchmarks.machine import ROOT
+
+FIRST_STEP = "train/gpt"
+
+
+def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
+    """What a program of this package prints on its last line, with some variables of the environment changed.
+
+    Raises:
+        RuntimeError: it failed; the message has its last words.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{program}", *arguments],
+        env=inherited | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"benchmarks.{program} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def imports(frameworks: tuple[str, ...], rounds: int) -> dict[str, float]:
+    """The median seconds of each `import`, byte code being cached, and of NumPy's for comparison.
+
+    Raises:
+        RuntimeError: volta_fn loads something heavy that it need not.
+    """
+    turns: dict[str, list[float]] = {name: [] for name in ("numpy", *frameworks)}
+    with tempfile.TemporaryDirectory() as cache:
+        for number in range(rounds + 1):
+            for name, times in turns.items():
+                found = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
+                if name == "volta_fn" and found["heavy"]:
+                    raise RuntimeError(f"import volta_fn loads {', '.join(found['heavy'])}, which it must not")
+                if number:  # the first turn fills the cache
+                    times.append(found["seconds"])
+    return {name: statistics.median(times) for name, times in turns.items()}
+
+
+def first_steps(frameworks: tuple[str, ...], rounds: int, quick: bool) -> dict[str, float]:
+    """The median seconds of the first step of training; ours with an empty folder for compiled objects, then with what is left there."""
+    turns: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for framework in frameworks:
+            with tempfile.TemporaryDirectory() as cache:
+                for column in (framework, "warm cache") if framework == "volta_fn" else (framework,):
+                    found = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
+                    turns.setdefault(column, []).append(found["first"])
+    return {name: statistics.median(times) for name, times in turns.items()}
+
+
+def peak_memory(workload: str, frameworks: tuple[str, ...], quick: bool) -> dict[str, Any]:
+    """Bytes at the peak of some steps of training, beyond the framework itself, and at that of compilation and steps together."""
+    found = {framework: run_fresh("peak", workload, framework, *_flags(quick)) for framework in frameworks}
+    peaks: dict[str, Any] = {key: {name: row[key] for name, row in found.items()} for key in ("steps", "with_compilation")}
+    ours, theirs = peaks["steps"]["volta_fn"], peaks["steps"].get("jax")
+    return {"name": workload, **peaks, "ratio": ours / theirs if theirs else None}
+
+
+def convolution_memory() -> dict[str, Any]:
+    """The numbers of the program `memory`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/memory.json"
+        subprocess.run([sys.executable, "-m", "benchmarks.memory", "--json", path], cwd=ROOT, check=True, capture_output=True)
+        with open(path) as file:
+            found: dict[str, Any] = json.load(file)
+    return found
+
+
+def _flags(quick: bool) -> list[str]:
+    return ["--quick"] if quick else []

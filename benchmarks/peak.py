@@ -1,0 +1,83 @@
+"""Peak memory of a training step, in a process of its own: `python -m benchmarks.peak WORKLOAD FRAMEWORK [--quick]`.
+
+The process's resident memory with the framework imported and warm is the baseline. Beyond it are counted parameters, data, moments,
+what the framework keeps of its compilation, and the most that was in use during some steps. That a compiler needed memory for a
+while is counted apart: before the steps the kernel is told to forget the peak, where it can (Linux's /proc/self/clear_refs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import resource
+import sys
+from pathlib import Path
+
+from benchmarks.workloads import named
+from benchmarks.workloads.case import contestant
+
+STEPS = 5
+WARM_UP = "call/eager value and gradient"  # brings everything in that a framework loads when first used
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def _status(field: str) -> int | None:
+    """A field of the kernel's account of this process, in bytes."""
+    if not STATUS.exists():
+        return None
+    line = next((line for line in STATUS.read_text().splitlines() if line.startswith(field + ":")), None)
+    return None if line is None else int(line.split()[1]) * 1024
+
+
+def highest() -> int:
+    """The most resident memory since the start or since `forget_peak`."""
+    whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return _status("VmHWM") or whole
+
+
+def settle() -> None:
+    """Give back what is free: Python's cycles, and the pages that the C library keeps."""
+    gc.collect()
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
+
+
+def forget_peak() -> bool:
+    """Let the highest mark start anew from the memory in use; False where the kernel cannot."""
+    try:
+        CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def measure(name: str, framework: str, quick: bool) -> dict[str, int]:
+    """Bytes beyond the baseline at the peak of some training steps, and at that of everything, compilation included."""
+    contestant(framework, named(WARM_UP).case())()
+    settle()
+    baseline = _status("VmRSS") or highest()
+    call = contestant(framework, named(name).case(quick))
+    call()
+    everything = highest()
+    settle()
+    forget_peak()
+    for _ in range(STEPS):
+        call()
+    steps = highest()
+    return {"steps": max(steps - baseline, 0), "with_compilation": max(everything, steps) - baseline}
+
+
+def main() -> None:
+    """Measure one workload in one framework and print the result as JSON."""
+    parser = argparse.ArgumentParser(description="Peak memory of one framework's training steps.")
+    parser.add_argument("workload")
+    parser.add_argument("framework")
+    parser.add_argument("--quick", action="store_true", help="a tiny size")
+    options = parser.parse_args()
+    print(json.dumps(measure(options.workload, options.framework, options.quick)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What volta_fn is to reach, in one place: each target is a number that a run gives and the most that it may be.
+
+Results are the dict that `python -m benchmarks` writes as JSON. A measure returns None where the run has not what it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MEBIBYTE = 2**20
+CONTRACTIONS = ("train/mlp", "train/lenet", "train/resnet block", "train/gpt")
+
+
+class Target(NamedTuple):
+    """Something to reach: `measure(results)` is at most `limit`."""
+
+    text: str
+    measure: Callable[[dict[str, Any]], float | None]
+    limit: float
+
+
+def geometric_mean(results: dict[str, Any]) -> float | None:
+    """Of the time over the faster peer's, over all workloads."""
+    ratios = [row["ratio"] for row in results["times"] if row["ratio"]]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def over(*names: str, peer: str | None = None) -> Callable[[dict[str, Any]], float | None]:
+    """The largest of our time over a peer's, or over the faster one's, among the workloads whose names start so."""
+
+    def measure(results: dict[str, Any]) -> float | None:
+        rows = [row["seconds"] | {None: row["seconds"].get(row["peer"])} for row in results["times"] if row["name"].startswith(names)]
+        return max((row["volta_fn"] / row[peer] for row in rows if row.get(peer)), default=None)
+
+    return measure
+
+
+def _jitted_add(results: dict[str, Any]) -> float | None:
+    """3 µs or 0.3 of JAX's time, whichever is easier, as one number that may be 1."""
+    row = next((row["seconds"] for row in results["times"] if row["name"] == "call/jitted add"), None)
+    if row is None:
+        return None
+    return min([row["volta_fn"] / 3e-6] + ([row["volta_fn"] / row["jax"] / 0.3] if "jax" in row else []))
+
+
+def _memory(results: dict[str, Any]) -> float | None:
+    return max((row["ratio"] for row in results["peaks"] if row["ratio"]), default=None)
+
+
+def _quotient(section: str, ours: str, theirs: str) -> Callable[[dict[str, Any]], float | None]:
+    def measure(results: dict[str, Any]) -> float | None:
+        found = results.get(section) or {}
+        return found[ours] / found[theirs] if ours in found and theirs in found else None
+
+    return measure
+
+
+def _import_beyond_numpy(results: dict[str, Any]) -> float | None:
+    found = results.get("imports")
+    return (found["volta_fn"] - found["numpy"]) * 1e3 if found else None
+
+
+def _convolution_memory(results: dict[str, Any]) -> float | None:
+    found = results.get("convolution_memory")
+    return max(row["bytes_beyond"] for row in found["results"]) / found["threads"] / MEBIBYTE if found else None
+
+
+EVERYWHERE = [
+    Target("eager x + y on 8 floats, over PyTorch's time", over("call/eager add", peer="torch"), 1.2),
+    Target("eager value and gradient of two layers, over PyTorch's", over("call/eager value and gradient", peer="torch"), 2.0),
+    Target("jitted call of one add, over JAX's", over("call/jitted add", peer="jax"), 0.5),
+    Target("import, ms beyond NumPy's", _import_beyond_numpy, 100),
+    Target("peak memory of any training step, over JAX's", _memory, 1.0),
+    Target("memory of a large convolution layer, MiB per thread", _convolution_memory, 32),
+]
+
+NATIVE = [
+    Target("slowest of all workloads, over the faster peer's time", over(""), 1.05),
+    Target("geometric mean over all workloads", geometric_mean, 0.7),
+    Target("3×3 convolution forward, over PyTorch's", over("conv/3×3 forward", "conv/3×3 deep forward", peer="torch"), 0.7),
+    Target("3×3 convolution gradients, over PyTorch's", over("conv/3×3 gradients", "conv/3×3 deep gradients", peer="torch"), 0.7),
+    Target("gelu of 4M floats, over the faster peer's", over("op/gelu"), 0.8),
+    Target("softmax 2048×2048, over the faster peer's", over("op/softmax 2048"), 0.85),
+    Target("jitted call of one add, beside 3 µs or 0.3 of JAX's", _jitted_add, 1.0),
+    Target("first GPT training step, over JAX's", _quotient("first_steps", "volta_fn", "jax"), 0.5),
+    Target("first GPT step with cached objects, over that without", _quotient("first_steps", "warm cache", "volta_fn"), 0.2),
+]
+
+NUMPY_ONLY = [Target("training steps dominated by contractions, over JAX's", over(*CONTRACTIONS, peer="jax"), 1.0)]
+
+
+def targets(native_lane: bool) -> list[Target]:
+    """Those for a run with the native lane, or without."""
+    return (NATIVE if native_lane else NUMPY_ONLY) + EVERYWHERE
+
+
+def judge(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each target with its number and whether it is met, None where it was not measured."""
+    judged = []
+    for target in targets(results["machine"]["native_lane"]):
+        value = target.measure(results)
+        judged.append({"text": target.text, "value": value, "limit": target.limit, "met": None if value is None else value <= target.limit})
+    return judged

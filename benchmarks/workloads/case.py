@@ -1,0 +1,134 @@
+"""What a workload is: one piece of work at one size, written once for JAX and volta_fn, once for PyTorch.
+
+A *library* is the set of modules that JAX and volta_fn have in common; a function written for it runs on both. A *contestant* is a
+framework with its piece of work made ready: arrays in place, functions jitted, waiting to be called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Library(NamedTuple):
+    """The modules of JAX, or of volta_fn under JAX's names."""
+
+    jax: Any
+    jnp: Any
+    lax: Any
+    nn: Any
+    random: Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload at one size.
+
+    Attributes:
+        inputs: arguments as NumPy arrays, in tuples, lists and dicts.
+        functional: gives, for a library, the function of the inputs that is measured.
+        torch: gives, for the module torch and the inputs as tensors, a function without arguments that does the same;
+            None where PyTorch has no counterpart.
+        stateful: whether the function is a step from a state, its first argument, to (new state, result); the state is donated.
+        jit: whether JAX and volta_fn compile it.
+        wait: whether the time goes on until the results are there; not so for tiny calls, where the return is what counts.
+        tolerance: largest difference of results, beside the largest number in the result.
+        same_numbers: whether PyTorch's result is the same, not only of the same shape (its random numbers differ).
+    """
+
+    inputs: tuple[Any, ...]
+    functional: Callable[[Library], Callable[..., Any]]
+    torch: Callable[..., Callable[[], Any]] | None
+    stateful: bool = False
+    jit: bool = True
+    wait: bool = True
+    tolerance: float = 1e-4
+    same_numbers: bool = True
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named piece of work: `make(rng, **size)` gives its case; `quick` is a tiny size to try everything with."""
+
+    name: str
+    make: Callable[..., Case]
+    size: dict[str, Any] = field(default_factory=dict)
+    quick: dict[str, Any] = field(default_factory=dict)
+
+    def case(self, quick: bool = False) -> Case:
+        """The work at its full or its tiny size; the same numbers every time."""
+        return self.make(np.random.default_rng(0), **(self.size | self.quick if quick else self.size))
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    """Random float32 numbers."""
+    return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+
+def library(framework: str) -> Library:
+    """The modules of "jax" or "volta_fn"."""
+    names = {"jax": ("jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random")}
+    ours = ("volta_fn", "volta_fn.numpy", "volta_fn.lax", "volta_fn.nn", "volta_fn.random")
+    return Library(*(importlib.import_module(name) for name in names.get(framework, ours)))
+
+
+def map_arrays(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """The same tuples, lists and dicts with every array replaced."""
+    if isinstance(tree, dict):
+        return {name: map_arrays(function, value) for name, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_arrays(function, value) for value in tree)
+    return function(tree)
+
+
+def arrays_in(tree: Any) -> list[np.ndarray]:
+    """All arrays of a result, as NumPy's, in the same order for every framework."""
+    if isinstance(tree, dict):
+        return [array for name in sorted(tree) for array in arrays_in(tree[name])]
+    if isinstance(tree, tuple | list):
+        return [array for value in tree for array in arrays_in(value)]
+    return [np.asarray(tree.detach() if hasattr(tree, "detach") else tree)]
+
+
+def contestant(framework: str, case: Case) -> Callable[[], Any]:
+    """The work made ready: a function without arguments that does it once."""
+    return _torch(case) if framework == "torch" else _functional(library(framework), case)
+
+
+def competes(framework: str, case: Case) -> bool:
+    """Whether the framework has such a work."""
+    return framework != "torch" or case.torch is not None
+
+
+def _functional(lib: Library, case: Case) -> Callable[[], Any]:
+    function, args = case.functional(lib), map_arrays(lib.jnp.array, case.inputs)
+    if case.jit:
+        function = lib.jax.jit(function, donate_argnums=(0,) if case.stateful else ())
+    if not case.wait:
+        return functools.partial(function, *args)
+    if not case.stateful:
+        return lambda: lib.jax.block_until_ready(function(*args))
+    state, batch = args[0], args[1:]
+
+    def step() -> Any:
+        nonlocal state
+        state, result = lib.jax.block_until_ready(function(state, *batch))
+        return result
+
+    return step
+
+
+def _torch(case: Case) -> Callable[[], Any]:
+    torch = importlib.import_module("torch")
+    assert case.torch is not None
+
+    def tensor(array: np.ndarray) -> Any:
+        """A copy; whole numbers are made int64, as PyTorch's indices are."""
+        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None)
+
+    return case.torch(torch, *map_arrays(tensor, case.inputs))

@@ -1,0 +1,135 @@
+"""A run of the benchmarks measures, judges and writes what it promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import fresh, report, targets
+from benchmarks.harness import QUICK, measure
+from benchmarks.machine import ROOT
+from benchmarks.workloads import WORKLOADS, named
+
+README = (ROOT / "benchmarks" / "README.md").read_text()
+
+
+def made_up(ours: float, jax: float, torch: float) -> dict[str, Any]:
+    """Results in which every time and every peak is the same."""
+    seconds = {"volta_fn": ours, "jax": jax, "torch": torch}
+    peer = min(("jax", "torch"), key=seconds.__getitem__)
+    row = {"seconds": seconds, "first_call": seconds, "peer": peer, "ratio": ours / seconds[peer]}
+    return {
+        "machine": {"native_lane": True, "processor": "a processor", "threads": 2},
+        "quick": False,
+        "times": [row | {"name": workload.name} for workload in WORKLOADS],
+        "peaks": [{"name": "train/mlp", "steps": seconds, "with_compilation": seconds, "ratio": ours / jax}],
+        "imports": {"numpy": 0.05} | seconds,
+        "first_steps": seconds | {"warm cache": ours / 10},
+        "convolution_memory": {"threads": 2, "results": [{"bytes_beyond": 2**20}]},
+        "geometric_mean": ours / seconds[peer],
+    }
+
+
+def without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run measure volta_fn alone, and leave this process's threads as they are."""
+    monkeypatch.setattr(program, "installed", lambda: ("volta_fn",))
+    monkeypatch.setattr(program, "limit_threads", lambda threads: None)
+    monkeypatch.setenv("VOLTA_CACHE_DIR", "restored after the test")
+
+
+def test_a_quick_run_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    without_peers(monkeypatch)
+    path = tmp_path / "folder" / "numbers.json"
+    wanted = "op/sum|start/import|start/first|peak/train/mlp"
+    assert program.main(["--quick", "--threads", "1", "--only", wanted, "--json", str(path), "--chart", str(tmp_path / "x.png")]) == 0
+    results = json.loads(path.read_text())
+    assert [row["name"] for row in results["times"]] == [w.name for w in WORKLOADS if w.name.startswith("op/sum")]
+    assert all(row["seconds"]["volta_fn"] > 0 and row["first_call"]["volta_fn"] > 0 and row["ratio"] is None for row in results["times"])
+    assert results["imports"].keys() == {"numpy", "volta_fn"} and results["first_steps"].keys() == {"volta_fn", "warm cache"}
+    assert [row["name"] for row in results["peaks"]] == ["train/mlp"] and results["peaks"][0]["steps"]["volta_fn"] > 0
+    assert results["failures"] == [] and results["machine"]["threads"] == 1
+    assert "op/sum of rows" in capsys.readouterr().out
+
+
+def test_a_failure_is_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_peers(monkeypatch)
+
+    def fail_once(workload: Any, *args: Any) -> Any:
+        if workload.name == "call/jitted add":
+            raise RuntimeError("planted")
+        return measure(workload, *args)
+
+    monkeypatch.setattr(program, "measure", fail_once)
+    arguments = ["--quick", "--only", "^call/(eager|jitted) add", "--json", str(tmp_path / "x.json"), "--chart", str(tmp_path / "x.png")]
+    assert program.main(arguments) == 1
+    results = json.loads((tmp_path / "x.json").read_text())
+    assert [row["name"] for row in results["times"]] == ["call/eager add"]
+    assert results["failures"] == [{"name": "call/jitted add", "error": "RuntimeError: planted"}]
+
+
+def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--list"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert {workload.name for workload in WORKLOADS} < set(names) and {"start/import", "peak/train/gpt"} < set(names)
+
+
+def test_measuring_leaves_slow_workloads_fewer_rounds() -> None:
+    row = measure(named("op/sum 2048×2048"), ("volta_fn",), QUICK._replace(rounds=9, budget=0.0, fewest=4), quick=True)
+    assert row["rounds"] == 4 and row["least"]["volta_fn"] <= row["seconds"]["volta_fn"]
+
+
+@pytest.mark.parametrize("native_lane", [True, False])
+def test_every_target_is_measured_by_a_full_run(native_lane: bool) -> None:
+    results = made_up(1e-7, 1e-6, 2e-6)
+    results["machine"]["native_lane"] = native_lane
+    judged = targets.judge(results)
+    assert len(judged) >= 7 and all(row["met"] for row in judged)
+
+
+def test_targets_that_are_missed_or_not_measured_are_named_so() -> None:
+    judged = {row["text"]: row for row in targets.judge(made_up(1.0, 1.0, 2.0))}
+    assert not judged["geometric mean over all workloads"]["met"] and not judged["gelu of 4M floats, over the faster peer's"]["met"]
+    assert judged["3×3 convolution forward, over PyTorch's"]["met"]  # half of PyTorch's time
+    assert judged["peak memory of any training step, over JAX's"]["met"]  # just so
+    empty = made_up(1.0, 1.0, 1.0) | {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None}
+    assert all(row["met"] is None for row in targets.judge(empty))
+    assert "not measured" in report.target_line(targets.judge(empty)[0])
+
+
+def test_a_jitted_add_may_be_fast_or_faster_than_jax() -> None:
+    target = next(target for target in targets.NATIVE if "3 µs" in target.text)
+    assert target.measure(made_up(2.9e-6, 1e-6, 1.0)) < 1 and target.measure(made_up(29e-6, 1e-4, 1.0)) < 1
+    assert target.measure(made_up(5e-6, 1e-5, 1.0)) > 1
+
+
+def test_the_chart_is_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert report.draw(made_up(1.0, 3.0, 2.0), tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (2.5, "2.5 s"), (1234, "1234 s"), (0.0123, "12.3 ms"), (4.56e-6, "4.56 µs")])
+def test_durations_have_units(seconds: float | None, text: str) -> None:
+    assert report.duration(seconds) == text
+
+
+def test_a_failing_process_says_why() -> None:
+    with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+        fresh.run_fresh("import_time", "no_such_module")
+
+
+def test_what_the_readme_names_exists() -> None:
+    options = program.parse([])
+    for option in re.findall(r"--([a-z]+)", README):
+        assert hasattr(options, option), option
+    for path in re.findall(r"\]\(([\w./]+)\)|`python (benchmarks/\w+\.py)`", README):
+        assert any((folder / "".join(path)).exists() for folder in (ROOT, ROOT / "benchmarks")), path
+    groups = re.findall(r"^\| `([a-z ]+)/` \|", README, re.MULTILINE)
+    assert groups == list(dict.fromkeys(name.split("/")[0] for name in program.NAMES))
+    assert "benchmarks.__main__" in sys.modules

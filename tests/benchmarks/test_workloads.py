@@ -1,0 +1,72 @@
+"""Every workload of the benchmarks runs at its tiny size, and gives what JAX and PyTorch give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.harness import WrongResultError, check
+from benchmarks.workloads import WORKLOADS, named
+from benchmarks.workloads.case import Case, Workload, arrays_in, competes, contestant, library, map_arrays
+
+NAMES = [workload.name for workload in WORKLOADS]
+
+# JAX takes long to compile even tiny programs, and shares its definitions with volta_fn: a few show that these are JAX's language too.
+FOR_JAX = ["train/mlp", "train/hessian", "op/cumsum 2048×2048", "product/64×64×64", "conv/transposed 4×4 forward", "call/jitted add"]
+
+
+def results(workload: Workload, framework: str) -> list[object]:
+    """Of three calls at the tiny size."""
+    call = contestant(framework, workload.case(quick=True))
+    return [map_arrays(np.array, arrays_in(call())) for _ in range(3)]
+
+
+def test_names_differ_and_have_groups() -> None:
+    assert len(set(NAMES)) == len(NAMES) > 70
+    assert {name.split("/")[0] for name in NAMES} == {"train", "op", "product", "conv", "conv size", "call"}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.hessian imports a module that uses it
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_agrees_with_torch(name: str) -> None:
+    workload = named(name)
+    ours = results(workload, "volta_fn")
+    arrays = arrays_in(ours)
+    assert arrays and all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
+    case = workload.case(quick=True)
+    if competes("torch", case):
+        pytest.importorskip("torch")
+        check(name, {"volta_fn": ours, "torch": results(workload, "torch")}, case)
+
+
+@pytest.mark.parametrize("name", FOR_JAX)
+def test_it_agrees_with_jax(name: str) -> None:
+    pytest.importorskip("jax")
+    workload = named(name)
+    check(name, {"volta_fn": results(workload, "volta_fn"), "jax": results(workload, "jax")}, workload.case(quick=True))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("train/") and name != "train/hessian"])
+def test_training_steps_go_from_state_to_state(name: str) -> None:
+    first, second, third = (arrays_in(result)[0] for result in results(named(name), "volta_fn"))
+    assert first != second != third
+
+
+def test_inputs_are_the_same_every_time() -> None:
+    for workload in WORKLOADS:
+        one, other = (arrays_in(workload.case(quick=True).inputs) for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_wrong_result_is_found() -> None:
+    case = Case((), lambda lib: lambda: None, None, tolerance=1e-4)
+    right = np.array([1.0, 100.0], np.float32)
+    check("right", {"volta_fn": right, "jax": right + np.float32(5e-3)}, case)
+    for wrong in (right + np.float32(0.02), right[:1], right.astype(np.float64), right * np.float32(np.nan)):
+        with pytest.raises(WrongResultError, match="volta_fn"):
+            check("wrong", {"volta_fn": right, "jax": wrong}, case)
+
+
+def test_libraries_have_the_modules_that_workloads_use() -> None:
+    lib = library("volta_fn")
+    assert lib.jax.__name__ == "volta_fn" and lib.jnp.__name__ == "volta_fn.numpy"
