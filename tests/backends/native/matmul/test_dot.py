@@ -1,0 +1,118 @@
+"""`dot_general` as machine code, against NumPy in float64 (and in integers)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.backends.native.matmul.products import MATRICES, expected, native
+from volta_fn.backends.native.matmul import ROUTINES
+from volta_fn.core.aval import ShapedArray
+
+pytest.importorskip("llvmlite")
+
+SIZES = st.sampled_from([0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 40])
+LAYOUTS = [(((i,), (j,)), ((), ())) for i in (0, 1) for j in (0, 1)]
+
+
+def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Small numbers of any dtype."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -100, 100, shape).astype(dtype)
+    return rng.random(shape) < 0.3 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
+
+
+def check(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, pieces: int = 1) -> None:
+    """Compare with NumPy: up to the rounding of the sum of so many terms and of the result."""
+    got = native(lhs, rhs, dims, preferred, pieces)
+    exact = got.dtype.kind in "iub"
+    want = expected(lhs, rhs, dims, got.dtype if exact else np.float64)
+    assert got.shape == want.shape
+    if exact:
+        np.testing.assert_array_equal(got, want)
+        return
+    scale = expected(np.abs(lhs.astype(np.float64)), np.abs(rhs.astype(np.float64)), dims, np.float64)
+    inner = ml_dtypes.finfo(got.dtype if got.dtype.itemsize > 2 else np.float32).eps
+    bound = 8 * float(inner) * scale + float(ml_dtypes.finfo(got.dtype).eps) * np.abs(want)
+    assert (np.abs(got.astype(np.float64) - want) <= bound).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, SIZES, SIZES, st.sampled_from(LAYOUTS), st.sampled_from([np.float32, np.float64]), st.integers(0, 99))
+def test_matrices_of_any_shape_and_layout(m: int, n: int, k: int, dims: Any, dtype: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), dtype)
+    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), dtype)
+    check(lhs, rhs, dims, pieces=seed % 3 + 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_axes_in_any_order(data: st.DataObject) -> None:
+    names = data.draw(st.permutations("abcmnkl"))
+    sizes = {name: data.draw(st.sampled_from([1, 2, 3, 5])) for name in names}
+    left = data.draw(st.permutations([x for x in names if x in "abmkl"]))
+    right = data.draw(st.permutations([x for x in names if x in "abnckl"]))
+    inner = ((left.index("k"), left.index("l")), (right.index("k"), right.index("l")))
+    stack = ((left.index("b"), left.index("a")), (right.index("b"), right.index("a")))
+    rng = np.random.default_rng(0)
+    lhs, rhs = (arrays(rng, tuple(sizes[x] for x in axes), np.float32) for axes in (left, right))
+    check(lhs, rhs, (inner, stack))
+
+
+@pytest.mark.parametrize("dims", LAYOUTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(100, 70, 1100), (9, 20, 6000), (130, 300, 64), (1, 700, 90), (300, 1, 90), (300, 10, 128)])
+def test_shapes_that_are_cut_into_blocks_and_parts(dims: Any, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(1)
+    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), np.float32)
+    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), np.float32)
+    check(lhs, rhs, dims)
+    np.testing.assert_array_equal(native(lhs, rhs, dims), native(lhs, rhs, dims, pieces=5))
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.bool_]
+)
+@pytest.mark.parametrize("k", [21, 600])
+def test_dtypes(dtype: Any, k: int) -> None:
+    rng = np.random.default_rng(2)
+    for dims in (MATRICES, LAYOUTS[-1]):
+        check(arrays(rng, (18, k), dtype), arrays(rng, (k, 35) if dims == MATRICES else (35, k), dtype), dims)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "preferred"),
+    [
+        (np.float16, np.float32, None),
+        (ml_dtypes.bfloat16, ml_dtypes.bfloat16, np.float32),
+        (np.float32, np.float32, np.float64),
+        (np.int8, np.int8, np.int32),
+        (np.uint8, np.uint8, np.uint64),
+    ],
+)
+def test_operands_narrower_than_the_result(lhs: Any, rhs: Any, preferred: Any) -> None:
+    rng = np.random.default_rng(3)
+    check(arrays(rng, (20, 33), lhs), arrays(rng, (33, 18), rhs), MATRICES, preferred)
+
+
+def test_nan_and_infinity_reach_what_they_touch() -> None:
+    lhs, rhs = np.zeros((17, 20), np.float32), np.ones((20, 18), np.float32)
+    rhs[3, 4], rhs[5, 6] = np.inf, np.nan
+    lhs[2, 7] = np.inf
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(native(lhs, rhs, MATRICES), np.matmul(lhs, rhs))
+
+
+def test_no_terms_make_zeros() -> None:
+    assert (native(np.zeros((3, 0), np.float32), np.zeros((0, 20), np.float32), MATRICES) == 0).all()
+
+
+def test_complex_numbers_are_left_to_others() -> None:
+    aval = ShapedArray((2, 2), np.dtype(np.complex64), False)
+    assert ROUTINES["dot_general"]((aval, aval), {"dimension_numbers": MATRICES, "preferred_element_type": None}) is None

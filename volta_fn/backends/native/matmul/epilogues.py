@@ -1,0 +1,52 @@
+"""What becomes of the sums of a product: an *epilogue* writes the code that turns the sums of a tile into results."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.matmul.numbers import Working, is_itself, write
+from volta_fn.backends.native.matmul.tile import Tile
+
+
+class Epilogue(Protocol):
+    """The end of a product."""
+
+    #: The number of a buffer, of the working type and ``[stack, m, n]``, that may hold incomplete sums on the way; None if there is none.
+    holds_sums: int | None
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """Write what follows from the sums of a tile."""
+
+
+class Store:
+    """The sums themselves, rounded to a dtype: an array ``[stack, m, n]``, or ``[stack, n, m]`` if it is `transposed`."""
+
+    def __init__(self, work: Working, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
+        self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
+        self.holds_sums = buffer if is_itself(work, dtype) and not transposed else None
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        m, n = self.sizes
+        matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
+        row_step, column_step = (1, m) if self.transposed else (n, 1)
+        start = self._move(f, self._move(f, matrix, _times(f, tile.row, row_step)), _times(f, tile.column, column_step))
+        lanes = tile.work.lanes
+        for i, row in enumerate(tile.sums):
+            for v, sums in enumerate(row):
+                if not self.transposed:
+                    write(f, tile.work, self.dtype, sums, lanes, self._move(f, start, i64(i * n + v * lanes)), tile.mask(v))
+                    continue
+                for lane in range(min(lanes, tile.columns - v * lanes)):
+                    one = f.let(tile.work.type, f"extractelement {sums}, i64 {lane}")
+                    write(f, tile.work, self.dtype, one, 1, self._move(f, start, i64((v * lanes + lane) * m + i)))
+
+    def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
+        return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)
+
+
+def _times(f: Function, index: Value, step: int) -> Value:
+    return index if step == 1 or index.name == "0" else f.binary("mul", index, i64(step))

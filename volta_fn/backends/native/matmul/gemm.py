@@ -1,0 +1,350 @@
+"""The loops around tiles: a product ``C[m, n] = sum over k of A(m, k) B(k, n)``, stacked, as phases of a routine.
+
+As in Goto's and BLIS's products, panels are packed so that the innermost loop reads memory in order. A task does a block of C: for each
+block of k it packs the block of B (unless that is done beforehand, or B lies well as it is), and then for each panel of A, which stays in
+the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. Sources say how operands are packed, and an epilogue
+what becomes of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.matmul.epilogues import Epilogue
+from volta_fn.backends.native.matmul.loops import each, when
+from volta_fn.backends.native.matmul.numbers import Working
+from volta_fn.backends.native.matmul.partial import Partial, combine
+from volta_fn.backends.native.matmul.schedule import Packing, Schedule
+from volta_fn.backends.native.matmul.sources import Source, Span
+from volta_fn.backends.native.matmul.tile import Tile, View, accumulate
+from volta_fn.backends.native.routine import Phase, Routine
+
+_STEP = 0.2  # nanoseconds that a multiplication of vectors takes
+
+
+class _Task(NamedTuple):
+    """What a task does: a product of the stack, a part of the sum, and ranges of panels."""
+
+    batch: Value
+    split: Value
+    first_row: Value
+    end_row: Value
+    first_column: Value
+    end_column: Value
+    number: Value
+
+
+class Gemm:
+    """Writes the routine of a product. Buffers are the `operands`, the `results`, and the workspace."""
+
+    def __init__(self, work: Working, plan: Schedule, lhs: Source, rhs: Source, epilogue: Epilogue, buffers: int, name: str) -> None:
+        self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
+        self.workspace_buffer = buffers
+        self.module = Module()
+        self.workspace = 0
+        in_place = lhs.in_place()
+        self.a_strides = lhs.layout(plan.tallest, plan.depth) if plan.pack_rows or in_place is None else in_place
+        self.packed_bytes = self._packed_bytes()
+        self.packed = self._reserve(self.packed_bytes)
+        self.partial = self._partial()
+
+    def routine(self) -> Routine:
+        """The product."""
+        plan = self.plan
+        phases = []
+        steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
+        if not plan.batch * plan.m * plan.n:
+            return Routine("", (), 0)
+        if plan.packing is Packing.WHOLE:
+            self._write_packing()
+            tasks = plan.batch * plan.blocks * plan.column_panels
+            phases.append(Phase(f"{self.name}_pack", tasks, tasks * plan.depth * plan.width * 0.1))
+        self._write_multiplying()
+        phases.append(Phase(self.name, plan.tasks, steps * _STEP))
+        if plan.splits > 1:
+            phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+        return Routine(str(self.module), tuple(phases), self.workspace)
+
+    # the workspace
+
+    def _reserve(self, size: int) -> int:
+        start = self.workspace
+        self.workspace += size + -size % 64
+        return start
+
+    def _packed_bytes(self) -> int:
+        plan = self.plan
+        if plan.packing is Packing.WHOLE:
+            return plan.batch * plan.blocks * plan.column_panels * plan.width * plan.depth * self.work.itemsize
+        if plan.packing is Packing.TASK and not plan.on_stack(self.work.itemsize):
+            return plan.tasks * plan.block_elements * self.work.itemsize
+        return 0
+
+    def _partial(self) -> Partial:
+        plan = self.plan
+        size = plan.batch * plan.m * plan.n * self.work.itemsize
+        if plan.splits > 1:
+            return Partial(self.workspace_buffer, self._reserve(size * plan.splits), plan)
+        if self.epilogue.holds_sums is not None:
+            return Partial(self.epilogue.holds_sums, 0, plan)
+        return Partial(self.workspace_buffer, self._reserve(size) if plan.blocks > 1 else 0, plan)
+
+    def _workspace_at(self, f: Function, buffers: Value, offset: int) -> Value:
+        start = f.load("ptr", f.at(buffers, "ptr", i64(self.workspace_buffer)), 8)
+        return f.at(start, "i8", i64(offset))
+
+    # packing B
+
+    def _pack_columns(self, count: int) -> str:
+        """The function that packs a panel of `count` columns."""
+        name = f"{self.name}_columns{count}"
+
+        def write() -> None:
+            f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            *span, target = f.parameters
+            self.rhs.pack_columns(f, Span(*span), count, self._width_of(count), target)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    def _width_of(self, count: int) -> int:
+        return count + -count % self.work.lanes
+
+    def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
+        """Where a panel lies that was packed beforehand."""
+        plan = self.plan
+        number = _combined(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
+        start = self._workspace_at(f, buffers, self.packed)
+        return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
+
+    def _write_packing(self) -> None:
+        plan = self.plan
+        f, buffers, begin, end = _entry(self.module, f"{self.name}_pack")
+
+        def task(number: Value) -> None:
+            batch, block, panel = _digits(f, number, plan.batch, plan.blocks, plan.column_panels)
+            first, depth = self._block(f, block)
+            span = Span(buffers, batch, f.binary("mul", panel, i64(plan.width)), first, depth)
+            self._pack_panel(f, span, panel, self._packed_panel(f, buffers, batch, block, panel))
+
+        each(f, begin, end, task)
+        f.finish()
+
+    def _pack_panel(self, f: Function, span: Span, panel: Value, target: Value) -> None:
+        self._for_width(f, panel, lambda count: f.run(self._pack_columns(count), *span, target))
+
+    def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
+        """`body` for the panel's number of columns."""
+        plan = self.plan
+        if plan.edge == plan.width:
+            body(plan.width)
+        elif plan.column_panels == 1:
+            body(plan.edge)
+        else:
+            last = f.compare("icmp eq", panel, i64(plan.column_panels - 1))
+            when(f, last, lambda: body(plan.edge), lambda: body(plan.width))
+
+    def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
+        """The first k of a block, and how many k it has."""
+        plan = self.plan
+        if plan.blocks == 1:
+            return i64(0), i64(plan.k)
+        first = f.binary("mul", block, i64(plan.depth))
+        return first, f.intrinsic("llvm.smin.i64", "i64", i64(plan.depth), f.binary("sub", i64(plan.k), first))
+
+    # packing A
+
+    def _pack_rows(self, rows: int) -> str:
+        name = f"{self.name}_rows{rows}"
+
+        def write() -> None:
+            f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            *span, target = f.parameters
+            self.lhs.pack_rows(f, Span(*span), rows, self.a_strides, target)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    @property
+    def _rows_elements(self) -> int:
+        """The size of a packed panel of A."""
+        outer, inner = self.a_strides
+        return self.plan.tallest * outer if inner == 1 else self.plan.depth * inner
+
+    # multiplying
+
+    def _tile(self, rows: int, count: int) -> str:
+        """The function that does a tile of `rows` rows and `count` columns for one block of k."""
+        plan, work = self.plan, self.work
+        name = f"{self.name}_tile{rows}x{count}"
+        packed = plan.packing is not Packing.NONE
+        in_place = self.rhs.in_place()
+        b_inner = self._width_of(count) if packed or in_place is None else in_place[1]
+
+        def write() -> None:
+            parameters = _parameters("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state")
+            f = Function(self.module, name, parameters, "internal void")
+            buffers, batch, row, column, depth, a, b, split, state = f.parameters
+            views = View(a, *self.a_strides), View(b, 1, b_inner)
+            sums = accumulate(f, work, rows, count, *views, plan.k if plan.blocks == 1 else depth, padded=packed, prefetch=plan.prefetch)
+            tile = Tile(work, buffers, batch, row, column, sums, count)
+            if plan.blocks == 1:
+                self.epilogue.write(f, tile)
+            else:
+                self._continue(f, tile, split, state)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    def _continue(self, f: Function, tile: Tile, split: Value, state: Value) -> None:
+        """Add what earlier blocks of k gave; write the result after the last block.
+
+        `state` has bit 0 in the first block, bit 1 in the last.
+        """
+        first = f.compare("icmp ne", f.binary("and", state, i64(1)), i64(0))
+        flat = [x for row in tile.sums for x in row]
+        flat = f.branch(first, lambda: flat, lambda: self.partial.add(f, tile, split))
+        across = len(tile.sums[0])
+        tile = tile._replace(sums=[flat[i : i + across] for i in range(0, len(flat), across)])
+        if self.plan.splits > 1:
+            self.partial.store(f, tile, split)
+            return
+        last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
+        when(f, last, lambda: self.epilogue.write(f, tile), lambda: self.partial.store(f, tile, split))
+
+    def _write_multiplying(self) -> None:
+        plan = self.plan
+        f, buffers, begin, end = _entry(self.module, self.name)
+        own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
+        rows = f.alloca(self.work.type, self._rows_elements) if self._copies_rows else Value("ptr", "null")
+
+        def task(number: Value) -> None:
+            batch, split, column, row = _digits(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
+            first_row, end_row = _range(f, row, plan.task_rows, plan.row_panels)
+            first_column, end_column = _range(f, column, plan.task_columns, plan.column_panels)
+            item = _Task(batch, split, first_row, end_row, first_column, end_column, number)
+            if plan.blocks == 1:
+                self._block_of_task(f, buffers, item, i64(0), i64(3), own, rows)
+                return
+            start, stop = _range(f, split, plan.part, plan.blocks)
+            final = f.binary("sub", stop, i64(1))
+
+            def block(k: Value) -> None:
+                opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
+                closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
+                state = f.binary("or", opening, f.binary("shl", closing, i64(1)))
+                self._block_of_task(f, buffers, item, k, state, own, rows)
+
+            each(f, start, stop, block)
+
+        each(f, begin, end, task)
+        f.finish()
+
+    @property
+    def _own_stack(self) -> bool:
+        return self.plan.packing is Packing.TASK and self.plan.on_stack(self.work.itemsize)
+
+    @property
+    def _copies_rows(self) -> bool:
+        return self.plan.pack_rows or self.lhs.in_place() is None
+
+    def _block_of_task(self, f: Function, buffers: Value, task: _Task, block: Value, state: Value, own: Value, rows: Value) -> None:
+        """All tiles of a task, for one block of k."""
+        plan = self.plan
+        first, depth = self._block(f, block)
+        panel_type = f"[{plan.width * plan.depth * self.work.itemsize} x i8]"
+        start = own
+        if plan.packing is Packing.WHOLE:
+            start = self._packed_panel(f, buffers, task.batch, block, task.first_column)
+        elif plan.packing is Packing.TASK:
+            if not self._own_stack:
+                start = f.at(self._workspace_at(f, buffers, self.packed), f"[{plan.block_elements * self.work.itemsize} x i8]", task.number)
+
+            def pack(panel: Value) -> None:
+                span = Span(buffers, task.batch, f.binary("mul", panel, i64(plan.width)), first, depth)
+                self._pack_panel(f, span, panel, f.at(start, panel_type, f.binary("sub", panel, task.first_column)))
+
+            each(f, task.first_column, task.end_column, pack)
+
+        def row_panel(panel: Value) -> None:
+            row = f.binary("mul", panel, i64(plan.rows))
+            if plan.taller:
+                row = f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(plan.taller)))
+            span = Span(buffers, task.batch, row, first, depth)
+            if plan.taller:
+                tall = f.compare("icmp slt", panel, i64(plan.taller))
+                when(f, tall, lambda: across(span, plan.rows + 1), lambda: across(span, plan.rows))
+            else:
+                across(span, plan.rows)
+
+        def across(span: Span, count: int) -> None:
+            a = rows
+            if self._copies_rows:
+                f.run(self._pack_rows(count), *span, rows)
+            else:
+                a = self.lhs.address(f, span)
+
+            def column_panel(panel: Value) -> None:
+                column = f.binary("mul", panel, i64(plan.width))
+                if plan.packing is Packing.NONE:
+                    b = self.rhs.address(f, span._replace(outer=column))
+                else:
+                    b = f.at(start, panel_type, f.binary("sub", panel, task.first_column))
+                values = (buffers, task.batch, span.outer, column, depth, a, b, task.split, state)
+                self._for_width(f, panel, lambda columns: f.run(self._tile(count, columns), *values))
+
+            each(f, task.first_column, task.end_column, column_panel)
+
+        each(f, task.first_row, task.end_row, row_panel)
+
+
+_POINTERS = frozenset({"buffers", "target", "a", "b"})
+
+
+def _parameters(*names: str) -> list[Value]:
+    return [Value("ptr" if name in _POINTERS else "i64", f"%{name}") for name in names]
+
+
+def _entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
+    f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+    return (f, *f.parameters)  # type: ignore[return-value]
+
+
+def _range(f: Function, number: Value, size: int, total: int) -> tuple[Value, Value]:
+    """The part number `number` of ``range(total)`` cut into parts of `size`."""
+    if size >= total:
+        return i64(0), i64(total)
+    start = f.binary("mul", number, i64(size))
+    end = f.binary("add", start, i64(size))
+    return start, end if total % size == 0 else f.intrinsic("llvm.smin.i64", "i64", end, i64(total))
+
+
+def _digits(f: Function, number: Value, *sizes: int) -> list[Value]:
+    """A number taken apart: the place in an array of these sizes. The first digit is not reduced."""
+    digits = []
+    for place in range(len(sizes) - 1, -1, -1):
+        if prod(sizes[:place]) == 1:
+            digits.append(number)
+            digits += [i64(0)] * place
+            break
+        if sizes[place] == 1:
+            digits.append(i64(0))
+            continue
+        digits.append(f.binary("urem", number, i64(sizes[place])))
+        number = f.binary("udiv", number, i64(sizes[place]))
+    return digits[::-1]
+
+
+def _combined(f: Function, *digits: tuple[Value, int]) -> Value:
+    """The inverse of `_digits`."""
+    total, *_ = digits[0]
+    for digit, size in digits[1:]:
+        if size > 1:
+            total = f.binary("add", f.binary("mul", total, i64(size)), digit)
+    return total

@@ -1,0 +1,130 @@
+"""A contraction as a stack of matrix products ``C[m, n] = sum over k of A(m, k) B(k, n)``: how its indices walk through memory.
+
+The axes of an operand that become one index (m, k, n, or the number of the matrix in the stack) are merged where they lie in memory as one
+axis would. What is left is an *index map*: sizes and strides, the outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.native.llvm.text import Function, Value, i64
+
+Axes = tuple[int, ...]
+
+
+class Walk(NamedTuple):
+    """How an index moves through an array: the sizes of its axes (the same in all arrays it moves through) and strides in elements."""
+
+    sizes: Axes
+    strides: Axes
+
+    @property
+    def size(self) -> int:
+        """How many values the index has."""
+        return prod(self.sizes)
+
+    @property
+    def stride(self) -> int | None:
+        """The one stride, if there is but one axis (0 if there is none)."""
+        return self.strides[0] if len(self.strides) == 1 else None if self.strides else 0
+
+    def offset(self, f: Function, index: Value) -> Value:
+        """How far from the start the index is, in elements."""
+        total = i64(0)
+        for place in range(len(self.sizes) - 1, -1, -1):
+            size, stride = self.sizes[place], self.strides[place]
+            digit = index
+            if place:
+                digit = f.binary("urem", index, i64(size))
+                index = f.binary("udiv", index, i64(size))
+            term = digit if stride == 1 else f.binary("mul nsw", digit, i64(stride))
+            total = term if total.name == "0" else f.binary("add nsw", total, term)
+        return total
+
+
+class Operand(NamedTuple):
+    """A stack of matrices in memory: `outer` is the index of its rows or columns (m or n), `inner` the one that is summed over."""
+
+    dtype: np.dtype
+    stack: Walk
+    outer: Walk
+    inner: Walk
+
+
+class Problem(NamedTuple):
+    """The stack of products. Both operands have stacks and inner indices of the same sizes."""
+
+    lhs: Operand
+    rhs: Operand
+    dtype: np.dtype
+
+    @property
+    def batch(self) -> int:
+        """How many products there are."""
+        return self.lhs.stack.size
+
+    @property
+    def m(self) -> int:
+        """Rows of each."""
+        return self.lhs.outer.size
+
+    @property
+    def n(self) -> int:
+        """Columns of each."""
+        return self.rhs.outer.size
+
+    @property
+    def k(self) -> int:
+        """Terms of each sum."""
+        return self.lhs.inner.size
+
+
+def problem_of(
+    lhs_shape: Axes, rhs_shape: Axes, dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]], dtypes: Sequence[np.dtype]
+) -> Problem:
+    """The problem of `dot_general` for contiguous operands; `dtypes` are the operands' and the result's."""
+    (lhs_inner, rhs_inner), (lhs_stack, rhs_stack) = dimension_numbers
+    shapes = lhs_shape, rhs_shape
+    strides = _strides(lhs_shape), _strides(rhs_shape)
+    stacks = _walks(shapes, strides, lhs_stack, rhs_stack)
+    inners = min((_walks(shapes, strides, *order) for order in _orders(lhs_inner, rhs_inner)), key=lambda walks: len(walks[0].sizes))
+    operands = []
+    for side, taken in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
+        free = [axis for axis in range(len(shapes[side])) if axis not in taken[0] and axis not in taken[1]]
+        (outer,) = _merged([shapes[side][axis] for axis in free], [[strides[side][axis] for axis in free]])
+        operands.append(Operand(dtypes[side], stacks[side], outer, inners[side]))
+    return Problem(operands[0], operands[1], dtypes[2])
+
+
+def _strides(shape: Axes) -> Axes:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
+    """The orders in which pairs of axes may be summed over: as either operand has them in memory."""
+    pairs = list(zip(lhs, rhs, strict=True))
+    both = sorted(pairs), sorted(pairs, key=lambda pair: pair[1])
+    return [(tuple(p[0] for p in order), tuple(p[1] for p in order)) for order in both]
+
+
+def _walks(shapes: Sequence[Axes], strides: Sequence[Axes], lhs: Axes, rhs: Axes) -> list[Walk]:
+    return _merged([shapes[0][axis] for axis in lhs], [[strides[0][axis] for axis in lhs], [strides[1][axis] for axis in rhs]])
+
+
+def _merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]:
+    """One walk for each of `strides` over axes of these sizes, of which those of size 1 are left out and neighbours are merged."""
+    kept: list[tuple[int, tuple[int, ...]]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if kept and all(outer == size * step for outer, step in zip(kept[-1][1], steps, strict=True)):
+            kept[-1] = (kept[-1][0] * size, tuple(steps))
+        else:
+            kept.append((size, tuple(steps)))
+    shape = tuple(size for size, _ in kept)
+    return [Walk(shape, tuple(steps[side] for _, steps in kept)) for side in range(len(strides))]

@@ -1,0 +1,90 @@
+"""Packing columns of B that lie in memory as rows: small squares are transposed in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.matmul.loops import each
+from volta_fn.backends.native.matmul.numbers import Working, read
+
+
+def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], width: int, depth: Value, target: Value) -> None:
+    """Write `depth` lines of `width` numbers, of which the line k holds the element k of every one of `rows`, and zeros."""
+    square = 16 // work.itemsize  # what a quarter of the widest register holds: shuffles within quarters are cheap
+
+    def moved(pointer: Value, k: Value) -> Value:
+        return f.at(pointer, f"[{dtype.itemsize} x i8]", k)
+
+    def lines(k: Value) -> None:
+        for start in range(0, width, work.lanes):
+            block = [
+                _gathered(
+                    [_row(f, work, dtype, rows, start + part * square + r, moved, k, square) for part in range(work.lanes // square)], f
+                )
+                for r in range(square)
+            ]
+            for c, line in enumerate(_squares_transposed(f, block, square)):
+                place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
+                f.store(line, place, work.itemsize)
+
+    def single(k: Value) -> None:
+        for j in range(width):
+            value = read(f, work, dtype, moved(rows[j], k), 1) if j < len(rows) else Value(work.type, "zeroinitializer")
+            f.store(value, f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(width)), i64(j))), work.itemsize)
+
+    whole = f.binary("and", depth, i64(-square))
+    each(f, i64(0), whole, lines, square)
+    each(f, whole, depth, single)
+
+
+def _row(
+    f: Function,
+    work: Working,
+    dtype: np.dtype,
+    rows: Sequence[Value],
+    number: int,
+    moved: Callable[[Value, Value], Value],
+    k: Value,
+    square: int,
+) -> Value:
+    """`square` numbers of a row from k on; zeros beyond the last row."""
+    return read(f, work, dtype, moved(rows[number], k), square) if number < len(rows) else work.zero(square)
+
+
+def _gathered(parts: Sequence[Value], f: Function) -> Value:
+    """Vectors one after another in one vector."""
+    parts = list(parts)
+    while len(parts) > 1:
+        parts = [_joined(f, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _joined(f: Function, x: Value, y: Value) -> Value:
+    lanes, element = x.type[1:-1].split(" x ")
+    return shuffled(f, x, y, range(2 * int(lanes)), element)
+
+
+def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
+    """`square` vectors, every run of `square` lanes of which is a row of a matrix, transposed: vector c holds the columns c."""
+    lanes, element = int(block[0].type[1:-1].split(" x ")[0]), block[0].type[1:-1].split(" x ")[1]
+    starts = range(0, lanes, square)
+    if square == 2:
+        x, y = block
+        return [shuffled(f, x, y, [s for b in starts for s in (b + half, lanes + b + half)], element) for half in (0, 1)]
+    w, x, y, z = block
+    low = [shuffled(f, p, q, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], element) for p, q in ((w, x), (y, z))]
+    high = [
+        shuffled(f, p, q, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], element) for p, q in ((w, x), (y, z))
+    ]
+    first = [s for b in starts for s in (b, b + 1, lanes + b, lanes + b + 1)]
+    second = [s for b in starts for s in (b + 2, b + 3, lanes + b + 2, lanes + b + 3)]
+    return [shuffled(f, p, q, picks, element) for p, q in (low, high) for picks in (first, second)]
+
+
+def shuffled(f: Function, x: Value, y: Value, picks: Sequence[int], element: str) -> Value:
+    """The lanes numbered `picks` of two vectors one after another."""
+    indices = ", ".join(f"i32 {p}" for p in picks)
+    return f.let(vector_of(element, len(picks)), f"shufflevector {x}, {y}, <{len(picks)} x i32> <{indices}>")
