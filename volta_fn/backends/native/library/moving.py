@@ -1,0 +1,107 @@
+"""Moving elements without looking at them: an element is an integer of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.backends.native.library.whole import dotted, known, nest, times
+from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+
+Dims = tuple[int, ...]
+
+
+def unit(itemsize: int) -> str:
+    """The type that moves elements of so many bytes."""
+    return f"i{8 * itemsize}" if itemsize <= 8 else "<2 x i64>"
+
+
+def bits(value: object, dtype: np.dtype) -> Value:
+    """A number of a dtype as a constant of its `unit`."""
+    data = np.asarray(value).astype(dtype).tobytes()
+    if dtype.itemsize <= 8:
+        return Value(unit(dtype.itemsize), str(int.from_bytes(data, "little")))
+    low, high = (int.from_bytes(data[k : k + 8], "little") for k in (0, 8))
+    return Value("<2 x i64>", f"<i64 {low}, i64 {high}>")
+
+
+def size_of(type_: str) -> int:
+    """The bytes of a `unit`."""
+    return 16 if type_.startswith("<") else int(type_[1:]) // 8
+
+
+def alignment(type_: str) -> int:
+    """How elements of a `unit` are aligned at least."""
+    return min(8, size_of(type_))
+
+
+def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
+    """The same loops as few: without those of one turn, and with those made one that go on where the next inner one ends."""
+    kept: list[tuple[int, ...]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1:], steps, strict=True)):
+            kept[-1] = (kept[-1][0] * size, *steps)
+        else:
+            kept.append((size, *steps))
+    columns = list(zip(*kept, strict=True))
+    return tuple(columns) if columns else ((),) * (1 + len(strides))
+
+
+def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: int) -> None:
+    """Copy so many bytes to memory that is not the source."""
+    f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr align {align} {target.name}, ptr align {align} {source.name}, {count}, i1 false)")
+
+
+def copy_block(
+    f: Function,
+    type_: str,
+    target: Value,
+    source: Value,
+    sizes: Sequence[int],
+    target_strides: Sequence[int],
+    source_strides: Sequence[int],
+    first: tuple[Value, Value] | None = None,
+) -> None:
+    """Copy a block, of the given `merged` loops. `first` is the part of the outermost one that is to be copied."""
+    runs = bool(sizes) and target_strides[-1] == source_strides[-1] == 1
+    loops = len(sizes) - runs
+
+    def run(indices: list[Value]) -> None:
+        to = f.at(target, type_, dotted(f, indices, target_strides[:loops]))
+        at = f.at(source, type_, dotted(f, indices, source_strides[:loops]))
+        if not runs:
+            f.store(f.load(type_, at, alignment(type_)), to, alignment(type_))
+        elif loops or first is None:
+            copy_bytes(f, to, at, i64(sizes[-1] * size_of(type_)), alignment(type_))
+        else:
+            begin, end = first
+            count = times(f, i64((known(end) or 0) - (known(begin) or 0)) if known(end) is not None else f.binary("sub", end, begin), size_of(type_))
+            copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
+
+    nest(f, sizes[:loops], run, first if loops else None)
+
+
+def fill_block(
+    f: Function,
+    value: Value,
+    target: Value,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    first: tuple[Value, Value] | None = None,
+) -> None:
+    """Store a constant throughout a block, of the given `merged` loops."""
+    type_ = value.type
+
+    def one(indices: list[Value]) -> None:
+        f.store(value, f.at(target, type_, dotted(f, indices, strides)), alignment(type_))
+
+    nest(f, sizes, one, first)
+
+
+def vector_unit(type_: str, lanes: int) -> str:
+    """A vector of units."""
+    return vector_of(type_, lanes)
