@@ -10,6 +10,7 @@ from typing import Any
 
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
+from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -18,6 +19,8 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "gather": gather,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
+    "random_bits": random_bits,
+    "threefry2x32": threefry2x32,
 }
 
 #: By a primitive's name the operand whose memory the result may be. The first phase copies that operand to the result (and does no

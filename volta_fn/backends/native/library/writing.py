@@ -56,9 +56,9 @@ def pieces(size: int, least_piece: int, most: int = 64) -> int:
     return max(1, min(most, size // max(1, least_piece)))
 
 
-def part(f: Function, task: Value, size: int, count: int) -> tuple[Value, Value]:
-    """Which of `size` things are those of a task, of `count`."""
-    step = math.ceil(size / count)
+def part(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
+    """Which of `size` things are those of a task, of `count`; but for the last they are a multiple of `grain`."""
+    step = -(-size // (count * grain)) * grain
     begin = least(f, times(f, task, step), i64(size))
     return begin, least(f, plus(f, begin, i64(step)), i64(size))
 
