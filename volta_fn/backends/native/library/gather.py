@@ -22,7 +22,7 @@ from volta_fn.primitives.gather import gather_p
 from volta_fn.primitives.indexing import GatherScatterMode
 
 #: Windows whose places are found at once, at most.
-_BLOCK = 512
+_BLOCK = 1024
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -52,10 +52,11 @@ def _default(dtype: np.dtype) -> Any:
 def _write(gathering: _Gather, size: int) -> Routine:
     count = gathering.starts.count
     each = size // count
-    block = max(1, min(count, _BLOCK, TASK_BYTES // each))
+    # Windows that are read a row at a time, around the batch, are the better for long rows of the result.
+    block = min(count, _BLOCK if gathering.layout.lead[0] else max(1, min(_BLOCK, TASK_BYTES // each)))
     blocks = math.ceil(count / block)
     outermost = gathering.outermost
-    cuts = min(outermost, pieces(each * block, TASK_BYTES)) if blocks < 16 else 1
+    cuts = min(outermost, pieces(each * block, TASK_BYTES))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         begin = times(f, quotient(f, number, cuts), block)
