@@ -13,6 +13,9 @@ from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
+#: How the symbol ends of a phase that copies an operand, and does nothing where that is the result.
+COPY = "_copy"
+
 
 def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """The routine of the primitive."""
@@ -70,7 +73,7 @@ def copy_operand(writer: Writer, operand: ShapedArray, result: int = -1) -> None
 
         f.branch(f.compare("icmp ne", source, target), copy)
 
-    writer.phase(tasks, size / 6, task)
+    writer.phase(tasks, size / 6, task, COPY)
 
 
 def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:

@@ -46,6 +46,11 @@ class Starts(NamedTuple):
         """The number of windows."""
         return math.prod(self.batch)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The operand's dimensions along which windows have places of their own."""
+        return tuple([entry[0] for entry in self.addressed + self.batching])
+
     def start(self, f: Function, pointer: Value, number: Value, dimension: int | None = None) -> Start:
         """Code that finds out where a window is."""
         kind = self.indices.dtype

@@ -25,10 +25,10 @@ class Writer:
         self._buffers = buffers
         self._phases: list[Phase] = []
 
-    def phase(self, tasks: int, cost: float, body: Body) -> None:
+    def phase(self, tasks: int, cost: float, body: Body, suffix: str = "") -> None:
         """Add an entry point."""
         parameters = [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")]
-        symbol = f"{self._name}_{len(self._phases)}"
+        symbol = f"{self._name}_{len(self._phases)}{suffix}"
         f = Function(self.module, symbol, parameters)
         buffers, begin, end = parameters
         pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(self._buffers)]
