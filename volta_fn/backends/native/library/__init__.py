@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volta_fn.backends.native.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
@@ -26,6 +27,11 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "scatter_max": scatter_max,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "cummax": cummax,
+    "cummin": cummin,
+    "cumlogsumexp": cumlogsumexp,
     "random_bits": random_bits,
     "threefry2x32": threefry2x32,
 }
