@@ -13,6 +13,7 @@ from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
 from volta_fn.backends.native.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.backends.native.library.sort import sort
 from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -32,6 +33,7 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "cummax": cummax,
     "cummin": cummin,
     "cumlogsumexp": cumlogsumexp,
+    "sort": sort,
     "random_bits": random_bits,
     "threefry2x32": threefry2x32,
 }

@@ -77,8 +77,8 @@ def first_places(f: Function, counts: Value, buckets: int, places: Value) -> Non
     f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
 
 
-def first_places_of_part(f: Function, counts: Value, buckets: int, parts: int, part: Value, places: Value) -> None:
-    """Where the elements of one of several parts begin in each bucket; `counts` holds those of all parts."""
+def first_places_of_part(f: Function, counts: Value, buckets: int, apart: int, parts: int, part: Value, places: Value) -> None:
+    """Where the elements of one of several parts begin in each bucket; `counts` holds those of all parts, so far `apart`."""
     lanes = min(host().lanes(4), buckets)
     type_ = f"<{lanes} x i32>"
     totals = f.alloca("i32", buckets)
@@ -86,7 +86,7 @@ def first_places_of_part(f: Function, counts: Value, buckets: int, parts: int, p
 
     def some(i: Value, _: list[Value]) -> list[Value]:
         def add(p: Value, carried: list[Value]) -> list[Value]:
-            found = f.load(type_, f.at(counts, "i32", plus(f, times(f, p, buckets), i)), 4)
+            found = f.load(type_, f.at(counts, "i32", plus(f, times(f, p, apart), i)), 4)
             before = f.select(f.compare("icmp slt", p, part), found, zero)
             return [f.binary("add", carried[0], found), f.binary("add", carried[1], before)]
 

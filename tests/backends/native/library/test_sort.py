@@ -1,0 +1,66 @@
+"""Sorting, of lengths that each way of sorting takes, with ties, NaN and zeros of either sign."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.backends.native.library.checking import check
+from tests.backends.native.running import run_routine
+from volta_fn import dtypes
+from volta_fn.backends.native.library import ROUTINES
+from volta_fn.core.aval import ShapedArray
+
+
+def numbers(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Numbers with ties; of floats also NaN, infinities and zeros of either sign."""
+    rng = np.random.default_rng(seed)
+    kind = dtypes.as_dtype(dtype)
+    if kind.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        ends = np.array([info.min, info.max], kind)
+        return rng.choice(np.concatenate([rng.integers(info.min, info.max, 50, kind, endpoint=True), ends]), shape)
+    values = rng.choice(np.concatenate([rng.normal(size=200) * 100, [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0] * 8]), shape)
+    if kind.kind == "c":
+        values = values + 0j
+        values.imag = rng.permutation(values.real.ravel()).reshape(shape)
+    return values.astype(kind)
+
+
+def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
+    return {"dimension": axis, "is_stable": stable, "num_keys": keys}
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("size", [1, 16, 100, 300, 5000])
+def test_one_operand(dtype: str, size: int) -> None:
+    check("sort", [numbers(dtype, (3, size))], params(1))
+    check("sort", [numbers(dtype, (size, 2))], params(0, stable=False))
+
+
+@pytest.mark.parametrize("size", [7, 50, 200, 4500])
+def test_zeros_keep_their_order(size: int) -> None:
+    x = np.where(np.arange(size) % 3 == 0, -0.0, np.where(np.arange(size) % 5 == 0, 0.0, -1.0)).astype(np.float32)
+    routine = ROUTINES["sort"]((ShapedArray(x.shape, x.dtype),), params(0))
+    assert routine is not None
+    (got,) = run_routine(routine, [x], [(x.shape, x.dtype)])
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x[np.argsort(x, kind="stable")]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "int64", "complex128"])
+@pytest.mark.parametrize("size", [30, 700])
+def test_several_operands(dtype: str, size: int) -> None:
+    keys, places = numbers(dtype, (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
+    check("sort", [keys, places], params(1))
+    check("sort", [keys, places, numbers("complex64", (2, size))], params(1))
+    check("sort", [numbers("int8", (2, size)), keys, places], params(1, keys=2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64"])
+def test_one_long_row_is_cut(dtype: str) -> None:
+    x = numbers(dtype, (70_000,))
+    check("sort", [x], params(0))
+    check("sort", [x, np.arange(len(x), dtype=np.int32)], params(0))
+    check("sort", [numbers("int8", x.shape), x, x], params(0, keys=2))
