@@ -33,7 +33,9 @@ def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
     return {"dimension": axis, "is_stable": stable, "num_keys": keys}
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"]
+)
 @pytest.mark.parametrize("size", [1, 16, 100, 300, 5000])
 def test_one_operand(dtype: str, size: int) -> None:
     check("sort", [numbers(dtype, (3, size))], params(1))

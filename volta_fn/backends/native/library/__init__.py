@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.backends.native.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from volta_fn.backends.native.library.cumulative import cummax, cummin, cumprod, cumsum
 from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
@@ -32,7 +32,6 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "cumprod": cumprod,
     "cummax": cummax,
     "cummin": cummin,
-    "cumlogsumexp": cumlogsumexp,
     "sort": sort,
     "random_bits": random_bits,
     "threefry2x32": threefry2x32,

@@ -26,6 +26,15 @@ from volta_fn.core.aval import ShapedArray
 
 _REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
 
+#: The operations that each takes, and of how many operands they are.
+_NEEDED = {
+    "cumsum": {"add": 2},
+    "cumprod": {"mul": 2},
+    "cummax": {"max": 2},
+    "cummin": {"min": 2},
+    "cumlogsumexp": {"exp": 1, "log1p": 1, "abs": 1, "neg": 1, "max": 2, "sub": 2, "add": 2},
+}
+
 #: Elements of a part of a row that is cut, and how many elements a task has at least.
 _PART = 1 << 16
 _TASK = 1 << 14
@@ -94,7 +103,11 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     if not operand.size:
         return nothing()
     axis, dtype = params["axis"], working(operand.dtype)
-    needed = ["exp", "log1p", "max", "sub", "abs", "neg"] if name == "cumlogsumexp" else [{"cumsum": "add", "cumprod": "mul"}.get(name, name[3:])]
+    needed = (
+        ["exp", "log1p", "max", "sub", "abs", "neg"]
+        if name == "cumlogsumexp"
+        else [{"cumsum": "add", "cumprod": "mul"}.get(name, name[3:])]
+    )
     if not all(supports(op, (dtype,) * (2 if op in ("add", "mul", "max", "min", "sub") else 1), {}) for op in needed):
         return None
     before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
@@ -249,9 +262,7 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     return total
 
 
-def _run(
-    f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int
-) -> None:
+def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int) -> None:
     """Accumulate a part of a row, given what came before it."""
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
@@ -276,7 +287,9 @@ def _picked(f: Function, x: Value, order: list[int], other: Value | None) -> Val
     if len(order) == 1:
         return f.let(element_of(x.type), f"extractelement {x}, i64 {order[0]}")
     picks = ", ".join(f"i32 {k}" for k in order)
-    return f.let(vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {other or f'{x.type} poison'}, <{len(order)} x i32> <{picks}>")
+    return f.let(
+        vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {other or f'{x.type} poison'}, <{len(order)} x i32> <{picks}>"
+    )
 
 
 def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:

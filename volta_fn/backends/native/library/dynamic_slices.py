@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn.backends.native.library.moving import copy_block, copy_bytes, merged, unit
 from volta_fn.backends.native.library.whole import clamped, dotted, minus, times, widened
 from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces, row_major
-from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.text import Function, Value
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -29,7 +29,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         source = _corner(f, pointers[0], pointers[1:-1], operand, starts, sizes)
-        copy_block(f, type_, pointers[-1], source, *loops, part(f, number, outermost, tasks) if tasks > 1 else None)
+        copy_block(f, type_, pointers[-1], source, loops, part(f, number, outermost, tasks) if tasks > 1 else None)
 
     writer = Writer("dynamic_slice", len(avals) + 1)
     writer.phase(tasks, math.prod(sizes) * operand.dtype.itemsize / 6, task)
@@ -50,7 +50,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             target = _corner(f, pointers[-1], pointers[2:-1], operand, starts, update.shape)
-            copy_block(f, type_, target, pointers[1], *loops, part(f, number, outermost, tasks) if tasks > 1 else None)
+            copy_block(f, type_, target, pointers[1], loops, part(f, number, outermost, tasks) if tasks > 1 else None)
 
         writer.phase(tasks, update.size * operand.dtype.itemsize / 6, task)
     return writer.routine()

@@ -50,7 +50,7 @@ def _default(dtype: np.dtype) -> Any:
 
 
 def _write(gathering: _Gather, size: int) -> Routine:
-    count = gathering.starts.count
+    count = gathering.starts.number
     each = size // count
     # Windows that are read a row at a time, around the batch, are the better for long rows of the result.
     block = min(count, _BLOCK if gathering.layout.lead[0] else max(1, min(_BLOCK, TASK_BYTES // each)))
@@ -108,9 +108,9 @@ class _Gather:
         nest(f, sizes, lead, first)
 
     def _window(self, f: Function, source: Value, target: Value, offset: Value, first: tuple[Value, Value] | None) -> None:
-        sizes, steps, strides = self.layout.rest
+        sizes, steps, _ = self.layout.rest
         if self.starts.clips:
-            copy_block(f, self.type, target, f.at(source, self.type, offset), sizes, steps, strides, first)
+            copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
             return
         valid = f.compare("icmp sge", offset, i64(0))
         if not sizes:
@@ -120,7 +120,7 @@ class _Gather:
             return
 
         def copy() -> list[Value]:
-            copy_block(f, self.type, target, f.at(source, self.type, offset), sizes, steps, strides, first)
+            copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
             return []
 
         def fill() -> list[Value]:

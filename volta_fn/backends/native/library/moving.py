@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.backends.native.library.whole import dotted, known, nest, times
-from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.library.whole import dotted, minus, nest, times
+from volta_fn.backends.native.llvm.text import Function, Value, i64
 
 Dims = tuple[int, ...]
 
@@ -61,28 +61,27 @@ def copy_block(
     type_: str,
     target: Value,
     source: Value,
-    sizes: Sequence[int],
-    target_strides: Sequence[int],
-    source_strides: Sequence[int],
+    loops: Sequence[Dims],
     first: tuple[Value, Value] | None = None,
 ) -> None:
-    """Copy a block, of the given `merged` loops. `first` is the part of the outermost one that is to be copied."""
+    """Copy a block, of `merged` loops: sizes, strides of the target and of the source. `first` is what to copy of the outermost loop."""
+    sizes, target_strides, source_strides = loops
     runs = bool(sizes) and target_strides[-1] == source_strides[-1] == 1
-    loops = len(sizes) - runs
+    depth = len(sizes) - runs
 
     def run(indices: list[Value]) -> None:
-        to = f.at(target, type_, dotted(f, indices, target_strides[:loops]))
-        at = f.at(source, type_, dotted(f, indices, source_strides[:loops]))
+        to = f.at(target, type_, dotted(f, indices, target_strides[:depth]))
+        at = f.at(source, type_, dotted(f, indices, source_strides[:depth]))
         if not runs:
             f.store(f.load(type_, at, alignment(type_)), to, alignment(type_))
-        elif loops or first is None:
+        elif depth or first is None:
             copy_bytes(f, to, at, i64(sizes[-1] * size_of(type_)), alignment(type_))
         else:
             begin, end = first
-            count = times(f, i64((known(end) or 0) - (known(begin) or 0)) if known(end) is not None else f.binary("sub", end, begin), size_of(type_))
+            count = times(f, minus(f, end, begin), size_of(type_))
             copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
 
-    nest(f, sizes[:loops], run, first if loops else None)
+    nest(f, sizes[:depth], run, first if depth else None)
 
 
 def fill_block(
@@ -100,8 +99,3 @@ def fill_block(
         f.store(value, f.at(target, type_, dotted(f, indices, strides)), alignment(type_))
 
     nest(f, sizes, one, first)
-
-
-def vector_unit(type_: str, lanes: int) -> str:
-    """A vector of units."""
-    return vector_of(type_, lanes)

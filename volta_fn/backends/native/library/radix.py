@@ -105,9 +105,7 @@ def first_places_of_part(f: Function, counts: Value, buckets: int, apart: int, p
     f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
 
 
-def deal(
-    f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, places: Value, emit: Callable[[Value, Value], None]
-) -> None:
+def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, places: Value, emit: Callable[[Value, Value], None]) -> None:
     """Give each element to ``emit(place, element)``, in the order of the row; `places` go on."""
 
     def one(i: Value, _: list[Value]) -> list[Value]:

@@ -63,7 +63,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], combine: str
         copy_operand(writer, operand, 3)
     if updates.size:
         what = _described(operand, indices, updates, params, combine, dtype)
-        cost = what.starts.count * 2.0 * what.tasks + updates.size * dtype.itemsize / 4
+        cost = what.starts.number * 2.0 * what.tasks + updates.size * dtype.itemsize / 4
         writer.phase(what.tasks, cost, lambda f, pointers, task: _walk(f, what, pointers[1], pointers[2], pointers[4 if wide else 3], task))
     if wide:
         _convert(writer, operand, dtype, operand.dtype, 4, 3)
@@ -118,7 +118,7 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
         f.branch(mine, update) if mine is not None else update()
         return []
 
-    f.loop(i64(0), i64(what.starts.count), 1, [], one)
+    f.loop(i64(0), i64(what.starts.number), 1, [], one)
 
 
 def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
@@ -126,7 +126,7 @@ def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
     sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
     old, dtype = what.operand.dtype, what.dtype
     if what.combine == "set":
-        copy_block(f, unit(dtype.itemsize), target, source, sizes, there, here)
+        copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
         return
     runs = bool(sizes) and here[-1] == there[-1] == 1
     loops = len(sizes) - runs

@@ -49,13 +49,13 @@ class Rows(NamedTuple):
 
     Attributes:
         avals: of the operands.
-        count, size, columns: how many rows there are, of how many elements, and the number of columns behind the sorted axis.
+        number, size, columns: how many rows there are, of how many elements, and the number of columns behind the sorted axis.
         keys: what is sorted by, the most important first.
         stable: whether equals keep their order.
     """
 
     avals: tuple[ShapedArray, ...]
-    count: int
+    number: int
     size: int
     columns: int
     keys: tuple[Key, ...]
@@ -101,7 +101,7 @@ def _keys(operand: int, dtype: np.dtype) -> list[Key]:
 def _ranked(rows: Rows) -> Routine:
     bits = 64 if any(k.dtype.itemsize == 8 for k in rows.keys) else 32
     lanes = host().lanes(bits // 8)
-    tasks = pieces(rows.count, max(1, _TASK // rows.size))
+    tasks = pieces(rows.number, max(1, _TASK // rows.size))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         arrays = [f.alloca(f"i{bits}", padded(rows.size, lanes)) for _ in rows.keys]
@@ -121,10 +121,10 @@ def _ranked(rows: Rows) -> Routine:
             nest(f, [rows.size], note)
             nest(f, [rows.size], put)
 
-        nest(f, [rows.count], row, part(f, number, rows.count, tasks))
+        nest(f, [rows.number], row, part(f, number, rows.number, tasks))
 
     writer = Writer("sort", 2 * len(rows.avals))
-    writer.phase(tasks, rows.count * rows.size * (4 + rows.size / 16), task)
+    writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 
 
@@ -169,18 +169,18 @@ class _Radix:
     def routine(self) -> Routine:
         """The routine."""
         rows = self.rows
-        cost = rows.count * rows.size * (2.0 * len(self.passes) + 2)
+        cost = rows.number * rows.size * (2.0 * len(self.passes) + 2)
         writer = Writer("sort", 2 * len(rows.avals) + 1)
-        if rows.count >= _FEW or rows.size < _LONG:
-            tasks = pieces(rows.count, max(1, _TASK // rows.size), 32)
+        if rows.number >= _FEW or rows.size < _LONG:
+            tasks = pieces(rows.number, max(1, _TASK // rows.size), 32)
             writer.phase(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
             return writer.routine(tasks * 2 * rows.size * self.bytes)
         parts = pieces(rows.size, _PART, 16)
         for step in self.passes:
             self._cut(writer, step, parts, cost / len(self.passes))
         if not self.whole:
-            writer.phase(rows.count * parts, cost / len(self.passes), self._shared(parts, self._collect))
-        return writer.routine(rows.count * (2 * rows.size * self.bytes + parts * 4 * 2048))
+            writer.phase(rows.number * parts, cost / len(self.passes), self._shared(parts, self._collect))
+        return writer.routine(rows.number * (2 * rows.size * self.bytes + parts * 4 * 2048))
 
     # tasks
 
@@ -197,13 +197,13 @@ class _Radix:
             if not self.whole:
                 self._collect(f, pointers, index[0], number, begin, end)
 
-        nest(f, [self.rows.count], row, part(f, number, self.rows.count, tasks))
+        nest(f, [self.rows.number], row, part(f, number, self.rows.number, tasks))
 
     def _cut(self, writer: Writer, step: _Pass, parts: int, cost: float) -> None:
         buckets = step.digit.buckets
 
         def counts_of(f: Function, pointers: list[Value], number: Value) -> Value:
-            first = f.at(pointers[-1], self.type, i64(2 * self.rows.size * self.rows.count))
+            first = f.at(pointers[-1], self.type, i64(2 * self.rows.size * self.rows.number))
             return f.at(first, "i32", times(f, number, 2048))
 
         def counting(f: Function, pointers: list[Value], number: Value) -> None:
@@ -219,8 +219,8 @@ class _Radix:
             fetch, emit = self._fetch(f, pointers, step, row, row), self._emit(f, pointers, step, row, row)
             deal(f, step.digit, fetch, begin, end, places, emit)
 
-        writer.phase(self.rows.count * parts, cost / 3, counting)
-        writer.phase(self.rows.count * parts, cost, dealing)
+        writer.phase(self.rows.number * parts, cost / 3, counting)
+        writer.phase(self.rows.number * parts, cost, dealing)
 
     def _shared(self, parts: int, do: Callable[[Function, list[Value], Value, Value, Value, Value], None]) -> Any:
         def task(f: Function, pointers: list[Value], number: Value) -> None:

@@ -42,7 +42,7 @@ class Starts(NamedTuple):
         return self.indices.shape[:-1]
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """The number of windows."""
         return math.prod(self.batch)
 
@@ -76,7 +76,12 @@ class Starts(NamedTuple):
 
 
 def starts_of(
-    operand: ShapedArray, indices: ShapedArray, sizes: Sequence[int], addressed: Sequence[int], batching: Sequence[tuple[int, int]], clips: bool
+    operand: ShapedArray,
+    indices: ShapedArray,
+    sizes: Sequence[int],
+    addressed: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    clips: bool,
 ) -> Starts:
     """The windows, of `sizes`, of an operand; `batching` pairs its dimensions with those of the indices."""
     strides = row_major(operand.shape)

@@ -14,7 +14,7 @@ from volta_fn.backends.native.library.moving import merged
 from volta_fn.backends.native.library.whole import counting, dotted, known, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces, row_major
 from volta_fn.backends.native.llvm.host import host
-from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.llvm.text import Function, Value, i64, lanes_of, vector_of
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.random import threefry2x32_p
@@ -36,7 +36,7 @@ Pair = tuple[Value, Value]
 def encipher(f: Function, keys: Sequence[Pair], counters: Sequence[Pair]) -> list[Pair]:
     """The cipher of several vectors of counters, each under its vector of keys."""
     type_ = counters[0][0].type
-    lanes = _lanes(type_)
+    lanes = lanes_of(type_)
     suffix = f"v{lanes}i32" if lanes > 1 else "i32"
 
     def number(n: int) -> Value:
@@ -62,10 +62,6 @@ def encipher(f: Function, keys: Sequence[Pair], counters: Sequence[Pair]) -> lis
     return state
 
 
-def _lanes(type_: str) -> int:
-    return int(type_[1:].split(" ")[0]) if type_.startswith("<") else 1
-
-
 def random_bits(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """The routine of the primitive: a row of bits per key."""
     keys, size = math.prod(avals[0].shape[:-1]), math.prod(params["shape"])
@@ -78,12 +74,19 @@ def random_bits(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             bounds = part(f, remainder(f, number, cuts), size, cuts, 64)
-            nest(f, [keys], lambda i: _row(f, pointers, i[0], size, params["bit_width"], bounds), part(f, quotient(f, number, cuts), keys, rows))
+            nest(
+                f,
+                [keys],
+                lambda i: _row(f, pointers, i[0], size, params["bit_width"], bounds),
+                part(f, quotient(f, number, cuts), keys, rows),
+            )
 
         writer.phase(rows * cuts, keys * size * _COST, task)
     else:
         tasks = pieces(keys, _TASK // size)
-        writer.phase(tasks, keys * size * _COST, lambda f, p, number: _across(f, p, part(f, number, keys, tasks), size, params["bit_width"]))
+        writer.phase(
+            tasks, keys * size * _COST, lambda f, p, number: _across(f, p, part(f, number, keys, tasks), size, params["bit_width"])
+        )
     return writer.routine()
 
 
@@ -135,7 +138,7 @@ def _low(f: Function, x: Value) -> Value:
 
 def _joined(f: Function, first: Value, second: Value, width: int) -> Value:
     """Both words as one of 64 bits, or their exclusive or as one of fewer."""
-    lanes = _lanes(first.type)
+    lanes = lanes_of(first.type)
     if width == 64:
         wide = vector_of("i64", lanes)
         high = f.binary("shl", f.cast("zext", first, wide), f.splat(i64(32), lanes))
@@ -146,7 +149,7 @@ def _joined(f: Function, first: Value, second: Value, width: int) -> Value:
 
 def _store_some(f: Function, value: Value, pointer: Value, count: Value, width: int) -> None:
     """Store the first `count` lanes, or all if it is more."""
-    lanes = _lanes(value.type)
+    lanes = lanes_of(value.type)
     mask = f.compare("icmp slt", counting(lanes), f.splat(count, lanes)) if lanes > 1 else Value("i1", "true")
     name = f"llvm.masked.store.v{lanes}i{width}.p0"
     f.module.declare(name, f"declare void @{name}({value.type}, ptr, i32 immarg, <{lanes} x i1>)")
