@@ -110,7 +110,9 @@ def _undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ..
 
 def _flat_store(store: Store) -> Store:
     shape: Shape = (math.prod(store.shape),)
-    return replace(store, shape=shape, index=(row_major(store.index, store.shape),)) if shape != (1,) else replace(store, shape=(), index=())
+    return (
+        replace(store, shape=shape, index=(row_major(store.index, store.shape),)) if shape != (1,) else replace(store, shape=(), index=())
+    )
 
 
 def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:

@@ -133,9 +133,7 @@ def _tiled(schedule: Schedule, root: Scope) -> Body:
     return body
 
 
-def plain_walk(
-    f: Function, vectors: Vectors, start: Value, stop: Value, body: Callable[[Segment, Value, Value | None, int], None]
-) -> None:
+def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
     """Walk along the vectors' axis, carrying nothing."""
 
     def turn(segment: Segment, place: Value, count: Value | None, unroll: int, _: States) -> States:

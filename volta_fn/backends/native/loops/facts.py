@@ -76,8 +76,9 @@ class Facts:
         return self.store_places[number].axes | self.depends[self.kernel.stores[number].value]
 
     def dtypes(self) -> set[np.dtype]:
-        """The dtypes of all nodes but constants."""
-        return {node.dtype for node in self.kernel.nodes if not isinstance(node, Constant)}
+        """The dtypes of all nodes but constants, or of constants where there is nothing else."""
+        nodes = self.kernel.nodes
+        return {node.dtype for node in nodes if not isinstance(node, Constant)} or {node.dtype for node in nodes}
 
     def applies(self) -> list[tuple[int, Apply]]:
         """The scalar operations with their numbers."""

@@ -55,11 +55,17 @@ class Vectors(NamedTuple):
     ) -> States:
         """Go along the axis. `body` takes a segment, a place, how many lanes count, and how many vectors are to be done from there on."""
         for segment in self.segments:
-            low, high = greatest(f, begin, i64(segment.start)), least(f, end, i64(segment.end))
+            low, high = begin, end
+            if len(self.segments) > 1:
+                low = greatest(f, begin, i64(segment.start))
+                high = greatest(f, low, least(f, end, i64(segment.end)))
             size = minus(f, high, low)
             wide = self.lanes * self.unroll
             middle = plus(f, low, rounded_down(f, size, wide))
-            turn = lambda i, states, segment=segment: body(segment, i, None, self.unroll, states)
+
+            def turn(i: Value, states: States, segment: Segment = segment) -> States:
+                return body(segment, i, None, self.unroll, states)
+
             if known(size) is None or known(minus(f, middle, low)):
                 carried = loop(low, middle, wide, carried, turn)
             rest = known(minus(f, high, middle))
@@ -276,9 +282,7 @@ class RowCode:
             stop = least(self.f, plus(self.f, i, i64(_BLOCK * step)), high)
             fresh = [[a.start(self.vectors.lanes) for a in accumulators] for _ in totals]
             sums = self._loop(i, stop, step, fresh, body, once=True)
-            return [
-                [a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)
-            ]
+            return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
 
         return self._loop(low, high, _BLOCK * step, states, block)
 

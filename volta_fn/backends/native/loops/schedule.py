@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from volta_fn import dtypes
@@ -125,13 +126,13 @@ def segments_of(facts: Facts, axis: int) -> tuple[Segment, ...] | None:
     if len(ends) - 1 > _MOST_SEGMENTS:
         return None
     ordered = sorted(ranges)
-    return tuple([Segment(a, b, {r: _bounds(r, size)[0] <= a < _bounds(r, size)[1] for r in ordered}) for a, b in zip(ends, ends[1:], strict=False)])
+    return tuple([Segment(a, b, {r: _bounds(r, size)[0] <= a < _bounds(r, size)[1] for r in ordered}) for a, b in itertools.pairwise(ends)])
 
 
 def _bounds(condition: Range, size: int) -> tuple[int, int]:
     """From where to where along its only axis a condition holds."""
     ((_, c),) = condition.value.terms
-    inside = [n for n in (condition.low - condition.value.offset, condition.high - condition.value.offset)]
+    inside = [condition.low - condition.value.offset, condition.high - condition.value.offset]
     low, high = (-(-n // c) for n in inside) if c > 0 else (n // c + 1 for n in reversed(inside))
     return max(min(low, size), 0), max(min(high, size), 0)
 
@@ -163,5 +164,3 @@ def grid(count: int, size: int, unit: int, turn: float) -> Grid:
     if size <= 1.5 * wanted or size <= unit:
         return Grid(count, max(1, min(count, int(wanted / size))), size, size)
     return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))
-
-

@@ -21,11 +21,11 @@ Key = tuple[str, int]
 
 
 class Lane(NamedTuple):
-    """The axis that is a vector: how many lanes, and how many of them count (all, without `count`)."""
+    """The axis that is a vector: how many lanes, and how many of them count (all, without `valid`)."""
 
     axis: int
     lanes: int
-    count: Value | None = None
+    valid: Value | None = None
 
 
 class Slot(NamedTuple):
@@ -63,7 +63,7 @@ class Scope:
             self.axes.update(parent.axes)
         self.axes.update(axes)
         lanes = [parent.lane for parent in parents if parent.lane is not None]
-        self.lane = lane or (lanes[0] if lanes else None)
+        self.lane: Lane | None = lane or (lanes[0] if lanes else None)
         #: Conditions of which it is known here whether they hold.
         self.decided: dict[Range, bool] = {}
         self.numbers: dict[int, Number] = {}
@@ -85,7 +85,7 @@ class Scope:
     @property
     def count(self) -> Value | None:
         """How many lanes count, if not all do."""
-        return self.lane.count if self.lane else None
+        return self.lane.valid if self.lane else None
 
     def is_vector(self, axes: frozenset[int]) -> bool:
         """Whether what depends on these axes is a vector."""
@@ -125,7 +125,7 @@ class Scope:
         nest = self.nest
         lanes = self.lanes if self.is_vector(nest.facts.depends[number]) else 1
         if number in nest.kept:
-            slot = nest.slots[number]
+            nest.slots[number]
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
             return self._loaded(number, node, lanes)
@@ -151,7 +151,9 @@ class Scope:
         pointer = self.pointer(("load", number))
         if holds is None or holds.name == "true":
             if lanes > 1 and step == -1 and self.count is None:
-                return reversed_lanes(f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes))
+                return reversed_lanes(
+                    f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
+                )
             return load(f, node.dtype, pointer, lanes, count=self.count if lanes > 1 else None, stride=step if lanes > 1 else 1)
         if lanes == 1:
             found = load(f, node.dtype, f.select(holds, pointer, self.nest.inputs[node.input]), 1)

@@ -5,7 +5,6 @@ The second phase is a kernel itself: it reduces over the chunks, and does what i
 
 from __future__ import annotations
 
-
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
 from volta_fn.backends.native.loops.facts import Facts
-from volta_fn.backends.native.loops.rows import RowCode, Segment, States
+from volta_fn.backends.native.loops.rows import RowCode, Segment
 from volta_fn.backends.native.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
 from volta_fn.backends.native.loops.scope import Nest, Scope, Slot
 from volta_fn.backends.native.loops.whole import divided, plus, times
