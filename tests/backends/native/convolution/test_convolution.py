@@ -1,0 +1,124 @@
+"""Convolutions as machine code, against the NumPy backend's evaluation in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.backends.native.running import run_routine
+from volta_fn.backends.native.convolution import ROUTINES
+from volta_fn.backends.numpy.convolution import conv_general_dilated
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.geometry import window_counts
+
+maker = ROUTINES["conv_general_dilated"]
+
+
+def params_of(rank: int, **changed: Any) -> dict[str, Any]:
+    """Parameters of the primitive."""
+    order = tuple(range(rank + 2))
+    plain = {"window_strides": (1,) * rank, "padding": ((0, 0),) * rank, "lhs_dilation": (1,) * rank, "rhs_dilation": (1,) * rank}
+    groups = {"feature_group_count": 1, "batch_group_count": 1, "preferred_element_type": None}
+    return {**plain, **groups, "dimension_numbers": (order, order, order), **changed}
+
+
+def placed(sizes: tuple[int, ...], spec: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([size for _, size in sorted(zip(spec, sizes, strict=True))])
+
+
+@st.composite
+def configurations(draw: st.DrawFn, largest: int, features: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Shapes of both operands, and parameters: any rank, order of dimensions, stride, dilation, padding, groups."""
+    rank = draw(st.integers(1, 3))
+
+    def each(of: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+        return tuple(draw(st.lists(of, min_size=rank, max_size=rank)))
+
+    grouped = draw(st.sampled_from(["feature_group_count", "batch_group_count", None]))
+    groups = draw(st.integers(2, 4)) if grouped else 1
+    channels, outputs, images = draw(st.integers(1, features)), draw(st.integers(1, features)) * groups, draw(st.integers(1, 3))
+    sizes, taps = each(st.integers(1, largest)), each(st.integers(1, 4))
+    rarely = st.sampled_from([1, 1, 1, 2, 3])
+    strides, bases, dilations = each(rarely), each(rarely), each(rarely)
+    padding = each(st.tuples(st.integers(-1, 3), st.integers(-1, 3)))
+    assume(all((n - 1) * b + 1 + min(p[0], 0) + min(p[1], 0) >= 0 for n, b, p in zip(sizes, bases, padding, strict=True)))
+    assume(0 not in window_counts(sizes, taps, strides, padding, bases, dilations))
+    orders = st.sampled_from([tuple(range(rank + 2)), (0, rank + 1, *range(1, rank + 1))]) | st.permutations(range(rank + 2)).map(tuple)
+    numbers = (draw(orders), draw(orders), draw(orders))
+    batch = images * (groups if grouped == "batch_group_count" else 1)
+    inputs = channels * (groups if grouped == "feature_group_count" else 1)
+    params = params_of(
+        rank, window_strides=strides, padding=padding, lhs_dilation=bases, rhs_dilation=dilations, dimension_numbers=numbers,
+        **({grouped: groups} if grouped else {}),
+    )  # fmt: skip
+    return placed((batch, inputs, *sizes), numbers[0]), placed((outputs, channels, *taps), numbers[1]), params
+
+
+def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dtype: Any, tolerance: float, pieces: int = 2) -> None:
+    """Compare a routine with the oracle, relative to the largest result."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in (lhs, rhs))
+    routine = maker((ShapedArray(lhs, x.dtype), ShapedArray(rhs, w.dtype)), params)
+    assert routine is not None
+    assert routine.workspace <= 32 << 20
+    known = {k: v for k, v in params.items() if k != "algorithm"}
+    expected = conv_general_dilated(x.astype(np.float64), w.astype(np.float64), **known)
+    (found,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)], pieces)
+    error = np.abs(found.astype(np.float64) - expected).max()
+    assert error <= tolerance * max(np.abs(expected).max(), 1e-30)
+
+
+@given(configurations(9, 5), st.sampled_from([(np.float32, 2e-6), (np.float64, 1e-14)]), st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_small_convolutions_of_any_form(configuration: Any, dtype: tuple[Any, float], pieces: int) -> None:
+    check(*configuration, *dtype, pieces)
+
+
+@given(configurations(20, 40))
+@settings(max_examples=10, deadline=None)
+def test_larger_convolutions_of_any_form(configuration: Any) -> None:
+    check(*configuration, np.float32, 5e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float16, 1e-3), (ml_dtypes.bfloat16, 8e-3)])
+@pytest.mark.parametrize(
+    "numbers", [((0, 1, 2, 3),) * 3, ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)), ((3, 0, 1, 2), (0, 3, 2, 1), (1, 2, 0, 3))]
+)
+def test_half_precision_is_rounded_once(dtype: Any, tolerance: float, numbers: tuple[tuple[int, ...], ...]) -> None:
+    params = params_of(2, dimension_numbers=numbers, padding=((1, 2), (0, -1)), window_strides=(1, 2))
+    check(placed((2, 5, 9, 11), numbers[0]), placed((18, 5, 3, 2), numbers[1]), params, dtype, tolerance)
+
+
+def test_a_long_sum_is_split_into_pieces_and_added_in_order() -> None:
+    params = params_of(2, padding=((1, 1), (1, 1)), dimension_numbers=((1, 0, 2, 3), (1, 0, 2, 3), (1, 0, 2, 3)))
+    lhs, rhs = (4, 8, 30, 30), (4, 16, 30, 30)
+    routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
+    assert routine is not None
+    assert routine.phases[0].tasks > 1
+    check(lhs, rhs, params, np.float32, 1e-5, 3)
+
+
+def test_what_is_not_supported_is_left_alone() -> None:
+    def avals(*shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[ShapedArray, ...]:
+        return tuple([ShapedArray(shape, np.dtype(dtype)) for shape in shapes])
+
+    assert maker(avals((1, 1, 3), (1, 1, 2), dtype=np.int32), params_of(1)) is None
+    assert maker(avals((1, 1, 3), (1, 1, 2), dtype=np.complex64), params_of(1)) is None
+    assert maker(avals((0, 1, 3), (1, 1, 2)), params_of(1)) is None
+    assert maker(avals((1, 1, 3), (1, 1, 4)), params_of(1)) is None
+
+
+def test_infinity_stays_where_its_windows_are() -> None:
+    x = np.zeros((1, 1, 8), np.float32)
+    x[0, 0, 4] = np.inf
+    w = np.ones((1, 1, 2), np.float32)
+    params = params_of(1, padding=((1, 1),))
+    routine = maker((ShapedArray(x.shape, x.dtype), ShapedArray(w.shape, w.dtype)), params)
+    assert routine is not None
+    (found,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
+    np.testing.assert_array_equal(found[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])

@@ -1,0 +1,12 @@
+"""Convolutions as machine code.
+
+In the order in which to read: `geometry` (every convolution, and both gradients, as correlations in one canonical form), `emit` (writing
+code with indices), `nest` (register tiles, and the loops around them), `gather` and `panels` (bringing operands into order), `storing`
+(results out of registers), `blocks` (how sizes are cut up), `pieces` (several correlations in one routine); then the algorithms, and
+`choice`, which chooses among them.
+"""
+
+from volta_fn.backends.native.convolution.choice import conv_general_dilated
+
+#: The makers of routines for primitives, by name.
+ROUTINES = {"conv_general_dilated": conv_general_dilated}

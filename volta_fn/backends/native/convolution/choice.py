@@ -1,0 +1,40 @@
+"""The maker of routines for `conv_general_dilated`: which algorithm for which shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.native.convolution.geometry import correlations
+from volta_fn.backends.native.convolution.igemm import Igemm, plan
+from volta_fn.backends.native.convolution.pieces import Piece, assembled
+from volta_fn.backends.native.convolution.zeros import write_zeros
+from volta_fn.backends.native.llvm.text import Module
+from volta_fn.backends.native.matmul.numbers import readable, working
+from volta_fn.backends.native.routine import Routine
+from volta_fn.core.aval import ShapedArray
+
+
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """The routine of a convolution; None for what is not written here: dtypes other than floats, and operands without elements."""
+    lhs, rhs = avals
+    preferred = params["preferred_element_type"]
+    y_dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
+    work = working(y_dtype)
+    dtypes = (lhs.dtype, rhs.dtype, y_dtype)
+    if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
+        return None
+    parts = correlations(lhs.shape, rhs.shape, params)
+    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
+        return None
+    module, pieces, workspace = Module(), [], 0
+    for number, c in enumerate(parts):
+        piece = Piece(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, workspace)
+        if c.taps == 0:
+            write_zeros(piece)
+        else:
+            Igemm(piece, plan(c, work)).write()
+        workspace = piece.workspace
+        pieces.append(piece)
+    return assembled(module, pieces, workspace)

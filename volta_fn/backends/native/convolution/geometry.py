@@ -1,0 +1,195 @@
+"""Convolutions as *correlations*: one canonical form, which all algorithms here take.
+
+Of the operands x[g, n, c, *space], w[g, o, c, *taps] and the result y[g, n, o, *places] (group, image, channel, output) a correlation is
+
+    y[g, n, o, p] = sum over c, k of x[g, n, c, p * stride + k * dilation - low] * w[g, o, c, k]
+
+with zeros outside x. The arrays are views, given by an offset and a stride per index, so that any order of dimensions, feature groups,
+batch groups and both gradients are correlations; where the left operand is dilated, every residue of the places is one of its own. In a
+gradient by the weights the "taps" are as many as the cotangent has places, and "channels" are images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+from volta_fn.primitives.geometry import window_counts
+
+
+class View(NamedTuple):
+    """Where the elements of an operand are, in elements from its start: at `offset` plus each index times its stride."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How windows slide along one spatial axis: place p and tap k meet the element ``p * stride + k * dilation - low`` of `size`."""
+
+    size: int
+    taps: int
+    places: int
+    stride: int
+    dilation: int
+    low: int
+
+    def reach(self, places: int, taps: int) -> int:
+        """How many elements so many adjacent places and taps span."""
+        return (places - 1) * self.stride + (taps - 1) * self.dilation + 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether no window leaves x."""
+        return self.low <= 0 and self.reach(self.places, self.taps) - self.low <= self.size
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """The canonical form: sizes, and views with strides in the order (group, image, channel or output, *spatial)."""
+
+    groups: int
+    images: int
+    outputs: int
+    channels: int
+    axes: tuple[Axis, ...]
+    x: View
+    w: View
+    y: View
+
+    @property
+    def taps(self) -> int:
+        """How many taps a window has."""
+        return prod(axis.taps for axis in self.axes)
+
+    @property
+    def places(self) -> int:
+        """How many places there are in an image."""
+        return prod(axis.places for axis in self.axes)
+
+    @property
+    def products(self) -> int:
+        """How many multiplications the definition takes."""
+        return self.groups * self.images * self.outputs * self.channels * self.taps * self.places
+
+
+def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> list[Correlation]:
+    """The correlations whose results, together, are the result of `conv_general_dilated` of operands of these shapes.
+
+    Where some place meets no tap at all there is a correlation with no taps, whose result is zero.
+    """
+    lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
+    x_sizes, w_sizes = [lhs[i] for i in lhs_spec], [rhs[i] for i in rhs_spec]
+    feature_groups, batch_groups = params["feature_group_count"], params["batch_group_count"]
+    groups = max(feature_groups, batch_groups)
+    strides, dilations, bases, padding = (params[k] for k in ("window_strides", "rhs_dilation", "lhs_dilation", "padding"))
+    counts = window_counts(tuple(x_sizes[2:]), tuple(w_sizes[2:]), strides, padding, bases, dilations)
+    y_sizes = [x_sizes[0] // batch_groups, w_sizes[0], *counts]
+    x = _grouped(_contiguous(lhs, lhs_spec), 0 if batch_groups > 1 else 1, x_sizes, groups)
+    w = _grouped(_contiguous(rhs, rhs_spec), 0, w_sizes, groups)
+    y = _grouped(_contiguous(_placed(y_sizes, out_spec), out_spec), 1, y_sizes, groups)
+    outputs = w_sizes[0] // groups
+    axes = []
+    for size, taps, places, stride, dilation, (low, _), base in zip(
+        x_sizes[2:], w_sizes[2:], counts, strides, dilations, padding, bases, strict=True
+    ):
+        axes.append(list(_residues(Axis(size, taps, places, stride, dilation, low), base)))
+    whole = Correlation(groups, y_sizes[0], outputs, w_sizes[1], (), x, w, y)
+    return [_simplified(_restricted(whole, parts)) for parts in product(*axes)]
+
+
+class _Residue(NamedTuple):
+    """An axis that meets no hole, and which taps and places of the dilated axis it has: the first, and every so manieth."""
+
+    axis: Axis
+    tap: int
+    tap_step: int
+    place: int
+    place_step: int
+
+
+def _residues(axis: Axis, base: int) -> Iterator[_Residue]:
+    """Take an axis apart whose input has base - 1 holes between its elements.
+
+    Place r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is whole. With
+    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
+    """
+    place_step, tap_step = base // gcd(axis.stride, base), base // gcd(axis.dilation, base)
+    for r in range(min(place_step, axis.places)):
+        start = r * axis.stride - axis.low
+        first = next((k for k in range(min(tap_step, axis.taps)) if (start + k * axis.dilation) % base == 0), axis.taps)
+        low = -(start + first * axis.dilation) // base
+        taps, places = len(range(first, axis.taps, tap_step)), len(range(r, axis.places, place_step))
+        reduced = Axis(axis.size, taps, places, axis.stride * place_step // base, axis.dilation * tap_step // base, low)
+        yield _Residue(reduced, first if taps else 0, tap_step, r, place_step)
+
+
+def _restricted(whole: Correlation, parts: Sequence[_Residue]) -> Correlation:
+    w_offset = sum(part.tap * stride for part, stride in zip(parts, whole.w.strides[3:], strict=True))
+    y_offset = sum(part.place * stride for part, stride in zip(parts, whole.y.strides[3:], strict=True))
+    w_strides = [stride * part.tap_step for part, stride in zip(parts, whole.w.strides[3:], strict=True)]
+    y_strides = [stride * part.place_step for part, stride in zip(parts, whole.y.strides[3:], strict=True)]
+    return replace(
+        whole,
+        axes=tuple([part.axis for part in parts]),
+        w=View(w_offset, (*whole.w.strides[:3], *w_strides)),
+        y=View(y_offset, (*whole.y.strides[:3], *y_strides)),
+    )
+
+
+def _simplified(c: Correlation) -> Correlation:
+    """The same with axes merged over which nothing slides.
+
+    With one tap, no padding and adjacent lines, two axes are one; an axis of one tap or one place steps through a view; one place and one
+    tap are no axis. There is one axis at least.
+    """
+    axes, x, w, y = list(c.axes), list(c.x.strides), list(c.w.strides), list(c.y.strides)
+    x_offset = c.x.offset
+    for i, axis in enumerate(axes):
+        if axis.inside and 1 in (axis.taps, axis.places):
+            x_offset -= axis.low * x[3 + i]
+            step = axis.stride if axis.taps == 1 else axis.dilation
+            x[3 + i] *= step
+            axes[i] = Axis(max(axis.places, axis.taps), axis.taps, axis.places, 1, 1, 0)
+    i = 0
+    while i < len(axes) and len(axes) > 1:
+        if axes[i].taps == axes[i].places == 1 and axes[i].inside:
+            del axes[i], x[3 + i], w[3 + i], y[3 + i]
+        elif i + 1 < len(axes) and (merged := _merged(axes[i : i + 2], x[3 + i : 5 + i], w[3 + i : 5 + i], y[3 + i : 5 + i])):
+            axes[i : i + 2] = [merged]
+            del x[3 + i], w[3 + i], y[3 + i]
+        else:
+            i += 1
+    return replace(c, axes=tuple(axes), x=View(x_offset, tuple(x)), w=View(c.w.offset, tuple(w)), y=View(c.y.offset, tuple(y)))
+
+
+def _merged(axes: Sequence[Axis], x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Axis | None:
+    """Two axes of which only places, or only taps, are more than one, as one axis."""
+    outer, inner = axes
+    if not (outer.inside and inner.inside) or x[0] != x[1] * inner.size:
+        return None
+    size = outer.size * inner.size
+    if outer.taps == inner.taps == 1 and inner.places == inner.size and y[0] == y[1] * inner.places:
+        return Axis(size, 1, outer.places * inner.places, 1, 1, 0)
+    if outer.places == inner.places == 1 and inner.taps == inner.size and w[0] == w[1] * inner.taps:
+        return Axis(size, outer.taps * inner.taps, 1, 1, 1, 0)
+    return None
+
+
+def _placed(sizes: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
+    """The shape whose dimension ``spec[i]`` has size ``sizes[i]``."""
+    return tuple([size for _, size in sorted(zip(spec, sizes, strict=True))])
+
+
+def _contiguous(shape: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous array, in the order of `spec`."""
+    return tuple([prod(shape[i + 1 :]) for i in spec])
+
+
+def _grouped(strides: tuple[int, ...], split: int, sizes: Sequence[int], groups: int) -> View:
+    """The view with the dimension `split` taken apart into (groups, rest), the groups in front."""
+    return View(0, (strides[split] * (sizes[split] // groups), *strides))
