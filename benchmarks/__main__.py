@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from benchmarks import fresh, report
 from benchmarks.harness import QUICK, Pace, WrongResultError, measure
 from benchmarks.machine import FRAMEWORKS, ROOT, cores, describe, installed, limit_threads
 from benchmarks.targets import geometric_mean, judge
+from benchmarks.worker import Worker
 from benchmarks.workloads import WORKLOADS
 
 OUTPUT = ROOT / "build" / "benchmarks"
@@ -60,16 +60,20 @@ class Run:
             return None
 
     def times(self) -> None:
-        """Every workload in turns, in this process."""
+        """Every workload, the frameworks in turns."""
         options, pace = self.options, QUICK if self.options.quick else Pace(self.options.rounds)
         wanted = [workload for workload in WORKLOADS if self.wants(workload.name)]
-        if wanted:
-            print(report.time_heading())
+        if not wanted:
+            return
+        print(report.time_heading())
+        workers = {framework: Worker(framework) for framework in self.frameworks}
         for workload in wanted:
-            row = self.attempt(workload.name, measure, workload, self.frameworks, pace, options.quick)
+            row = self.attempt(workload.name, measure, workload, workers, pace, options.quick)
             if row:
                 self.results["times"].append(row)
                 print(report.time_line(row), flush=True)
+        for worker in workers.values():
+            worker.stop()
 
     def starts(self) -> None:
         """Imports and first steps, in fresh processes."""
@@ -127,8 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{missing} is not installed: its column is empty (pip install '.[benchmarks]')")
     with tempfile.TemporaryDirectory(prefix="volta-cache-") as cache:
         os.environ["VOLTA_CACHE_DIR"] = cache  # so that first calls compile
-        if "torch" in run.frameworks:
-            importlib.import_module("torch").set_num_threads(options.threads)
         run.times()
         run.starts()
         run.peaks()

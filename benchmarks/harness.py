@@ -1,23 +1,21 @@
 """How a workload is timed: checked to give the same numbers everywhere, then measured in turns of a few milliseconds each.
 
-The turns of the frameworks are interleaved round by round, so that a drift of the machine's clock or a neighbour's load hits all
-alike; the median turn counts. Before its turn a framework rests and, where a call is short, does one call that is not timed: by then
-the threads of the one before it have stopped spinning, and the caches hold its own data.
+Each framework is in a process of its own. Their turns are interleaved round by round, so that a drift of the machine's clock or a
+neighbour's load hits all alike; the median turn counts. Before its turn a framework rests and, where a call is short, does one call
+that is not timed: by then the threads of the one before it have stopped spinning, and the caches hold its own data.
 """
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.workloads.case import Case, Workload, arrays_in, competes, contestant
-
-STEPS = 3  # calls whose results are compared: of a training step, the losses before, after one and after two updates
+from benchmarks.worker import Worker
+from benchmarks.workloads.case import Case, Workload, arrays_in
 
 
 class Pace(NamedTuple):
@@ -62,32 +60,23 @@ def check(name: str, results: dict[str, list[Any]], case: Case) -> None:
                 raise WrongResultError(f"{name}: {first} and {other} differ by {difference:.1e}, more than {case.tolerance:.0e}")
 
 
-def _seconds(call: Callable[[], Any], count: int = 1) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count
-
-
-def _take_turns(calls: dict[str, Callable[[], Any]], pace: Pace) -> dict[str, list[float]]:
+def _take_turns(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[float]]:
     """The seconds of a call in each of a framework's turns."""
-    once = {name: min(_seconds(call) for _ in range(2)) for name, call in calls.items()}
+    once = {name: min(worker.ask("turn", 1, False) for _ in range(2)) for name, worker in workers.items()}
     counts = {name: max(1, round(pace.turn / seconds)) for name, seconds in once.items()}
-    round_takes = sum(once[name] * counts[name] + pace.rest for name in calls)
+    round_takes = sum(once[name] * counts[name] + pace.rest for name in workers)
     rounds = max(min(pace.rounds, int(pace.budget / round_takes)), pace.fewest)
-    turns: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
+    turns: dict[str, list[float]] = {name: [] for name in workers}
+    order = list(workers)
     for _ in range(rounds):
         for name in order:
             time.sleep(pace.rest)
-            if counts[name] > 1:
-                calls[name]()
-            turns[name].append(_seconds(calls[name], counts[name]))
+            turns[name].append(workers[name].ask("turn", counts[name], counts[name] > 1))
         order = order[1:] + order[:1]
     return turns
 
 
-def measure(workload: Workload, frameworks: tuple[str, ...], pace: Pace, quick: bool = False) -> dict[str, Any]:
+def measure(workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick: bool = False) -> dict[str, Any]:
     """Time a workload in every framework.
 
     Returns:
@@ -96,25 +85,13 @@ def measure(workload: Workload, frameworks: tuple[str, ...], pace: Pace, quick: 
 
     Raises:
         WrongResultError: the frameworks do not compute the same.
+        RuntimeError: a framework failed.
     """
-    case = workload.case(quick)
-    calls, first, results = {}, {}, {}
-    for name in frameworks:
-        if not competes(name, case):
-            continue
-        calls[name] = contestant(name, case)
-        start = time.perf_counter()
-        results[name] = [calls[name]()]
-        first[name] = time.perf_counter() - start
-        results[name] += [calls[name]() for _ in range(STEPS - 1)]
-    check(workload.name, results, case)
-    del results
-    gc.collect()
-    gc.disable()
-    try:
-        turns = _take_turns(calls, pace)
-    finally:
-        gc.enable()
+    prepared = {name: worker.ask("prepare", workload.name, quick) for name, worker in workers.items()}
+    prepared = {name: found for name, found in prepared.items() if found is not None}
+    check(workload.name, {name: results for name, (_, results) in prepared.items()}, workload.case(quick=True))
+    first = {name: seconds for name, (seconds, _) in prepared.items()}
+    turns = _take_turns({name: workers[name] for name in prepared}, pace)
     seconds = {name: statistics.median(times) for name, times in turns.items()}
     peers = [name for name in seconds if name != "volta_fn"]
     peer = min(peers, key=seconds.__getitem__) if peers else None
@@ -123,7 +100,7 @@ def measure(workload: Workload, frameworks: tuple[str, ...], pace: Pace, quick: 
         "seconds": seconds,
         "least": {name: min(times) for name, times in turns.items()},
         "first_call": first,
-        "rounds": len(turns[frameworks[0]]),
+        "rounds": len(turns["volta_fn"]),
         "peer": peer,
         "ratio": seconds["volta_fn"] / seconds[peer] if peer else None,
     }

@@ -14,6 +14,7 @@ from benchmarks import __main__ as program
 from benchmarks import fresh, report, targets
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
+from benchmarks.worker import Worker
 from benchmarks.workloads import WORKLOADS, named
 
 README = (ROOT / "benchmarks" / "README.md").read_text()
@@ -80,8 +81,21 @@ def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_measuring_leaves_slow_workloads_fewer_rounds() -> None:
-    row = measure(named("op/sum 2048×2048"), ("volta_fn",), QUICK._replace(rounds=9, budget=0.0, fewest=4), quick=True)
+    worker = Worker("volta_fn")
+    row = measure(named("op/sum 2048×2048"), {"volta_fn": worker}, QUICK._replace(rounds=9, budget=0.0, fewest=4), quick=True)
+    worker.stop()
     assert row["rounds"] == 4 and row["least"]["volta_fn"] <= row["seconds"]["volta_fn"]
+
+
+def test_a_worker_that_fails_or_dies_is_heard_of_and_goes_on() -> None:
+    worker = Worker("volta_fn")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        worker.ask("prepare", "no such workload", True)
+    worker.process.kill()
+    worker.process.wait()
+    seconds, results = worker.ask("prepare", "op/sum 2048×2048", True)
+    assert seconds > 0 and len(results) == 1
+    worker.stop()
 
 
 @pytest.mark.parametrize("native_lane", [True, False])

@@ -1,0 +1,124 @@
+"""A process that holds one framework and does its work when asked: `python -m benchmarks.worker FRAMEWORK`.
+
+Frameworks in one process disturb each other (PyTorch's OpenMP threads were seen ten times slower once JAX's were there), so each has
+its own, and all but one wait for a question while it is measured. Questions and answers are pickled, through standard input and output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.machine import ROOT
+from benchmarks.workloads import named
+from benchmarks.workloads.case import arrays_in, competes, contestant
+
+STEPS = 3  # of a training step, the losses before it, after one and after two updates are compared
+
+
+class Worker:
+    """The side that asks."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "benchmarks.worker", self.framework]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path})
+
+    def ask(self, request: str, *arguments: Any) -> Any:
+        """What the method `request` of `Bench` returns in the other process; a process that died is started anew.
+
+        Raises:
+            RuntimeError: it failed, or the process died.
+        """
+        if self.process.poll() is not None:
+            self.stop()
+            self.process = self._start()
+        assert self.process.stdin and self.process.stdout
+        try:
+            pickle.dump((request, arguments), self.process.stdin)
+            self.process.stdin.flush()
+            fine, answer = pickle.load(self.process.stdout)
+        except (EOFError, BrokenPipeError):
+            raise RuntimeError(f"the process of {self.framework} died with status {self.process.wait()}") from None
+        if not fine:
+            raise RuntimeError(f"{self.framework} failed:\n{answer}")
+        return answer
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self.process.stdin and self.process.stdout
+        with contextlib.suppress(BrokenPipeError):  # of a process that died with a question unread
+            self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Bench:
+    """The side that answers: one framework, one workload at a time."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.call: Callable[[], Any] = lambda: None
+        if framework == "torch":
+            importlib.import_module("torch").set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def prepare(self, name: str, quick: bool) -> tuple[float, list[Any]] | None:
+        """Make a workload ready: the seconds of its first call, and results to compare; None if the framework has no such work."""
+        self.call = lambda: None
+        gc.enable()
+        gc.collect()
+        case = named(name).case(quick)
+        if not competes(self.framework, case):
+            return None
+        call = contestant(self.framework, case)
+        start = time.perf_counter()
+        result = call()
+        seconds = time.perf_counter() - start
+        results = [arrays_in(result)] + [arrays_in(call()) for _ in range(STEPS - 1 if case.stateful else 0)]
+        self.call = call
+        gc.disable()
+        return seconds, results
+
+    def turn(self, count: int, warm_up: bool) -> float:
+        """The seconds of one of so many calls."""
+        call = self.call
+        if warm_up:
+            call()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        return (time.perf_counter() - start) / count
+
+
+def main() -> None:
+    """Answer until there are no more questions."""
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    bench = Bench(sys.argv[1])
+    while True:
+        try:
+            request, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = True, getattr(bench, request)(*arguments)
+        except Exception:
+            answer = False, traceback.format_exc(limit=-6)
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
