@@ -144,3 +144,12 @@ def test_parts_of_long_rows() -> None:
     assert made is not None
     assert made.phases[0].tasks > 1
     assert agrees(kernel, inputs_of(kernel), "a concatenation")
+
+
+def test_many_columns_are_read_by_rows() -> None:
+    f = lambda x, w, c: ((x * w[:, None]).sum(0) + c, x.max(0))
+    (kernel,) = kernels_of(f, shaped(3001, 203), shaped(3001), shaped(203))
+    made = routine(kernel)
+    assert made is not None
+    assert [phase.symbol for phase in made.phases] == ["chunks", "rows"]
+    assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)

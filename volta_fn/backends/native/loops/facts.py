@@ -14,6 +14,9 @@ from volta_fn.compiler.kernels.views import row_major
 
 Axes = frozenset[int]
 
+#: Bytes of an array that no cache near the core is sure to hold.
+_LONG = 1 << 18
+
 
 class Facts:
     """A simplified kernel and what follows from it."""
@@ -83,6 +86,13 @@ class Facts:
     def applies(self) -> list[tuple[int, Apply]]:
         """The scalar operations with their numbers."""
         return [(n, node) for n, node in enumerate(self.kernel.nodes) if isinstance(node, Apply)]
+
+    def streams(self, axis: int) -> frozenset[int]:
+        """The loads that go through long arrays in the order of memory, if the loop over an axis is the innermost."""
+        order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
+        terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
+        found = [n for n, place in self.load_places.items() if place.terms == terms]
+        return frozenset([n for n in found if self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:

@@ -19,6 +19,9 @@ from volta_fn.compiler.kernels.ir import Apply, Constant, Inside, Load, Node, Po
 
 Key = tuple[str, int]
 
+#: How many bytes ahead of a load memory is told of it: half a page, as the hardware by itself does not go beyond a page.
+_AHEAD = 2048
+
 
 class Lane(NamedTuple):
     """The axis that is a vector: how many lanes, and how many of them count (all, without `valid`)."""
@@ -46,6 +49,8 @@ class Nest(NamedTuple):
     #: Where nodes are kept, and those of them that are there already.
     slots: dict[int, Slot]
     kept: set[int]
+    #: Loads of long arrays from end to end, which memory had better be told of in advance.
+    streams: frozenset[int] = frozenset()
 
 
 class VectorCondition(Exception):
@@ -150,6 +155,8 @@ class Scope:
             return constant(f, node.fill.value, lanes)
         pointer = self.pointer(("load", number))
         if holds is None or holds.name == "true":
+            if lanes > 1 and step == 1 and self.count is None and number in self.nest.streams:
+                fetch_ahead(f, pointer, _AHEAD)
             if lanes > 1 and step == -1 and self.count is None:
                 return reversed_lanes(
                     f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
@@ -291,6 +298,13 @@ class Scope:
             self.pointer(("store", number))
         for number in keeps:
             self.pointer(("slot", number))
+
+
+def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
+    """Have the cache fetch what lies so many bytes ahead, if it is anywhere."""
+    place = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
+    f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    f.run("llvm.prefetch.p0", place, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
 
 
 def reversed_lanes(f: Function, x: Number) -> Number:

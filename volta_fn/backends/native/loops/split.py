@@ -5,6 +5,7 @@ The second phase is a kernel itself: it reduces over the chunks, and does what i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,10 @@ from volta_fn.backends.native.loops.emit import buffer, entry, nest_of, over_tas
 from volta_fn.backends.native.loops.facts import Facts
 from volta_fn.backends.native.loops.rows import RowCode, Segment
 from volta_fn.backends.native.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
-from volta_fn.backends.native.loops.scope import Nest, Scope, Slot
-from volta_fn.backends.native.loops.whole import divided, plus, times
+from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, Slot
+from volta_fn.backends.native.loops.whole import divided, minus, plus, rounded_down, times
 from volta_fn.backends.native.routine import Phase, Routine
-from volta_fn.backends.native.scalars import store
+from volta_fn.backends.native.scalars import load, store
 from volta_fn.compiler.kernels.axes import simplified
 from volta_fn.compiler.kernels.index import Affine, along
 from volta_fn.compiler.kernels.ir import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
@@ -26,13 +27,24 @@ from volta_fn.compiler.kernels.views import row_major
 #: Fewer tasks than this, and rows are cut.
 _FEW = 16
 
+#: Rows that are added up before they are added to sums in memory.
+_TOGETHER = 4
+
 
 def is_split(schedule: Schedule) -> bool:
     """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
     facts = schedule.facts
     once = facts.passes == 2 and not schedule.passes[1].has_turns
     found = any(reduce.op.startswith("arg") for reduce in facts.reduces.values())
-    return once and not found and schedule.cut.tasks < _FEW and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
+    few = schedule.cut.tasks < _FEW or is_wide(schedule)
+    return once and not found and few and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
+
+
+def is_wide(schedule: Schedule) -> bool:
+    """Whether the columns of one long matrix are so many that its rows should be read as wholes."""
+    facts, axis = schedule.facts, schedule.axis
+    sizes = facts.kernel.sizes
+    return facts.outer == {axis} and len(facts.inner) == 1 and sizes[axis] > 8 * schedule.vectors.lanes and facts.size(facts.inner) >= 64
 
 
 class Split:
@@ -78,7 +90,7 @@ class Split:
         """Reduce the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
-        nest = nest_of(f, self.facts)
+        nest = nest_of(f, self.facts)._replace(streams=self.facts.streams(schedule.axis))
         root = Scope(nest, (), {}, None)
         code = RowCode(nest, [here], schedule.vectors)
         code.resident = False
@@ -93,7 +105,9 @@ class Split:
                 index = times(f, chunk, self.rows * size)
                 place = f.at(memory, "i8", plus(f, index, i64(self.offsets[n])))
                 nest.slots[n] = Slot(place, self.row_number, 1)
-            if self.inside:
+            if is_wide(schedule):
+                self.streamed(code, root, start, stop)
+            elif self.inside:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
                 for n in here.reduces:
@@ -124,6 +138,62 @@ class Split:
             return []
 
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
+
+    def streamed(self, code: RowCode, root: Scope, start: Value, stop: Value) -> None:
+        """A chunk of all columns: memory is read in its order, some rows at a time, and sums wait in the workspace, which is in the cache."""
+        f = root.nest.f
+        self.cleared(code, root)
+        middle = plus(f, start, rounded_down(f, minus(f, stop, start), _TOGETHER))
+        for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
+            f.loop(low, high, step, [], lambda i, _, step=step: self.added(code, root, i, step))
+
+    def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
+        """Walk along all columns."""
+        vectors = self.schedule.vectors._replace(unroll=2)
+        plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
+
+    def lane(self, scopes: tuple[Scope, ...], segment: Segment, place: Value, count: Value | None) -> Scope:
+        """A vector of columns."""
+        vectors = self.schedule.vectors
+        scope = Scope(scopes[0].nest, scopes, {vectors.axis: place}, Lane(vectors.axis, vectors.lanes, count))
+        scope.decided.update(segment.decided)
+        return scope
+
+    def cleared(self, code: RowCode, scope: Scope) -> None:
+        """Begin sums."""
+
+        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+            for k in range(unroll):
+                column = self.lane((scope,), segment, plus(code.f, place, i64(k * self.schedule.vectors.lanes)), count)
+                for n, accumulator in zip(code.passes[0].reduces, code.accumulators(code.passes[0]), strict=True):
+                    state = accumulator.start(column.lanes)
+                    store(code.f, accumulator.result(state), column.pointer(("slot", n)), count=count)
+
+        self.walk(code, turn)
+
+    def added(self, code: RowCode, scope: Scope, i: Value, together: int) -> list[Value]:
+        """Add some rows to the sums."""
+        here, f = code.passes[0], code.f
+        rows = [scope.child({self.axis: plus(f, i, i64(k))}) for k in range(together)]
+        for row in rows:
+            row.prepare(here.targets(self.facts), here.stores)
+
+        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+            for k in range(unroll):
+                at = plus(f, place, i64(k * self.schedule.vectors.lanes))
+                column = self.lane((scope,), segment, at, count)
+                turns = [self.lane((row, column), segment, at, count) for row in rows]
+                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
+                    found = accumulator.merged([t.spread(accumulator.node.operand).parts for t in turns])
+                    pointer = column.pointer(("slot", n))
+                    old = load(f, accumulator.node.dtype, pointer, column.lanes, count=count).parts
+                    store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
+                for s in here.stores:
+                    for t in turns:
+                        t.store(s)
+
+        self.walk(code, turn)
+        return []
 
     # rows
 

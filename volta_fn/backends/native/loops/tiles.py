@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64, lanes_of, vector_of
 from volta_fn.backends.native.loops.facts import Facts, coefficient
-from volta_fn.backends.native.loops.scope import Lane, Scope
+from volta_fn.backends.native.loops.scope import Lane, Scope, fetch_ahead
 from volta_fn.backends.native.loops.whole import least, minus, plus
 from volta_fn.backends.native.scalars import Number
 from volta_fn.backends.native.scalars.lanes import bits_of
@@ -112,6 +112,7 @@ class Tiles:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
                 row = scope.child({self.other: u, self.axis: plus(self.f, v, i64(k))}, Lane(self.other, self.lanes, count))
                 rows.append(row.number(number).parts)
+                fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
             for part, columns in enumerate(zip(*rows, strict=True)):
                 self.put(number, part, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]))
