@@ -12,9 +12,11 @@ from volta_fn.backends.native.library.cumulative import cummax, cummin, cumprod,
 from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
+from volta_fn.backends.native.library.pooling import reduce_window_max, reduce_window_min, reduce_window_sum
 from volta_fn.backends.native.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.native.library.sort import sort
 from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
+from volta_fn.backends.native.library.winners import select_and_gather_add, select_and_scatter_add
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -32,6 +34,11 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "cumprod": cumprod,
     "cummax": cummax,
     "cummin": cummin,
+    "reduce_window_sum": reduce_window_sum,
+    "reduce_window_max": reduce_window_max,
+    "reduce_window_min": reduce_window_min,
+    "select_and_gather_add": select_and_gather_add,
+    "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
     "random_bits": random_bits,
     "threefry2x32": threefry2x32,
