@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
+from volta_fn.compiler.kernels.emit import Fused as Fused
+from volta_fn.compiler.kernels.emit import Item, emit
 from volta_fn.compiler.kernels.group import Group
 from volta_fn.compiler.kernels.index import Index, NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
-from volta_fn.compiler.kernels.lower import Loop, Step, is_lowered, loop_over, lower
-from volta_fn.compiler.kernels.merge import union_of
-from volta_fn.compiler.kernels.pieces import pieces
-from volta_fn.compiler.kernels.views import is_alias, is_view, known, reduces
+from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, loop_over, lower
+from volta_fn.compiler.kernels.merge import Union, union_of, union_of_columns
+from volta_fn.compiler.kernels.recompute import recompute
+from volta_fn.compiler.kernels.views import is_alias, is_view, known, reduces, reduces_rows
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
@@ -35,21 +38,15 @@ class Limits(NamedTuple):
     buffers: int = 8
     #: Elements of a row that is visited again after a reduction over it.
     row: int = 1 << 16
-
-
-class Fused(NamedTuple):
-    """A kernel in a program: the variables that it reads and those that it makes."""
-
-    kernel: Kernel
-    operands: tuple[Var, ...]
-    results: tuple[Var, ...]
+    #: Whether kernels can compute an equation that has a place in one, by its operations and dtypes; otherwise it stays an equation.
+    computes: Callable[[Equation], bool] = lambda eqn: True
 
 
 class Partition(NamedTuple):
     """A program as kernels and those equations that are none, in an order in which they can run."""
 
     program: ClosedJaxpr
-    items: tuple[Fused | Equation, ...]
+    items: tuple[Item, ...]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -61,6 +58,18 @@ def fuse(closed: ClosedJaxpr, limits: Limits | None = None) -> Partition:
     """The program, whose calls are inlined, as a partition."""
     program = dce_jaxpr(closed)
     return _Fuser(program, limits or Limits()).partition()
+
+
+def row_bound(program: ClosedJaxpr) -> set[Var]:
+    """The variables that lead, through elementwise operations and views of all of them, to a reduction along their last dimension."""
+    found: set[Var] = set()
+    for eqn in reversed(program.eqns):
+        if reduces_rows(eqn):
+            found.update(v for v in eqn.invars if isinstance(v, Var))
+        elif eqn.outvars and eqn.outvars[0] in found and (is_view(eqn) or is_elementwise(eqn)):
+            size = eqn.outvars[0].aval.size
+            found.update(v for v in eqn.invars if isinstance(v, Var) and v.aval.size == size)
+    return found
 
 
 class _Fuser:
@@ -77,6 +86,7 @@ class _Fuser:
         #: The last group that loads a variable.
         self.readers: dict[Var, Group] = {}
         self.items: list[Group | Equation | None] = []
+        self.row_bound = row_bound(program)
 
     def partition(self) -> Partition:
         """Go over the equations, then lower the groups."""
@@ -84,19 +94,17 @@ class _Fuser:
             for out in eqn.outvars:
                 self.numbers[out] = number
             self.equation(eqn)
-        for result in self.program.jaxpr.outvars:
+        outputs = self.program.jaxpr.outvars
+        for result in outputs:
             self.materialise(result)
-        items: list[Fused | Equation] = []
-        for item in self.items:
-            if isinstance(item, Group):
-                items += self.lowered(item)
-            elif item is not None:
-                items.append(item)
-        return Partition(self.program, tuple(items))
+        kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs)
+        recompute([item for item in self.items if isinstance(item, Group)], kept, self.limits.buffers)
+        self.merge_columns()
+        return Partition(self.program, emit([item for item in self.items if item is not None], outputs, self.limits.buffers))
 
     def equation(self, eqn: Equation) -> None:
         """Find a place for the next equation."""
-        if not is_lowered(eqn) or len(self.bases(eqn)) >= self.limits.buffers:
+        if not is_lowered(eqn) or not self.limits.computes(eqn) or len(self.bases(eqn)) >= self.limits.buffers:
             self.apart(eqn)
         elif is_view(eqn) or eqn.primitive.name == "iota":
             self.view(eqn)
@@ -244,6 +252,8 @@ class _Fuser:
 
     def index_in(self, group: Group, eqn: Equation) -> Index | None:
         """Where a group can compute an equation, if anywhere."""
+        if group.row_bound and group.inner is None and reduces(eqn) and not reduces_rows(eqn):
+            return None  # it would turn a loop over rows into one over columns
         produced = [base is not None and self.producers.get(base) is group for base in map(self.base, eqn.invars)]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
@@ -257,6 +267,7 @@ class _Fuser:
         for atom in eqn.invars:
             self.pull(group, atom)
         group.add(self.numbers[out], eqn, index)
+        group.row_bound = group.row_bound or out in self.row_bound
         self.views.pop(out, None)
         self.producers[out] = group
 
@@ -286,12 +297,16 @@ class _Fuser:
     # merging
 
     def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
-        """Two groups that meet in an equation as one, if their loops, their order and their number of buffers allow it; else the host."""
+        """Two groups that meet in an equation as one, if they can be; else the host."""
+        union = union_of(guest, host, eqn, index, self.views)
+        return host if union is None else self.united(guest, host, union)
+
+    def united(self, guest: Group, host: Group, union: Union) -> Group:
+        """Two groups whose loops are one as one, if their order and their number of buffers allow it; else the host."""
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
-        union = union_of(guest, host, eqn, index, self.views)
-        if not (up or down) or union is None or self.buffers_together(guest, host) >= self.limits.buffers:
+        if not (up or down) or self.buffers_together(guest, host) >= self.limits.buffers:
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
             guest, host, union = host, guest, union.turned()
@@ -312,40 +327,17 @@ class _Fuser:
         """How many buffers two groups, neither of which reads from the other, are known to need as one."""
         return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
 
-    # the end
-
-    def lowered(self, group: Group) -> list[Fused | Equation]:
-        """A group's kernels: one, unless other groups turned out to need more of its values than a kernel may store."""
-        items: list[Fused | Equation] = []
-        for steps, results in pieces(group, self.limits.buffers):
-            items += self.piece(group, steps, results)
-        return items
-
-    def piece(self, group: Group, steps: list[Step], results: list[Var]) -> list[Fused | Equation]:
-        """Steps of a group as a kernel; or, should an index not be affine after all, as equations one by one."""
-        outputs = tuple([(v, group.store_index(group.places[v])) for v in results])
-        views = {v: eqn for v, eqn in group.pulled.items() if v not in group.members}
-        try:
-            kernel, operands = lower(Loop(group.sizes, group.row, tuple(steps), outputs), views)
-            return [Fused(kernel, operands, tuple(results))]
-        except NotAffine:
-            return list(_one_by_one(steps, views))
-
-
-def _one_by_one(steps: list[Step], views: dict[Var, Equation]) -> list[Equation]:
-    """Steps of a group as equations, with copies of the views through which they read."""
-    result: list[Equation] = []
-    copies: dict[Var, Var] = {}
-
-    def read(atom: Atom) -> Atom:
-        if not isinstance(atom, Var) or atom not in views:
-            return atom
-        if atom not in copies:
-            invars = [read(v) for v in views[atom].invars]
-            copies[atom] = Var(atom.aval)
-            result.append(views[atom].replace(invars=invars, outvars=[copies[atom]]))
-        return copies[atom]
-
-    for step in steps:
-        result.append(step.eqn.replace(invars=[read(v) for v in step.eqn.invars]))
-    return result
+    def merge_columns(self) -> None:
+        """Merge reductions over columns of the same arrays, which no equation brought together."""
+        latest: dict[Var, list[Group]] = {}
+        for item in self.items:
+            if not isinstance(item, Group) or item.inner is None:
+                continue
+            for var in item.reads:
+                others = latest.setdefault(var, [])
+                for other in others:
+                    union = union_of_columns(other, item) if self.items[other.position] is other and other is not item else None
+                    if union is not None:
+                        self.united(other, item, union)
+                        break
+                others.append(item)

@@ -32,12 +32,16 @@ class Group:
         #: Equations by their number in the program.
         self.steps: dict[int, Step] = {}
         self.places: dict[Var, PartialIndex] = {}
-        #: Variables that the loop computes.
-        self.members: set[Var] = set()
+        #: Variables that the loop computes, and how.
+        self.members: dict[Var, Equation] = {}
         #: Variables that it loads.
         self.reads: dict[Var, None] = {}
         #: Views through which it reads.
         self.pulled: dict[Var, Equation] = {}
+        #: Equations of variables that it computes again rather than load them.
+        self.recomputed: dict[Var, Equation] = {}
+        #: Whether what it computes leads to reductions along last dimensions.
+        self.row_bound = False
         #: Variables that others need from it.
         self.required: dict[Var, None] = {}
         #: No reader of a member stands before this position.
@@ -190,7 +194,7 @@ class Group:
             axes = eqn.params["axes"]
             self.inner = known(tuple([index[a] for a in axes]))
             index = tuple([i for d, i in enumerate(index) if d not in axes])
-        self.members.add(out)
+        self.members[out] = eqn
         self.places[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
 
     def _fits(self, index: Index, shape: Shape) -> bool:
@@ -208,6 +212,8 @@ class Group:
         self.places |= {v: place for v, place in other.places.items() if v in other.members or v not in self.places}
         self.members |= other.members
         self.pulled |= other.pulled
+        self.recomputed |= other.recomputed
+        self.row_bound = self.row_bound or other.row_bound
         self.required |= other.required
         self.reads = {v: None for v in (*self.reads, *other.reads) if v not in self.members}
         self.first_reader = min(self.first_reader, other.first_reader)

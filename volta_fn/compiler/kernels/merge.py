@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from volta_fn.compiler.kernels.group import Group, Views
 from volta_fn.compiler.kernels.index import Affine, Index
-from volta_fn.compiler.kernels.views import reduces
+from volta_fn.compiler.kernels.lower import Step
+from volta_fn.compiler.kernels.views import reduces, reduces_rows
 from volta_fn.core.jaxpr import Equation
 
 
@@ -26,8 +27,8 @@ class Union(NamedTuple):
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
     """How the guest fits into the host, if an equation at `index` of the host shows that it does; else None."""
-    if reduces(eqn) or not (guest.members.isdisjoint(host.reads) and host.members.isdisjoint(guest.reads)):
-        return None  # one that reads the other was kept out of it for a reason
+    if reduces(eqn) or not _are_apart(guest, host):
+        return None
     axes: dict[int, int] = {}
     for atom in eqn.invars:
         place = guest.find_place(atom, views)
@@ -39,6 +40,31 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
     if len(axes) != len(guest.sizes) or len(set(axes.values())) != len(axes):
         return None
     return _union(guest, host, axes)
+
+
+def union_of_columns(guest: Group, host: Group) -> Union | None:
+    """How two groups that reduce arrays of the same shape over columns, and load something in common, are one; else None."""
+    first, second = _reduction(guest), _reduction(host)
+    if first is None or second is None or guest.reads.keys().isdisjoint(host.reads) or not _are_apart(guest, host):
+        return None
+    shape = first.eqn.invars[0].aval.shape
+    axes: dict[int, int] = {}
+    if shape != second.eqn.invars[0].aval.shape or len(guest.sizes) != len(host.sizes):
+        return None
+    if not all(_match(here, there, guest, host, axes) for here, there in zip(first.at, second.at, strict=True)):
+        return None
+    union = _union(guest, host, axes)
+    return union if union is not None and union.inner == host.inner else None
+
+
+def _reduction(group: Group) -> Step | None:
+    """A reduction of a group whose loop goes over columns."""
+    return None if group.inner is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
+
+
+def _are_apart(guest: Group, host: Group) -> bool:
+    """Whether neither group reads from the other: one that does was kept out of it for a reason."""
+    return guest.members.keys().isdisjoint(host.reads) and host.members.keys().isdisjoint(guest.reads)
 
 
 def _match(here: Affine, there: Affine, guest: Group, host: Group, axes: dict[int, int]) -> bool:

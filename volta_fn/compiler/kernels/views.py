@@ -7,11 +7,11 @@ round, where a loop visits the operand at some index, it visits the view at `vie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, combine, reshaped
 from volta_fn.core.aval import Shape
-from volta_fn.core.jaxpr import Equation
+from volta_fn.core.jaxpr import Equation, Var
 
 #: An index of which some dimensions may be anything (None), as the array repeats along them.
 PartialIndex = tuple[Affine | None, ...]
@@ -36,11 +36,33 @@ def reduces(eqn: Equation) -> bool:
     return eqn.primitive.name in REDUCTIONS and not is_view(eqn)
 
 
+def reduces_rows(eqn: Equation) -> bool:
+    """Whether the equation reduces the last dimension that is longer than one, too."""
+    if not reduces(eqn):
+        return False
+    shape = eqn.invars[0].aval.shape
+    return max([d for d, n in enumerate(shape) if n != 1], default=-1) in eqn.params["axes"]
+
+
 def is_alias(eqn: Equation) -> bool:
     """Whether the equation's result is its operand's memory, if that is contiguous, under another shape."""
     if eqn.primitive.name == "broadcast_in_dim":
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
     return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.name in REDUCTIONS)
+
+
+def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
+    """The variables that an equation reads in the end if it reads through `views`."""
+    found: dict[Var, None] = {}
+    stack = eqn.invars[::-1]
+    while stack:
+        atom = stack.pop()
+        if isinstance(atom, Var) and atom not in found:
+            if atom in views:
+                stack += views[atom].invars[::-1]
+            else:
+                found[atom] = None
+    return found
 
 
 def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
