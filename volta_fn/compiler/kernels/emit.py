@@ -8,8 +8,9 @@ from typing import NamedTuple
 from volta_fn.compiler.kernels.group import Group
 from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
-from volta_fn.compiler.kernels.lower import Loop, lower
+from volta_fn.compiler.kernels.lower import Loop
 from volta_fn.compiler.kernels.pieces import pieces
+from volta_fn.compiler.kernels.signature import Kernels
 from volta_fn.compiler.kernels.views import loads
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
@@ -29,32 +30,33 @@ def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int)
     """The items of a program with these outputs, whose kernels may have as many buffers as the limit says."""
     needed: set[Atom] = set(outputs)
     result: list[Item] = []
+    kernels = Kernels()
     for item in reversed(list(items)):
-        new = _lowered(item, needed, limit) if isinstance(item, Group) else [item]
+        new = _lowered(item, needed, limit, kernels) if isinstance(item, Group) else [item]
         for each in new:
             needed.update(each.operands if isinstance(each, Fused) else each.invars)
         result += reversed(new)
     return tuple(reversed(result))
 
 
-def _lowered(group: Group, needed: Collection[Atom], limit: int) -> list[Item]:
+def _lowered(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Item]:
     """A group's kernels: one, unless it needs more buffers than a kernel may have."""
     try:
-        return _pieces(group, group.pulled | group.recomputed, needed, limit)
+        return _pieces(group, group.pulled | group.recomputed, needed, limit, kernels)
     except NotAffine:
         pass
     try:
-        return _pieces(group, group.pulled, needed, limit)
+        return _pieces(group, group.pulled, needed, limit, kernels)
     except NotAffine:  # after all
         return list(_one_by_one(group, needed))
 
 
-def _pieces(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int) -> list[Item]:
+def _pieces(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Item]:
     views = {v: eqn for v, eqn in through.items() if v not in group.members}
     items: list[Item] = []
     for steps, results in pieces(group, views, needed, limit):
         outputs = tuple([(v, group.store_index(group.places[v])) for v in results])
-        kernel, operands = lower(Loop(group.sizes, group.row, tuple(steps), outputs), views)
+        kernel, operands = kernels.lowered(Loop(group.sizes, group.row, tuple(steps), outputs), views)
         items.append(Fused(kernel, operands, tuple(results)))
     return items
 

@@ -12,34 +12,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.emit import Fused as Fused
 from volta_fn.compiler.kernels.emit import Item, emit
 from volta_fn.compiler.kernels.group import Group
-from volta_fn.compiler.kernels.index import Index, NotAffine
+from volta_fn.compiler.kernels.index import Index, NotAffine, loop_over
 from volta_fn.compiler.kernels.ir import Kernel
-from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, loop_over, lower
+from volta_fn.compiler.kernels.limits import Limits as Limits
+from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, lower
 from volta_fn.compiler.kernels.merge import Union, union_of, union_of_columns
 from volta_fn.compiler.kernels.recompute import recompute
-from volta_fn.compiler.kernels.views import is_alias, is_view, known, reduces, reduces_rows
+from volta_fn.compiler.kernels.views import is_alias, is_readable, is_view, known, reduces, reduces_rows
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
 #: Views of views of … up to here are followed, then one is materialised.
 _DEEPEST_VIEW = 16
-
-
-class Limits(NamedTuple):
-    """What a kernel may be at most."""
-
-    #: Inputs and outputs together (WebGPU promises 8 to a stage).
-    buffers: int = 8
-    #: Elements of a row that is visited again after a reduction over it.
-    row: int = 1 << 16
-    #: Whether kernels can compute an equation that has a place in one, by its operations and dtypes; otherwise it stays an equation.
-    computes: Callable[[Equation], bool] = lambda eqn: True
 
 
 class Partition(NamedTuple):
@@ -98,13 +87,13 @@ class _Fuser:
         for result in outputs:
             self.materialise(result)
         kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs)
-        recompute([item for item in self.items if isinstance(item, Group)], kept, self.limits.buffers)
+        recompute([item for item in self.items if isinstance(item, Group)], kept, self.limits)
         self.merge_columns()
         return Partition(self.program, emit([item for item in self.items if item is not None], outputs, self.limits.buffers))
 
     def equation(self, eqn: Equation) -> None:
         """Find a place for the next equation."""
-        if not is_lowered(eqn) or not self.limits.computes(eqn) or len(self.bases(eqn)) >= self.limits.buffers:
+        if not is_lowered(eqn) or not self.limits.computes(eqn) or self.reads_too_much(eqn):
             self.apart(eqn)
         elif is_view(eqn) or eqn.primitive.name == "iota":
             self.view(eqn)
@@ -134,6 +123,10 @@ class _Fuser:
         found = [self.base(v) for v in eqn.invars]
         return list(dict.fromkeys([v for v in found if v is not None]))
 
+    def reads_too_much(self, eqn: Equation) -> bool:
+        """Whether the equation alone needs more buffers than a kernel may have."""
+        return len(eqn.invars) >= self.limits.buffers and len(self.bases(eqn)) >= self.limits.buffers
+
     # views, and equations that stay equations
 
     def view(self, eqn: Equation) -> None:
@@ -141,13 +134,7 @@ class _Fuser:
         (out,) = eqn.outvars
         operand = eqn.invars[0] if eqn.invars else None
         depth = self.depth.get(operand, 0) + 1 if isinstance(operand, Var) else 0
-        sizes, index = loop_over(out.aval.shape)
-        try:
-            lower(Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),)), self.views)
-            readable = depth <= _DEEPEST_VIEW
-        except NotAffine:
-            readable = False
-        if not readable and operand is not None:
+        if operand is not None and (depth > _DEEPEST_VIEW or not is_readable(eqn, self.views)):
             self.materialise(operand)
             depth = 1
         self.views[out] = eqn
@@ -193,7 +180,11 @@ class _Fuser:
         if not isinstance(producer, Group):
             return False
         place = producer.find_place(out, self.views)
-        if place is None or not producer.can_store(place, out.aval.shape) or self.buffers_with(producer, eqn) > self.limits.buffers:
+        if (
+            place is None
+            or not producer.can_store(place, out.aval.shape)
+            or self.buffers_with(producer, self.bases(eqn)) > self.limits.buffers
+        ):
             return False
         self.join_group(producer, eqn, producer.store_index(place))
         return True
@@ -232,32 +223,35 @@ class _Fuser:
 
     def join(self, eqn: Equation) -> bool:
         """Put an equation into a group that makes or reads its operands; False if none can take it."""
-        bases = self.bases(eqn)
+        shown = [self.base(v) for v in eqn.invars]
+        bases = list(dict.fromkeys([v for v in shown if v is not None]))
         makers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
         readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in makers}
         candidates = sorted(makers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
         for group in candidates:
             if self.items[group.position] is not group:  # it became part of another candidate
                 continue
-            index = self.index_in(group, eqn)
+            index = self.index_in(group, eqn, shown)
             for other in candidates:
                 if index is not None and other is not group and self.items[other.position] is other:
                     group = self.merged(other, group, eqn, index)
-                    index = self.index_in(group, eqn)
+                    index = self.index_in(group, eqn, shown)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
-            if index is not None and max(others, default=-1) < group.position and self.buffers_with(group, eqn) <= self.limits.buffers:
+            if index is not None and max(others, default=-1) < group.position and self.buffers_with(group, bases) <= self.limits.buffers:
                 self.join_group(group, eqn, index)
                 return True
         return False
 
-    def index_in(self, group: Group, eqn: Equation) -> Index | None:
-        """Where a group can compute an equation, if anywhere."""
+    def index_in(self, group: Group, eqn: Equation, shown: list[Var | None]) -> Index | None:
+        """Where a group can compute an equation, whose operands show these variables, if anywhere."""
         if group.row_bound and group.inner is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would turn a loop over rows into one over columns
-        produced = [base is not None and self.producers.get(base) is group for base in map(self.base, eqn.invars)]
+        produced = [base is not None and self.producers.get(base) is group for base in shown]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
             return None
+        if not group.inner:
+            return index
         again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
         return None if again and group.size_of(group.row) > self.limits.row else index
 
@@ -289,10 +283,10 @@ class _Fuser:
             producer.required[atom] = None
             producer.first_reader = min(producer.first_reader, group.position)
 
-    def buffers_with(self, group: Group, eqn: Equation) -> int:
-        """How many buffers the group is known to need if it takes the equation."""
-        reads = group.reads.keys() | {v for v in self.bases(eqn) if self.producers.get(v) is not group}
-        return len(reads) + len(group.required) + 1
+    def buffers_with(self, group: Group, bases: list[Var]) -> int:
+        """How many buffers the group is known to need if it takes an equation that reads these variables."""
+        new = [v for v in bases if v not in group.reads and self.producers.get(v) is not group]
+        return len(group.reads) + len(new) + len(group.required) + 1
 
     # merging
 

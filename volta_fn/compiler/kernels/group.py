@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
 from volta_fn.compiler.kernels.lower import Step
@@ -99,9 +100,10 @@ class Group:
         """Where the loop can compute an equation, of whose operands it computes some (`produced`) itself; None if nowhere."""
         if 0 in self.sizes:
             return None
-        for atom in eqn.invars:  # first all splits, so that the places found hold together
-            self.find_place(atom, views)
-        places = [self.find_place(atom, views) for atom in eqn.invars]
+        sizes = None
+        while sizes is not self.sizes:  # until no place needs an axis split, so that the places found hold together
+            sizes = self.sizes
+            places = [self.find_place(atom, views) for atom in eqn.invars]
         if any(own and place is None for own, place in zip(produced, places, strict=True)):
             return None
         if reduces(eqn):
@@ -147,7 +149,7 @@ class Group:
             return None
         index = tuple([ZERO if i is None else i for i in place])
         reduced = known(tuple([index[a] for a in eqn.params["axes"]]))
-        if len(known(index)) != len(self.sizes) or not self._is_bijective(index, shape) or self.inner not in (None, reduced):
+        if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.inner not in (None, reduced):
             return None
         if eqn.primitive.name.startswith("arg"):
             row = sorted(reduced)
@@ -157,13 +159,7 @@ class Group:
 
     def _is_place(self, index: Index, shape: Shape) -> bool:
         """Whether the loop visits each element, once per turn of all axes, or once per row."""
-        axes = known(index)
-        outer = frozenset(range(len(self.sizes))) - self.row
-        return axes >= outer and axes - outer in (frozenset(), self.row) and self._is_bijective(index, shape)
-
-    def _is_bijective(self, index: Index, shape: Shape) -> bool:
-        count = sum(len(i.axes) for i in index)
-        return count == len(known(index)) and all(self.size_of(i.axes) == n for i, n in zip(index, shape, strict=True))
+        return _is_place(index, shape, self.sizes, self.row)
 
     def can_store(self, place: PartialIndex, shape: Shape) -> bool:
         """Whether the loop visits each element of an array at this place just once."""
@@ -217,3 +213,15 @@ class Group:
         self.required |= other.required
         self.reads = {v: None for v in (*self.reads, *other.reads) if v not in self.members}
         self.first_reader = min(self.first_reader, other.first_reader)
+
+
+@lru_cache(maxsize=4096)
+def _is_place(index: Index, shape: Shape, sizes: tuple[int, ...], row: frozenset[int]) -> bool:
+    axes = known(index)
+    outer = frozenset(range(len(sizes))) - row
+    return axes >= outer and axes - outer in (frozenset(), row) and _is_bijective(index, shape, sizes)
+
+
+def _is_bijective(index: Index, shape: Shape, sizes: tuple[int, ...]) -> bool:
+    count = sum(len(i.terms) for i in index)
+    return count == len(known(index)) and all(math.prod([sizes[a] for a, _ in i.terms]) == n for i, n in zip(index, shape, strict=True))

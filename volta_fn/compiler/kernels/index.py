@@ -112,6 +112,12 @@ def split(sizes: Sequence[int], request: SplitAxis) -> tuple[tuple[int, ...], di
     return new, {axis: combine([(inner, along(axis)), (1, along(axis + 1))]), **moved}
 
 
+def loop_over(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Index]:
+    """The axes of a loop over an array, one per dimension that has not just one element, and the index in it."""
+    wide = [d for d, n in enumerate(shape) if n != 1]
+    return tuple([shape[d] for d in wide]), tuple([along(wide.index(d)) if d in wide else ZERO for d in range(len(shape))])
+
+
 def broadcast_index(index: Index, shape: Shape) -> Index:
     """The index of an operand of `shape` that broadcasts, by NumPy's rule, to the array that `index` is of."""
     aligned = index[len(index) - len(shape) :]

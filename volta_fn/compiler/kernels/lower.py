@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, Range, SplitAxis, along, broadcast_index, combine, split
+from volta_fn.compiler.kernels.index import (
+    ZERO,
+    Affine,
+    Index,
+    NotAffine,
+    Range,
+    SplitAxis,
+    along,
+    broadcast_index,
+    combine,
+    loop_over,
+    split,
+)
 from volta_fn.compiler.kernels.ir import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.kernels.views import is_alias, is_view, operand_index, reduces, row_major
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
@@ -53,9 +65,11 @@ class Loop(NamedTuple):
 
     def ordered(self) -> Loop:
         """The loop with the outer axes before the inner ones."""
+        outer = len(self.sizes) - len(self.inner)
+        if all(a >= outer for a in self.inner):
+            return self
         order = sorted(range(len(self.sizes)), key=lambda a: a in self.inner)
         axes = {old: along(new) for new, old in enumerate(order)}
-        outer = len(order) - len(self.inner)
         return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(outer, len(order))), axes)
 
 
@@ -97,12 +111,6 @@ def lower_equation(eqn: Equation) -> Lowered:
     inner = frozenset().union(*[index[d].axes for d in reduced])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
     return lower(Loop(sizes, inner, (Step(eqn, index),), outputs), {})
-
-
-def loop_over(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Index]:
-    """The axes of a loop over an array, one per dimension that has not just one element, and the index in it."""
-    wide = [d for d, n in enumerate(shape) if n != 1]
-    return tuple([shape[d] for d in wide]), tuple([along(wide.index(d)) if d in wide else ZERO for d in range(len(shape))])
 
 
 class _Lowering:

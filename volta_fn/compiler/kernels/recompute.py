@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from volta_fn.compiler.kernels.cut import NEVER, smallest_cut
 from volta_fn.compiler.kernels.group import Group
+from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.views import is_view
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
@@ -25,22 +26,23 @@ _WORK = dict.fromkeys(
 _POWER = 4
 #: Work for one value from which on it is stored.
 _MOST_WORK = 12
-#: Bytes up to which a value is not worth the trouble.
-_SMALL = 4096
 
 
-def recompute(groups: Iterable[Group], kept: Collection[Atom], limit: int) -> None:
-    """Let groups compute values of earlier ones again. `kept` has the variables that others than groups need; a kernel may have as many
-    buffers as the limit says."""
+def recompute(groups: Iterable[Group], kept: Collection[Atom], limits: Limits) -> None:
+    """Let groups compute values of earlier ones again. `kept` has the variables that others than groups need."""
     groups = list(groups)
     readers: dict[Var, list[Group]] = {}
     for group in groups:
         for var in group.reads:
             readers.setdefault(var, []).append(group)
     for group in groups:
-        wanted = [v for v in group.members if v in readers and v not in kept and _bytes(v) > _SMALL and _work(group.members[v]) is not None]
+        wanted = [v for v in group.members if v in readers and v not in kept and _is_worth(group.members[v], limits)]
         if wanted:
-            _Region(group, wanted, readers, kept).apply(limit)
+            _Region(group, wanted, readers, kept).apply(limits.buffers)
+
+
+def _is_worth(eqn: Equation, limits: Limits) -> bool:
+    return eqn.outvars[0].aval.nbytes > limits.small and _work(eqn) is not None
 
 
 def _bytes(var: Var) -> int:

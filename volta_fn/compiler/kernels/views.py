@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
-from volta_fn.compiler.kernels.index import ZERO, Affine, Index, combine, reshaped
+from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, SplitAxis, combine, loop_over, reshaped, split
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
 
@@ -71,6 +72,33 @@ def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
     if eqn.primitive.name in REDUCTIONS:
         return _with_ones(index, eqn.params["axes"])
     return _OPERAND_INDEX[eqn.primitive.name](index, shape, eqn.outvars[0].aval.shape, sizes, **eqn.params)
+
+
+def is_readable(eqn: Equation, views: Mapping[Var, Equation]) -> bool:
+    """Whether indices can say what a view of views of … of an array shows."""
+    sizes, index = loop_over(eqn.outvars[0].aval.shape)
+    while True:
+        try:
+            _through(eqn, index, sizes, views)
+        except SplitAxis as request:
+            sizes, axes = split(sizes, request)
+            index = tuple([i.replaced(axes) for i in index])
+        except NotAffine:
+            return False
+        else:
+            return True
+
+
+def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Mapping[Var, Equation]) -> None:
+    while eqn is not None and eqn.invars:
+        (atom,) = eqn.invars
+        if not isinstance(atom, Var) or not atom.aval.size:
+            return
+        further = views.get(atom)
+        if further is None and eqn.primitive.name == "reshape":
+            return  # an array in memory has the other shape as well
+        index = operand_index(eqn, index, sizes)
+        eqn = further
 
 
 def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> PartialIndex | None:
@@ -158,6 +186,7 @@ def row_major(index: Index, shape: Shape) -> Affine:
     return combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
 
 
+@lru_cache(maxsize=4096)
 def known(index: PartialIndex) -> frozenset[int]:
     """The axes that an index depends on."""
-    return frozenset[int]().union(*[i.axes for i in index if i is not None])
+    return frozenset([axis for i in index if i is not None for axis, _ in i.terms])

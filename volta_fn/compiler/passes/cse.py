@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from volta_fn import dtypes
+from volta_fn.compiler.keys import literal_key, params_key
 from volta_fn.compiler.passes.effects import holds_programs, is_movable, is_pinned
-from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, on_cpu, rewrite
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Primitive
 
 #: Operations whose operands may change places, to the last bit. (Of max and min they may not: of zeros the first may win.)
@@ -50,21 +49,4 @@ def _key(eqn: Equation) -> Any:
         operands.sort(key=hash)
     if not eqn.params:
         return eqn.primitive, *operands
-    return eqn.primitive, *operands, *eqn.params, *map(_exact, eqn.params.values())
-
-
-def literal_key(atom: Atom) -> Any:
-    """What two literals of the same dtype and the same bits have in common; a variable is its own key."""
-    value = on_cpu(atom.val) if type(atom) is Literal else None
-    return atom if value is None else (value.dtype, value.tobytes())
-
-
-def _exact(value: Any) -> Any:
-    """A parameter as a key: equality takes 1 for True and 0.0 for -0.0."""
-    if isinstance(value, tuple):
-        if all(type(v) is int for v in value):  # almost all
-            return type(value), value
-        return (type(value), *map(_exact, value))
-    if isinstance(value, (float, complex, np.generic)):
-        return type(value), repr(value)
-    return type(value), value
+    return eqn.primitive, *operands, params_key(eqn.params)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from volta_fn.compiler.keys import on_cpu
 from volta_fn.compiler.passes.effects import holds_programs, is_pinned
-from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, on_cpu, rewrite
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive

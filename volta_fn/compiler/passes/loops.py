@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from volta_fn.compiler.passes.cse import literal_key
+from volta_fn.compiler.keys import literal_key
 from volta_fn.compiler.passes.dce import kept
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.primitives.control_flow.loops import while_p

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.compiler.keys import on_cpu
+from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
@@ -127,13 +128,6 @@ class Rewriter:
             return atom
         dims = tuple(range(len(shape) - atom.aval.ndim, len(shape)))
         return self.emit(place, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
-
-
-def on_cpu(value: Array) -> np.ndarray | None:
-    """The numbers of a constant, if they are there to read."""
-    if type(value) is not ConcreteArray or value.device.platform != "cpu":
-        return None
-    return value.buffer()
 
 
 def literal(value: Any, dtype: np.dtype) -> Literal:

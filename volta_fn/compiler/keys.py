@@ -1,0 +1,38 @@
+"""Keys: what equal literals and equal parameters have in common, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.jaxpr import Atom, Literal
+
+
+def on_cpu(value: Array) -> np.ndarray | None:
+    """The numbers of a constant, if they are there to read."""
+    if type(value) is not ConcreteArray or value.device.platform != "cpu":
+        return None
+    return value.buffer()
+
+
+def literal_key(atom: Atom) -> Any:
+    """What two literals of the same dtype and the same bits have in common; a variable is its own key."""
+    value = on_cpu(atom.val) if type(atom) is Literal else None
+    return atom if value is None else (value.dtype, value.tobytes())
+
+
+def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
+    """An equation's parameters as a key: equality takes 1 for True and 0.0 for -0.0, and this does not."""
+    return (*params, *map(_exact, params.values()))
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, tuple):
+        if all(type(v) is int for v in value):  # almost all
+            return type(value), value
+        return (type(value), *map(_exact, value))
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), repr(value)
+    return type(value), value
