@@ -16,6 +16,7 @@ from volta_fn.backends.native.library.pooling import reduce_window_max, reduce_w
 from volta_fn.backends.native.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.native.library.sort import sort
 from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
+from volta_fn.backends.native.library.top_k import top_k
 from volta_fn.backends.native.library.winners import select_and_gather_add, select_and_scatter_add
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -40,6 +41,7 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
+    "top_k": top_k,
     "random_bits": random_bits,
     "threefry2x32": threefry2x32,
 }

@@ -18,7 +18,7 @@ from volta_fn.backends.native.library.moving import alignment, unit
 from volta_fn.backends.native.library.radix import Digit, Fetch, count, deal, digits, first_places, first_places_of_part
 from volta_fn.backends.native.library.ranking import SHORT, fill_padding, padded, place_of
 from volta_fn.backends.native.library.whole import nest, plus, quotient, remainder, times
-from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
+from volta_fn.backends.native.library.writing import Body, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
@@ -52,6 +52,7 @@ class Rows(NamedTuple):
         number, size, columns: how many rows there are, of how many elements, and the number of columns behind the sorted axis.
         keys: what is sorted by, the most important first.
         stable: whether equals keep their order.
+        falling: whether the greatest come first.
     """
 
     avals: tuple[ShapedArray, ...]
@@ -60,6 +61,7 @@ class Rows(NamedTuple):
     columns: int
     keys: tuple[Key, ...]
     stable: bool
+    falling: bool = False
 
     def place(self, f: Function, row: Value, i: Value) -> Value:
         """The place in memory of a row's element."""
@@ -70,7 +72,12 @@ class Rows(NamedTuple):
         """The key of the element at a place."""
         type_ = unit(which.dtype.itemsize)
         at = f.at(pointers[which.operand], type_, plus(f, times(f, place, which.parts), i64(which.part)))
-        return key(f, which.dtype, f.load(type_, at, which.dtype.itemsize), faithful)
+        return self.key(f, which, f.load(type_, at, which.dtype.itemsize), faithful)
+
+    def key(self, f: Function, which: Key, bits: Value, faithful: bool = False) -> Value:
+        """The key of the bits of a number."""
+        found = key(f, which.dtype, bits, faithful)
+        return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
 
     def move(self, f: Function, pointers: list[Value], source: Value, target: Value) -> None:
         """Copy an element of every operand to its place in the results."""
@@ -88,7 +95,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     keys = tuple([part for k in range(params["num_keys"]) for part in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = Rows(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
-    return _ranked(rows) if rows.size <= SHORT else _Radix(rows).routine()
+    return _ranked(rows) if rows.size <= SHORT else Radix(rows).routine()
 
 
 def _keys(operand: int, dtype: np.dtype) -> list[Key]:
@@ -141,13 +148,17 @@ class _Pass(NamedTuple):
     fresh: bool
 
 
-class _Radix:
-    """The routine for long rows."""
+class Radix:
+    """The routine for long rows: `name` is its name, `results` how many buffers it has."""
+
+    name = "sort"
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
+        self.results = len(rows.avals)
+        self.wanted = rows.size
         narrow = len(rows.keys) == 1 and rows.keys[0].parts == 1 and rows.keys[0].dtype.itemsize <= 4
-        alone = len(rows.avals) == 1 and rows.keys[0].parts == 1
+        alone = len(rows.avals) == 1 and rows.keys[0].parts == 1 and not rows.falling
         #: Whether an element is enough to tell what becomes of it: it has no number.
         self.whole = alone or (narrow and len(rows.avals) == 2 and rows.avals[1].dtype.itemsize <= 4)
         wide = any(k.dtype.itemsize == 8 for k in rows.keys)
@@ -170,7 +181,7 @@ class _Radix:
         """The routine."""
         rows = self.rows
         cost = rows.number * rows.size * (2.0 * len(self.passes) + 2)
-        writer = Writer("sort", 2 * len(rows.avals) + 1)
+        writer = Writer(self.name, len(rows.avals) + self.results + 1)
         if rows.number >= _FEW or rows.size < _LONG:
             tasks = pieces(rows.number, max(1, _TASK // rows.size), 32)
             writer.phase(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
@@ -179,7 +190,7 @@ class _Radix:
         for step in self.passes:
             self._cut(writer, step, parts, cost / len(self.passes))
         if not self.whole:
-            writer.phase(rows.number * parts, cost / len(self.passes), self._shared(parts, self._collect))
+            writer.phase(rows.number * parts, cost / len(self.passes), self._shared(parts))
         return writer.routine(rows.number * (2 * rows.size * self.bytes + parts * 4 * 2048))
 
     # tasks
@@ -195,7 +206,7 @@ class _Radix:
                 first_places(f, counts, step.digit.buckets, places)
                 deal(f, step.digit, fetch, begin, end, places, self._emit(f, pointers, step, index[0], number))
             if not self.whole:
-                self._collect(f, pointers, index[0], number, begin, end)
+                self._collect(f, pointers, index[0], number, begin, i64(self.wanted))
 
         nest(f, [self.rows.number], row, part(f, number, self.rows.number, tasks))
 
@@ -222,10 +233,10 @@ class _Radix:
         writer.phase(self.rows.number * parts, cost / 3, counting)
         writer.phase(self.rows.number * parts, cost, dealing)
 
-    def _shared(self, parts: int, do: Callable[[Function, list[Value], Value, Value, Value, Value], None]) -> Any:
+    def _shared(self, parts: int) -> Body:
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             row = quotient(f, number, parts)
-            do(f, pointers, row, row, *part(f, remainder(f, number, parts), self.rows.size, parts, 64))
+            self._collect(f, pointers, row, row, *part(f, remainder(f, number, parts), self.wanted, parts, 64))
 
         return task
 
@@ -296,7 +307,11 @@ class _Radix:
 
         def one(i: Value, _: list[Value]) -> list[Value]:
             number = self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-            self.rows.move(f, pointers, self.rows.place(f, row, number), self.rows.place(f, row, i))
+            self.put(f, pointers, row, i, number)
             return []
 
         f.loop(begin, end, 1, [], one)
+
+    def put(self, f: Function, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+        """Element `number` of a row comes to `place`."""
+        self.rows.move(f, pointers, self.rows.place(f, row, number), self.rows.place(f, row, place))
