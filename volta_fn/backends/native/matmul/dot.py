@@ -25,7 +25,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
         return None
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
     left, right = Strided(work, problem.lhs, 0), Strided(work, problem.rhs, 1)
-    place = right.in_place()
-    plan = schedule(work, (problem.batch, problem.m, problem.n, problem.k), left.in_place(), place is not None and place[0] in (0, 1))
+    sizes = problem.batch, problem.m, problem.n, problem.k
+    plan = schedule(work, sizes, left.in_place(), right.in_place(), lines=left.chunk is not None)
     store = Store(work, dtype, (problem.m, problem.n), 2)
     return Gemm(work, plan, left, right, store, 3, "product").routine()

@@ -16,12 +16,15 @@ from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working
+from volta_fn.backends.native.matmul.packing import pack_panels
 from volta_fn.backends.native.matmul.partial import Partial, combine
 from volta_fn.backends.native.matmul.schedule import Packing, Schedule
 from volta_fn.backends.native.matmul.sources import Source, Span
 from volta_fn.backends.native.matmul.tile import Tile, View, accumulate
 from volta_fn.backends.native.routine import Phase, Routine
 
+_GROUP = 8  # panels that are packed together
+_ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
 
 
@@ -37,6 +40,29 @@ class _Task(NamedTuple):
     number: Value
 
 
+class _PackTasks(NamedTuple):
+    """The tasks that pack an operand of so many panels, a group of them for a block of k in each."""
+
+    plan: Schedule
+    panels: int
+    group: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of panels."""
+        return -(-self.panels // self.group)
+
+    @property
+    def tasks(self) -> int:
+        """All tasks."""
+        return self.plan.batch * self.plan.blocks * self.groups
+
+    def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
+        """The product of the stack, the block of k and the range of panels of a task."""
+        batch, block, group = _digits(f, number, self.plan.batch, self.plan.blocks, self.groups)
+        return batch, block, _range(f, group, self.group, self.panels)
+
+
 class Gemm:
     """Writes the routine of a product. Buffers are the `operands`, the `results`, and the workspace."""
 
@@ -46,9 +72,12 @@ class Gemm:
         self.module = Module()
         self.workspace = 0
         in_place = lhs.in_place()
-        self.a_strides = lhs.layout(plan.tallest, plan.depth) if plan.pack_rows or in_place is None else in_place
-        self.packed_bytes = self._packed_bytes()
-        self.packed = self._reserve(self.packed_bytes)
+        packs_rows = plan.pack_rows is not Packing.NONE
+        self.pitch = plan.tallest + -plan.tallest % 4
+        self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
+        self.packed = self._reserve(self._packed_bytes())
+        whole_rows = plan.pack_rows is Packing.WHOLE
+        self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * whole_rows)
         self.partial = self._partial()
 
     def routine(self) -> Routine:
@@ -58,10 +87,8 @@ class Gemm:
         steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
         if not plan.batch * plan.m * plan.n:
             return Routine("", (), 0)
-        if plan.packing is Packing.WHOLE:
-            self._write_packing()
-            tasks = plan.batch * plan.blocks * plan.column_panels
-            phases.append(Phase(f"{self.name}_pack", tasks, tasks * plan.depth * plan.width * 0.1))
+        if Packing.WHOLE in (plan.pack_rows, plan.pack_columns):
+            phases.append(self._write_packing())
         self._write_multiplying()
         phases.append(Phase(self.name, plan.tasks, steps * _STEP))
         if plan.splits > 1:
@@ -77,9 +104,9 @@ class Gemm:
 
     def _packed_bytes(self) -> int:
         plan = self.plan
-        if plan.packing is Packing.WHOLE:
+        if plan.pack_columns is Packing.WHOLE:
             return plan.batch * plan.blocks * plan.column_panels * plan.width * plan.depth * self.work.itemsize
-        if plan.packing is Packing.TASK and not plan.on_stack(self.work.itemsize):
+        if plan.pack_columns is Packing.TASK and not plan.on_stack(self.work.itemsize):
             return plan.tasks * plan.block_elements * self.work.itemsize
         return 0
 
@@ -105,7 +132,7 @@ class Gemm:
         def write() -> None:
             f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
             *span, target = f.parameters
-            self.rhs.pack_columns(f, Span(*span), count, self._width_of(count), target)
+            self.rhs.pack(f, Span(*span), count, self._width_of(count), target)
             f.finish()
 
         self.module.define(name, write)
@@ -121,21 +148,59 @@ class Gemm:
         start = self._workspace_at(f, buffers, self.packed)
         return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
 
-    def _write_packing(self) -> None:
+    def _write_packing(self) -> Phase:
+        """The phase that packs operands as a whole: first tasks for B, then for A."""
         plan = self.plan
         f, buffers, begin, end = _entry(self.module, f"{self.name}_pack")
+        columns = _PackTasks(plan, plan.column_panels, _GROUP) if plan.pack_columns is Packing.WHOLE else None
+        rows = _PackTasks(plan, plan.row_panels, _GROUP) if plan.pack_rows is Packing.WHOLE else None
 
-        def task(number: Value) -> None:
-            batch, block, panel = _digits(f, number, plan.batch, plan.blocks, plan.column_panels)
-            first, depth = self._block(f, block)
-            span = Span(buffers, batch, f.binary("mul", panel, i64(plan.width)), first, depth)
-            self._pack_panel(f, span, panel, self._packed_panel(f, buffers, batch, block, panel))
+        def of_columns(number: Value) -> None:
+            assert columns is not None
+            batch, block, panels = columns.decode(f, number)
+            self._pack_block(
+                f, Span(buffers, batch, i64(0), *self._block(f, block)), panels, self._packed_panel(f, buffers, batch, block, i64(0))
+            )
 
-        each(f, begin, end, task)
+        def of_rows(number: Value) -> None:
+            assert rows is not None
+            batch, block, panels = rows.decode(f, number)
+            span = Span(buffers, batch, i64(0), *self._block(f, block))
+
+            def pack(panel: Value, part: Span, k: Value) -> None:
+                target = f.at(
+                    self._packed_rows(f, buffers, batch, block, panel), self.work.type, f.binary("mul", k, i64(self.a_strides[1]))
+                )
+                self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
+
+            pack_panels(f, span, panels, self.lhs.chunk, pack)
+
+        if columns and rows:
+            edge = i64(columns.tasks)
+            each(f, begin, f.intrinsic("llvm.smin.i64", "i64", end, edge), of_columns)
+            start = f.intrinsic("llvm.smax.i64", "i64", begin, edge)
+            each(f, f.binary("sub", start, edge), f.binary("sub", end, edge), of_rows)
+        else:
+            each(f, begin, end, of_columns if columns else of_rows)
         f.finish()
+        elements = plan.k * plan.batch * (plan.n * (columns is not None) + plan.m * (rows is not None))
+        return Phase(f.name, sum(side.tasks for side in (columns, rows) if side), elements * _ELEMENT)
 
-    def _pack_panel(self, f: Function, span: Span, panel: Value, target: Value) -> None:
-        self._for_width(f, panel, lambda count: f.run(self._pack_columns(count), *span, target))
+    def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
+        """Pack a range of panels of B from `start` on."""
+        panel_type = f"[{self.plan.width * self.plan.depth * self.work.itemsize} x i8]"
+
+        def pack(panel: Value, part: Span, k: Value) -> None:
+            part = part._replace(outer=f.binary("mul", panel, i64(self.plan.width)))
+            place = f.at(start, panel_type, panel)
+
+            def sized(count: int) -> None:
+                target = f.at(place, self.work.type, f.binary("mul", k, i64(self._width_of(count))))
+                f.run(self._pack_columns(count), *part, target)
+
+            self._for_width(f, panel, sized)
+
+        pack_panels(f, span, panels, self.rhs.chunk, pack)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
         """`body` for the panel's number of columns."""
@@ -147,6 +212,17 @@ class Gemm:
         else:
             last = f.compare("icmp eq", panel, i64(plan.column_panels - 1))
             when(f, last, lambda: body(plan.edge), lambda: body(plan.width))
+
+    def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
+        """`body` for the first row of a panel of A and its number of rows."""
+        plan = self.plan
+        row = f.binary("mul", panel, i64(plan.rows))
+        if not plan.taller:
+            body(row, plan.rows)
+            return
+        row = f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(plan.taller)))
+        tall = f.compare("icmp slt", panel, i64(plan.taller))
+        when(f, tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
 
     def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
         """The first k of a block, and how many k it has."""
@@ -164,17 +240,22 @@ class Gemm:
         def write() -> None:
             f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
             *span, target = f.parameters
-            self.lhs.pack_rows(f, Span(*span), rows, self.a_strides, target)
+            self.lhs.pack(f, Span(*span), rows, self.pitch, target)
             f.finish()
 
         self.module.define(name, write)
         return name
 
+    def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
+        """Where a panel of A lies that was packed beforehand."""
+        plan = self.plan
+        number = _combined(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
+        return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
+
     @property
     def _rows_elements(self) -> int:
         """The size of a packed panel of A."""
-        outer, inner = self.a_strides
-        return self.plan.tallest * outer if inner == 1 else self.plan.depth * inner
+        return self.plan.depth * self.pitch
 
     # multiplying
 
@@ -182,7 +263,7 @@ class Gemm:
         """The function that does a tile of `rows` rows and `count` columns for one block of k."""
         plan, work = self.plan, self.work
         name = f"{self.name}_tile{rows}x{count}"
-        packed = plan.packing is not Packing.NONE
+        packed = plan.pack_columns is not Packing.NONE
         in_place = self.rhs.in_place()
         b_inner = self._width_of(count) if packed or in_place is None else in_place[1]
 
@@ -191,6 +272,9 @@ class Gemm:
             f = Function(self.module, name, parameters, "internal void")
             buffers, batch, row, column, depth, a, b, split, state = f.parameters
             views = View(a, *self.a_strides), View(b, 1, b_inner)
+            if self._fetches:
+                empty = [[work.zero()] * (self._width_of(count) // work.lanes)] * rows
+                self.partial.fetch(f, Tile(work, buffers, batch, row, column, empty, count), split)
             sums = accumulate(f, work, rows, count, *views, plan.k if plan.blocks == 1 else depth, padded=packed, prefetch=plan.prefetch)
             tile = Tile(work, buffers, batch, row, column, sums, count)
             if plan.blocks == 1:
@@ -201,6 +285,11 @@ class Gemm:
 
         self.module.define(name, write)
         return name
+
+    @property
+    def _fetches(self) -> bool:
+        """Whether the tiles' sums lie in memory that will be wanted, and is too much to be near."""
+        return self.plan.blocks > 1 or (self.epilogue.holds_sums is not None and self.plan.k >= 32)
 
     def _continue(self, f: Function, tile: Tile, split: Value, state: Value) -> None:
         """Add what earlier blocks of k gave; write the result after the last block.
@@ -222,7 +311,7 @@ class Gemm:
         plan = self.plan
         f, buffers, begin, end = _entry(self.module, self.name)
         own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
-        rows = f.alloca(self.work.type, self._rows_elements) if self._copies_rows else Value("ptr", "null")
+        rows = f.alloca(self.work.type, self._rows_elements) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
 
         def task(number: Value) -> None:
             batch, split, column, row = _digits(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
@@ -248,11 +337,7 @@ class Gemm:
 
     @property
     def _own_stack(self) -> bool:
-        return self.plan.packing is Packing.TASK and self.plan.on_stack(self.work.itemsize)
-
-    @property
-    def _copies_rows(self) -> bool:
-        return self.plan.pack_rows or self.lhs.in_place() is None
+        return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
 
     def _block_of_task(self, f: Function, buffers: Value, task: _Task, block: Value, state: Value, own: Value, rows: Value) -> None:
         """All tiles of a task, for one block of k."""
@@ -260,42 +345,36 @@ class Gemm:
         first, depth = self._block(f, block)
         panel_type = f"[{plan.width * plan.depth * self.work.itemsize} x i8]"
         start = own
-        if plan.packing is Packing.WHOLE:
-            start = self._packed_panel(f, buffers, task.batch, block, task.first_column)
-        elif plan.packing is Packing.TASK:
+        if plan.pack_columns is Packing.WHOLE:
+            start = self._packed_panel(f, buffers, task.batch, block, i64(0))
+        elif plan.pack_columns is Packing.TASK:
             if not self._own_stack:
                 start = f.at(self._workspace_at(f, buffers, self.packed), f"[{plan.block_elements * self.work.itemsize} x i8]", task.number)
-
-            def pack(panel: Value) -> None:
-                span = Span(buffers, task.batch, f.binary("mul", panel, i64(plan.width)), first, depth)
-                self._pack_panel(f, span, panel, f.at(start, panel_type, f.binary("sub", panel, task.first_column)))
-
-            each(f, task.first_column, task.end_column, pack)
+            back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
+            start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
+            self._pack_block(f, Span(buffers, task.batch, i64(0), first, depth), (task.first_column, task.end_column), start)
 
         def row_panel(panel: Value) -> None:
-            row = f.binary("mul", panel, i64(plan.rows))
-            if plan.taller:
-                row = f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(plan.taller)))
-            span = Span(buffers, task.batch, row, first, depth)
-            if plan.taller:
-                tall = f.compare("icmp slt", panel, i64(plan.taller))
-                when(f, tall, lambda: across(span, plan.rows + 1), lambda: across(span, plan.rows))
-            else:
-                across(span, plan.rows)
+            def sized(row: Value, count: int) -> None:
+                across(Span(buffers, task.batch, row, first, depth), panel, count)
 
-        def across(span: Span, count: int) -> None:
+            self._for_height(f, panel, sized)
+
+        def across(span: Span, number: Value, count: int) -> None:
             a = rows
-            if self._copies_rows:
+            if plan.pack_rows is Packing.WHOLE:
+                a = self._packed_rows(f, buffers, task.batch, block, number)
+            elif plan.pack_rows is Packing.TASK:
                 f.run(self._pack_rows(count), *span, rows)
             else:
                 a = self.lhs.address(f, span)
 
             def column_panel(panel: Value) -> None:
                 column = f.binary("mul", panel, i64(plan.width))
-                if plan.packing is Packing.NONE:
+                if plan.pack_columns is Packing.NONE:
                     b = self.rhs.address(f, span._replace(outer=column))
                 else:
-                    b = f.at(start, panel_type, f.binary("sub", panel, task.first_column))
+                    b = f.at(start, panel_type, panel)
                 values = (buffers, task.batch, span.outer, column, depth, a, b, task.split, state)
                 self._for_width(f, panel, lambda columns: f.run(self._tile(count, columns), *values))
 

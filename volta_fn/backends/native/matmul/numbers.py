@@ -99,9 +99,7 @@ def write(f: Function, work: Working, dtype: np.dtype, value: Value, lanes: int,
     if mask is None:
         f.store(value, pointer, dtype.itemsize)
     else:
-        name = f"llvm.masked.store.{mangled(type_)}.p0"
-        f.module.declare(name, f"declare void @{name}({type_}, ptr, {mask.type})")
-        f.do(f"call void @{name}({value}, ptr align {dtype.itemsize} {pointer.name}, {mask})")
+        store(f, value, dtype.itemsize, pointer, mask)
 
 
 def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
@@ -112,6 +110,22 @@ def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mas
     name = f"llvm.masked.load.{mangled(vector)}.p0"
     f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
     return f.let(vector, f"call {vector} @{name}(ptr align {itemsize} {pointer.name}, {mask}, {vector} zeroinitializer)")
+
+
+def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> None:
+    """Store a register full of the working type, or of its lanes as many as there is room for."""
+    mask = first_lanes(room, work.lanes)
+    if mask is None:
+        f.store(value, pointer, work.itemsize)
+    else:
+        store(f, value, work.itemsize, pointer, mask)
+
+
+def store(f: Function, value: Value, itemsize: int, pointer: Value, mask: Value) -> None:
+    """Store the lanes of a vector that the mask has."""
+    name = f"llvm.masked.store.{mangled(value.type)}.p0"
+    f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
+    f.do(f"call void @{name}({value}, ptr align {itemsize} {pointer.name}, {mask})")
 
 
 def first_lanes(count: int, lanes: int) -> Value | None:

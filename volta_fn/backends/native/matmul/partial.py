@@ -11,7 +11,7 @@ from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, load, write
 from volta_fn.backends.native.matmul.schedule import Schedule
-from volta_fn.backends.native.matmul.tile import Tile
+from volta_fn.backends.native.matmul.tile import Tile, fetch
 from volta_fn.backends.native.routine import Phase
 
 _WORKING_DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
@@ -33,6 +33,13 @@ class Partial(NamedTuple):
             start = f.at(start, f"[{plan.batch * plan.m * plan.n} x {type_}]", split)
         matrix = f.at(start, f"[{plan.m * plan.n} x {type_}]", tile.batch)
         return f.at(f.at(matrix, f"[{plan.n} x {type_}]", tile.row), type_, tile.column)
+
+    def fetch(self, f: Function, tile: Tile, split: Value) -> None:
+        """Have the place of a tile brought near."""
+        start = self.place(f, tile, split)
+        for i, row in enumerate(tile.sums):
+            for v in range(len(row)):
+                fetch(f, self._vector(f, tile, start, i, v), to_write=True)
 
     def add(self, f: Function, tile: Tile, split: Value) -> list[Value]:
         """The sums of a tile with what the array holds."""

@@ -6,21 +6,24 @@ All of it follows from the shape alone, so that sums are formed in the same orde
 from __future__ import annotations
 
 import enum
+import os
 from typing import NamedTuple
 
 from volta_fn.backends.native.matmul.numbers import Working
 from volta_fn.backends.native.matmul.tile import tile_shapes
 
-_DEPTH = 384  # k in a block: a panel of A should fit into the level-1 cache
-_WHOLE_DEPTH = 512  # so many k are not cut into blocks
-_BLOCK_BYTES = 448 << 10  # of B that a task goes over again and again: half of a level-2 cache
-_STACK_BYTES = 32 << 10  # a packed block of B may take on the stack
+_DEPTH = int(os.environ.get("G_DEPTH", 384))  # k in a block: a panel of A should fit into the level-1 cache
+_WHOLE_DEPTH = int(os.environ.get("G_WHOLE", 512))  # so many k are not cut into blocks
+_BLOCK_BYTES = int(os.environ.get("G_BLOCK", 448)) << 10  # of B that a task goes over again and again: half of a level-2 cache
+_STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 40_000  # multiplications of vectors, some 10 µs, are too few for a task
-_TASKS = 24  # are enough for any thread to have its share
+_TASKS = int(os.environ.get("G_TASKS", 24))  # are enough for any thread to have its share
+_FEW = int(os.environ.get("G_FEW", 20))  # panels of A, over which tasks pack their columns of B themselves
+_SET = 2048  # lines so many bytes apart, or a multiple, fall upon one another in a level-1 cache
 
 
 class Packing(enum.Enum):
-    """Where tiles read B: where it lies, or packed for each task, or packed as a whole beforehand."""
+    """Where tiles read an operand: where it lies, or packed by the task that wants it, or packed as a whole beforehand."""
 
     NONE = 0
     TASK = 1
@@ -49,8 +52,8 @@ class Schedule(NamedTuple):
     #: Panels in a task.
     task_rows: int
     task_columns: int
-    pack_rows: bool
-    packing: Packing
+    pack_rows: Packing
+    pack_columns: Packing
     #: Whether tiles fetch B ahead.
     prefetch: bool
 
@@ -86,34 +89,32 @@ class Schedule(NamedTuple):
 
     def on_stack(self, itemsize: int) -> bool:
         """Whether a task's packed block of B is small enough for the stack."""
-        return self.block_elements * itemsize <= _STACK_BYTES
+        rows = (self.rows + 4) * self.depth if self.pack_rows is Packing.TASK else 0
+        return (self.block_elements + rows) * itemsize <= _STACK_BYTES
 
 
 def schedule(
-    work: Working,
-    sizes: tuple[int, int, int, int],
-    rows_in_place: tuple[int, int] | None,
-    columns_in_place: bool,
+    work: Working, sizes: tuple[int, int, int, int], lhs: tuple[int, int] | None, rhs: tuple[int, int] | None, *, lines: bool = False
 ) -> Schedule:
-    """The cuts for ``(batch, m, n, k)``; `rows_in_place` are the strides of A by m and k if it can be read where it lies."""
+    """The cuts for ``(batch, m, n, k)``.
+
+    `lhs` and `rhs` are the strides (of m or n, and of k) of operands that can be read where they lie. `lines` says that A has the numbers
+    of several rows, for one k, beside each other.
+    """
     batch, m, n, k = sizes
     rows, vectors = _tile(work, m, n)
     row_panels = max(1, -(-m // rows))
     width = vectors * work.lanes
     column_panels = max(1, -(-n // width))
-    blocks = 1 if k <= _WHOLE_DEPTH else -(-k // _DEPTH)
-    depth = -(-k // blocks)
-    if blocks > 1:
-        depth += -depth % 8
-        blocks = -(-k // depth)
+    depth, blocks = _depth(k)
     splits, part = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
-    task_rows, task_columns = _task(work, batch * splits, (row_panels, column_panels), (rows, vectors), depth, part)
-    packing = Packing.TASK if task_rows >= row_panels else Packing.WHOLE
-    if columns_in_place and row_panels <= 2:
-        packing = Packing.NONE
+    panels = row_panels, column_panels
+    task_rows, task_columns = _task(work, batch * splits, panels, (rows, vectors), depth, part)
+    pack_rows = _pack_rows(work, lhs, panels, rows, lines=lines)
+    pack_columns = _pack_columns(work, rhs, panels, task_rows)
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
-        task_rows, task_columns, rows_in_place is None or _crowded(work, rows_in_place, column_panels), packing, True,
+        task_rows, task_columns, pack_rows, pack_columns, True,
     )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
         total = 0.0
         for across in _pieces(vectors, wide):
             for down in _pieces(max(m, 1), rows, even=True):
-                total += max(4.0, down * across / 2, (down + across) / 2, 2.0 * across / 2) + 0.1 * across
+                total += max(4.0, down * across / 2, (down + across) / 2) + 0.1 * across
         return total
 
     wide, rows = min(tile_shapes().items(), key=cycles)
@@ -141,11 +142,21 @@ def _pieces(total: int, size: int, *, even: bool = False) -> list[int]:
     return [size] * (count - 1) + [total - (count - 1) * size]
 
 
+def _depth(k: int) -> tuple[int, int]:
+    """The k of a block, and how many blocks there are."""
+    if k <= _WHOLE_DEPTH:
+        return k, 1
+    blocks = -(-k // _DEPTH)
+    depth = -(-k // blocks)
+    depth += -depth % 8
+    return depth, -(-k // depth)
+
+
 def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     """Into how many parts to cut the sums, where there are few and long ones, and the blocks of a part."""
-    if tiles >= 8 or blocks < 4 or tiles * blocks * steps < 8 * _TASK_STEPS:
+    if blocks < 4 or tiles > 2 * blocks:
         return 1, blocks
-    splits = min(blocks, -(-_TASKS // (2 * tiles)))
+    splits = max(1, min(blocks, _TASKS, tiles * blocks * steps // _TASK_STEPS))
     part = -(-blocks // splits)
     return -(-blocks // part), part
 
@@ -154,18 +165,34 @@ def _task(work: Working, stack: int, panels: tuple[int, int], shape: tuple[int, 
     """The panels of A and of B in a task."""
     row_panels, column_panels = panels
     rows, vectors = shape
-    columns = max(1, min(column_panels, _BLOCK_BYTES // (max(depth, 1) * vectors * work.lanes * work.itemsize)))
+    panel = max(depth, 1) * vectors * work.lanes * work.itemsize
+    few = row_panels <= _FEW
+    columns = max(1, min(column_panels, (_STACK_BYTES if few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
     columns = -(-column_panels // -(-column_panels // columns))
     tile = max(1, rows * vectors * depth * part)
-    total = stack * row_panels * column_panels * tile
-    wanted = max(_TASK_STEPS, total // _TASKS)
+    wanted = max(_TASK_STEPS, stack * row_panels * column_panels * tile // _TASKS)
+    if few:
+        return row_panels, max(1, min(columns, -(-wanted // (tile * row_panels))))
     down = max(1, min(row_panels, wanted // (tile * columns)))
-    if down * columns * tile > 2 * wanted and down == 1:
-        columns = max(1, min(columns, -(-wanted // tile)))
     return -(-row_panels // -(-row_panels // down)), columns
 
 
-def _crowded(work: Working, strides: tuple[int, int], column_panels: int) -> bool:
+def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, *, lines: bool) -> Packing:
     """Whether A is better copied: where its lines fall upon one another in the cache, or are far apart, and are read often."""
-    line = max(strides) * work.itemsize
-    return column_panels > 2 and line > 512 and (line % 1024 == 0 or strides[1] != 1)
+    if strides is None:
+        return Packing.TASK
+    outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize
+    if inner == work.itemsize:
+        return Packing.TASK if rows > 6 and outer % _SET == 0 else Packing.NONE
+    if panels[1] == 1 or inner < 512:
+        return Packing.NONE
+    return Packing.WHOLE if lines and inner >= 1024 and panels[0] > 4 else Packing.TASK
+
+
+def _pack_columns(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], task_rows: int) -> Packing:
+    """Whether B has to be copied, or is better copied, and when."""
+    if strides is not None and strides[0] <= 1:
+        near = strides[1] * work.itemsize <= 512 and strides[1] * work.itemsize % 64 == 0
+        if panels[0] <= 2 or near:
+            return Packing.NONE
+    return Packing.TASK if task_rows >= panels[0] else Packing.WHOLE

@@ -1,8 +1,7 @@
 """Where a product's operands come from: a *source* writes the code that packs a panel of A or of B, or says where they lie already.
 
-A panel of B is `depth` rows of `width` adjacent columns, zero beyond the last one. A panel of A is a few rows, each with its `depth`
-numbers adjacent, or the other way round, as the source has it. Whatever can write such panels (a strided array, patches of an image, a
-function of other arrays) can be multiplied.
+A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, beside each other. Whatever can
+write such panels (a strided array, patches of an image, a function of other arrays) can be multiplied.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-from volta_fn.backends.native.matmul.loops import each, when
-from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, lanes_below, read
+from volta_fn.backends.native.matmul.loops import each
+from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, put, read
 from volta_fn.backends.native.matmul.problem import Operand
 from volta_fn.backends.native.matmul.transpose import transposed_rows
 
-#: Elements between the rows of a packed panel of A beyond its depth, so that they do not fall upon one another in the cache.
-_SKEW = 16
+_CHUNK = 16
 
 
 class Span(NamedTuple):
@@ -32,20 +30,17 @@ class Span(NamedTuple):
 class Source(Protocol):
     """An operand of a product."""
 
+    #: So many k of a panel are packed before the next panel's, where those lie beside each other in memory; None: all of them.
+    chunk: int | None
+
     def in_place(self) -> tuple[int, int] | None:
         """The strides (of m or n, of k) in elements of the working type, where it lies in memory just so; else None."""
 
     def address(self, f: Function, span: Span) -> Value:
         """Where the span begins. Asked only of sources that are in place."""
 
-    def layout(self, rows: int, depth: int) -> tuple[int, int]:
-        """The strides (of m, of k) of the panels of A that `pack_rows` writes, for panels of at most so many rows and k."""
-
-    def pack_rows(self, f: Function, span: Span, rows: int, strides: tuple[int, int], target: Value) -> None:
-        """Write a panel of `rows` rows of A."""
-
-    def pack_columns(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
-        """Write a panel of B: of `count` columns, and zeros up to `width`, which is a whole number of vectors."""
+    def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
+        """Write a panel: for each k, `count` rows of A or columns of B beside each other, and zeros up to `width`."""
 
 
 class Strided:
@@ -53,6 +48,7 @@ class Strided:
 
     def __init__(self, work: Working, operand: Operand, buffer: int) -> None:
         self.work, self.operand, self.buffer = work, operand, buffer
+        self.chunk = _CHUNK if operand.outer.stride == 1 and operand.inner.stride != 1 else None
 
     def in_place(self) -> tuple[int, int] | None:
         """See `Source`."""
@@ -65,38 +61,7 @@ class Strided:
         """See `Source`."""
         return self._at(f, self._matrix(f, span), span.outer, span.inner)
 
-    def layout(self, rows: int, depth: int) -> tuple[int, int]:
-        """See `Source`."""
-        if self.operand.outer.stride == 1 and self.operand.inner.stride != 1:
-            return 1, -(-rows // self.work.lanes) * self.work.lanes
-        return depth + _SKEW, 1
-
-    def pack_rows(self, f: Function, span: Span, rows: int, strides: tuple[int, int], target: Value) -> None:
-        """See `Source`."""
-        matrix = self._matrix(f, span)
-        inner = self.operand.inner
-        if strides[0] == 1:
-            self._copy_lines(f, span, matrix, rows, strides[1], target)
-            return
-        starts = [self._at(f, matrix, f.binary("add", span.outer, i64(i)), i64(0)) for i in range(rows)]
-        step = self.work.lanes if inner.stride == 1 else 1
-
-        def columns(k: Value, mask: Value | None, lanes: int) -> None:
-            offset = inner.offset(f, f.binary("add", span.inner, k))
-            for i, start in enumerate(starts):
-                value = self._read(f, self._move(f, start, offset), lanes, mask)
-                place = f.at(f.at(target, self.work.type, i64(i * strides[0])), self.work.type, k)
-                f.store(value, place, self.work.itemsize)
-
-        if step == 1:
-            each(f, i64(0), span.depth, lambda k: columns(k, None, 1))
-            return
-        whole = f.binary("and", span.depth, i64(-step))
-        each(f, i64(0), whole, lambda k: columns(k, None, step), step)
-        rest = f.binary("sub", span.depth, whole)
-        when(f, f.compare("icmp ne", rest, i64(0)), lambda: columns(whole, lanes_below(f, rest, step), step))
-
-    def pack_columns(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
+    def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
         """See `Source`."""
         matrix = self._matrix(f, span)
         outer, inner = self.operand.outer, self.operand.inner
@@ -129,7 +94,7 @@ class Strided:
                 value = self.work.zero()
                 if start < count:
                     value = self._read(f, self._move(f, source, i64(start)), lanes, first_lanes(count - start, lanes))
-                f.store(value, f.at(place, self.work.type, i64(start)), self.work.itemsize)
+                put(f, self.work, value, f.at(place, self.work.type, i64(start)), width - start)
 
         each(f, i64(0), span.depth, line)
 

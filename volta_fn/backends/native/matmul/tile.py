@@ -65,7 +65,7 @@ def accumulate(
         for step in range(steps):
             if prefetch:
                 for v in range(vectors):
-                    _prefetch(f, _beyond(f, b_pointer, ((step + _AHEAD) * b.inner + v * work.lanes) * work.itemsize))
+                    fetch(f, _beyond(f, b_pointer, ((step + _AHEAD) * b.inner + v * work.lanes) * work.itemsize))
             line = [
                 load(
                     f,
@@ -104,6 +104,7 @@ def _beyond(f: Function, pointer: Value, bytes_: int) -> Value:
     return f.let("ptr", f"getelementptr inbounds i8, {pointer}, i64 {bytes_}") if bytes_ else pointer
 
 
-def _prefetch(f: Function, pointer: Value) -> None:
+def fetch(f: Function, pointer: Value, *, to_write: bool = False) -> None:
+    """Have a line of memory brought near, by the time it is wanted."""
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    f.do(f"call void @llvm.prefetch.p0({pointer}, i32 0, i32 3, i32 1)")
+    f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 3, i32 1)")

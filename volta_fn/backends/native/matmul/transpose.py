@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
 from volta_fn.backends.native.matmul.loops import each
-from volta_fn.backends.native.matmul.numbers import Working, read
+from volta_fn.backends.native.matmul.numbers import Working, put, read
 
 
 def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], width: int, depth: Value, target: Value) -> None:
@@ -28,7 +28,7 @@ def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[
             ]
             for c, line in enumerate(_squares_transposed(f, block, square)):
                 place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                f.store(line, place, work.itemsize)
+                put(f, work, line, place, width - start)
 
     def single(k: Value) -> None:
         for j in range(width):
