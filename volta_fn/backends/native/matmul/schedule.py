@@ -118,6 +118,12 @@ def schedule(
     )  # fmt: skip
 
 
+def unpacked(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Schedule:
+    """A schedule for those who cut up the product themselves, but for the parts of its sums."""
+    none = Packing.NONE
+    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, 1, none, none, prefetch=False)
+
+
 def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
     """The rows and vectors of tiles that go over the whole in the least time."""
     vectors = max(1, -(-n // work.lanes))
@@ -183,7 +189,9 @@ def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int
         return Packing.TASK
     outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize
     if inner == work.itemsize:
-        return Packing.TASK if rows > 6 and outer % _SET == 0 else Packing.NONE
+        if rows <= 6 or outer % _SET:
+            return Packing.NONE
+        return Packing.WHOLE if panels[1] > 16 and panels[0] > 4 else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
     return Packing.WHOLE if lines and inner >= 1024 and panels[0] > 4 else Packing.TASK

@@ -30,13 +30,25 @@ def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[
                 place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
                 put(f, work, line, place, width - start)
 
+    def blocks(k: Value) -> None:
+        for start in range(0, width, work.lanes):
+            block = [
+                read(f, work, dtype, moved(rows[start + r], k), work.lanes) if start + r < len(rows) else work.zero()
+                for r in range(work.lanes)
+            ]
+            for c, line in enumerate(_transposed(f, block, square)):
+                place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
+                put(f, work, line, place, width - start)
+
     def single(k: Value) -> None:
         for j in range(width):
             value = read(f, work, dtype, moved(rows[j], k), 1) if j < len(rows) else Value(work.type, "zeroinitializer")
             f.store(value, f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(width)), i64(j))), work.itemsize)
 
+    large = f.binary("and", depth, i64(-work.lanes))
+    each(f, i64(0), large, blocks, work.lanes)
     whole = f.binary("and", depth, i64(-square))
-    each(f, i64(0), whole, lines, square)
+    each(f, large, whole, lines, square)
     each(f, whole, depth, single)
 
 
@@ -65,6 +77,41 @@ def _gathered(parts: Sequence[Value], f: Function) -> Value:
 def _joined(f: Function, x: Value, y: Value) -> Value:
     lanes, element = x.type[1:-1].split(" x ")
     return shuffled(f, x, y, range(2 * int(lanes)), element)
+
+
+def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
+    """As many vectors as they have lanes, transposed: squares within quarters first, then the quarters."""
+    lanes = len(rows)
+    parts = [
+        _squares_transposed(f, rows[g : g + square], square) for g in range(0, lanes, square)
+    ]  # by group of rows, and column in a square
+    columns: list[Value] = [rows[0]] * lanes
+    for c in range(square):
+        for q, line in enumerate(_quarters_transposed(f, [part[c] for part in parts], square)):
+            columns[q * square + c] = line
+    return columns
+
+
+def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
+    """Vectors of as many runs of `square` lanes as there are vectors, the runs transposed."""
+    count = len(rows)
+    if count == 1:
+        return list(rows)
+    half, element = count // 2, rows[0].type[1:-1].split(" x ")[1]
+    lanes = count * square
+
+    def runs(x: Value, y: Value, numbers: Sequence[int]) -> Value:
+        return shuffled(f, x, y, [run * square + lane for run in numbers for lane in range(square)], element)
+
+    if count == 2:
+        return [runs(*rows, (0, 2)), runs(*rows, (1, 3))]
+    assert (half, lanes) == (2, 4 * square)
+    w, x, y, z = rows
+    even = [runs(p, q, (0, 2, 4, 6)) for p, q in ((w, x), (y, z))]
+    odd = [runs(p, q, (1, 3, 5, 7)) for p, q in ((w, x), (y, z))]
+    first, third = runs(*even, (0, 2, 4, 6)), runs(*even, (1, 3, 5, 7))
+    second, fourth = runs(*odd, (0, 2, 4, 6)), runs(*odd, (1, 3, 5, 7))
+    return [first, second, third, fourth]
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
