@@ -83,6 +83,10 @@ class Problem(NamedTuple):
         """Terms of each sum."""
         return self.lhs.inner.size
 
+    def swapped(self) -> Problem:
+        """The product of the transposes, the other way round: the transpose of this one's result."""
+        return Problem(self.rhs, self.lhs, self.dtype)
+
 
 def problem_of(
     lhs_shape: Axes, rhs_shape: Axes, dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]], dtypes: Sequence[np.dtype]

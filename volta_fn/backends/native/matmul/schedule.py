@@ -109,9 +109,10 @@ def schedule(
     depth, blocks = _depth(k)
     splits, part = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
     panels = row_panels, column_panels
-    task_rows, task_columns = _task(work, batch * splits, panels, (rows, vectors), depth, part)
+    packed = not _near(work, rhs, row_panels)
+    task_rows, task_columns = _task(work, batch * splits, panels, (rows, vectors), depth, part, packed=packed)
     pack_rows = _pack_rows(work, lhs, panels, rows, lines=lines)
-    pack_columns = _pack_columns(work, rhs, panels, task_rows)
+    pack_columns = Packing.NONE if not packed else Packing.TASK if task_rows >= row_panels else Packing.WHOLE
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
         task_rows, task_columns, pack_rows, pack_columns, True,
@@ -167,13 +168,15 @@ def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     return -(-blocks // part), part
 
 
-def _task(work: Working, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, part: int) -> tuple[int, int]:
+def _task(
+    work: Working, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, part: int, *, packed: bool
+) -> tuple[int, int]:
     """The panels of A and of B in a task."""
     row_panels, column_panels = panels
     rows, vectors = shape
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW
-    columns = max(1, min(column_panels, (_STACK_BYTES if few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
+    columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
     columns = -(-column_panels // -(-column_panels // columns))
     tile = max(1, rows * vectors * depth * part)
     wanted = max(_TASK_STEPS, stack * row_panels * column_panels * tile // _TASKS)
@@ -197,10 +200,9 @@ def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int
     return Packing.WHOLE if lines and inner >= 1024 and panels[0] > 4 else Packing.TASK
 
 
-def _pack_columns(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], task_rows: int) -> Packing:
-    """Whether B has to be copied, or is better copied, and when."""
-    if strides is not None and strides[0] <= 1:
-        near = strides[1] * work.itemsize <= 512 and strides[1] * work.itemsize % 64 == 0
-        if panels[0] <= 2 or near:
-            return Packing.NONE
-    return Packing.TASK if task_rows >= panels[0] else Packing.WHOLE
+def _near(work: Working, strides: tuple[int, int] | None, row_panels: int) -> bool:
+    """Whether B can be read where it lies: columns side by side, and lines either near each other or not read often."""
+    if strides is None or strides[0] > 1:
+        return False
+    line = strides[1] * work.itemsize
+    return row_panels <= 2 or (line <= 512 and line % 64 == 0) or (row_panels <= 4 and line % _SET != 0)

@@ -94,24 +94,18 @@ def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
 
 def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
     """Vectors of as many runs of `square` lanes as there are vectors, the runs transposed."""
-    count = len(rows)
+    count, element = len(rows), rows[0].type[1:-1].split(" x ")[1]
+
+    def runs(x: Value, y: Value, odd: int) -> Value:
+        """The even, or the odd, runs of both."""
+        return shuffled(f, x, y, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], element)
+
     if count == 1:
         return list(rows)
-    half, element = count // 2, rows[0].type[1:-1].split(" x ")[1]
-    lanes = count * square
-
-    def runs(x: Value, y: Value, numbers: Sequence[int]) -> Value:
-        return shuffled(f, x, y, [run * square + lane for run in numbers for lane in range(square)], element)
-
     if count == 2:
-        return [runs(*rows, (0, 2)), runs(*rows, (1, 3))]
-    assert (half, lanes) == (2, 4 * square)
-    w, x, y, z = rows
-    even = [runs(p, q, (0, 2, 4, 6)) for p, q in ((w, x), (y, z))]
-    odd = [runs(p, q, (1, 3, 5, 7)) for p, q in ((w, x), (y, z))]
-    first, third = runs(*even, (0, 2, 4, 6)), runs(*even, (1, 3, 5, 7))
-    second, fourth = runs(*odd, (0, 2, 4, 6)), runs(*odd, (1, 3, 5, 7))
-    return [first, second, third, fourth]
+        return [runs(rows[0], rows[1], odd) for odd in (0, 1)]
+    halves = [(runs(rows[0], rows[1], odd), runs(rows[2], rows[3], odd)) for odd in (0, 1)]
+    return [runs(halves[odd][0], halves[odd][1], late) for late in (0, 1) for odd in (0, 1)]
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
