@@ -1,6 +1,6 @@
 """Peak memory of a training step, in a process of its own: `python -m benchmarks.peak WORKLOAD FRAMEWORK [--quick]`.
 
-The process's resident memory with the framework imported and warm is the baseline. Beyond it are counted parameters, data, moments,
+The process's resident memory with the framework and its compiler loaded is the baseline. Beyond it are counted parameters, data, moments,
 what the framework keeps of its compilation, and the most that was in use during some steps. That a compiler needed memory for a
 while is counted apart: before the steps the kernel is told to forget the peak, where it can (Linux's /proc/self/clear_refs).
 """
@@ -19,7 +19,7 @@ from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
 
 STEPS = 5
-WARM_UP = "call/eager value and gradient"  # brings everything in that a framework loads when first used
+WARM_UP = "call/jitted value and gradient"  # loads what a framework needs, its compiler included, before memory is counted
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
