@@ -84,18 +84,17 @@ def draw(results: dict[str, Any], path: Path) -> bool:
     colours = ["#2a7f4f" if value <= 1 else "#b5483a" for value in ratios]
     axes.barh([row["name"] for row in rows], [value - 1 for value in ratios], left=1, color=colours, height=0.7)
     for place, row in enumerate(rows):
-        right = row["ratio"] >= 1
         words = f" {row['ratio']:.2f} of {row['peer']}'s time, {duration(row['seconds']['volta_fn'])} "
-        axes.text(row["ratio"], place, words, va="center", ha="left" if right else "right", fontsize=7)
+        axes.text(max(row["ratio"], 1), place, words, va="center", fontsize=7)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_xlim(min(0.1, *ratios) / 3, max(10, *ratios) * 3)
+    axes.set_xlim(min(0.1, *ratios) / 1.5, max(10, *ratios) * 8)
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.tick_params(axis="y", labelsize=8)
     axes.set_xlabel("volta_fn's time over the faster of JAX and PyTorch (left of 1: volta_fn is faster)")
     machine, mean = results["machine"], results["geometric_mean"]
     lane = ("native lane" if machine["native_lane"] else "NumPy alone") + (", tiny sizes" if results["quick"] else "")
-    axes.set_title(f"{machine['processor']}, {machine['threads']} threads, {lane}; geometric mean {mean:.2f}", fontsize=10)
+    axes.set_title(f"{machine['processor']}, threads: {machine['threads']}, {lane}; geometric mean {mean:.2f}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return True
