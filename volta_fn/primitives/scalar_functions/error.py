@@ -16,7 +16,7 @@ _ERF_P = (2.050099672e-6, 2.848821193e-4, 3.765573547e-3, 5.274858683e-2, 1.9040
 _ERF_Q = (3.809181299e-5, 1.162525754e-3, 1.496912803e-2, 1.141086775e-1, 5.020751392e-1, 1.0)
 
 #: erf(x) = x T(x^2) for |x| <= 1: the Taylor series (Abramowitz & Stegun 7.1.5) to float64's precision.
-_ERF_TAYLOR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(19)))
+ERF_TAYLOR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(19)))
 
 
 @blockwise()
@@ -26,7 +26,7 @@ def erf(x: np.ndarray) -> np.ndarray:
         return _erf_rational(x)
     near = np.abs(x) < 1.0
     out = np.empty_like(x)
-    replace(out, near, lambda x: x * polynomial(x * x, _ERF_TAYLOR), x)
+    replace(out, near, lambda x: x * polynomial(x * x, ERF_TAYLOR), x)
     replace(out, ~near, lambda x: np.copysign(1.0 - _erfc_positive(np.abs(x)), x), x)
     return out
 
@@ -45,9 +45,9 @@ def _erf_rational(x: np.ndarray) -> np.ndarray:
 
 #: (x + 3) exp(x^2) erfc(x) for 0 <= x <= the limit, beyond which erfc is 0, as a polynomial of a Möbius map of that interval onto
 #: [-1, 1]: by Chebyshev interpolation, after Schonfelder, "Chebyshev expansions for the error and related functions", 1978.
-_ERFC_POLE = 3.0
-_ERFC_LIMITS = {4: 10.1, 8: 27.3}
-_ERFC_COEFFICIENTS = {
+ERFC_POLE = 3.0
+ERFC_LIMITS = {4: 10.1, 8: 27.3}
+ERFC_COEFFICIENTS = {
     4: (
         -3.0317364e-7, -3.15744812e-5, 2.43322296e-5, 5.43188703e-4, -1.37583737e-3, -5.87107542e-3, 5.22726217e-2, -1.98641122e-1,
         5.01857525e-1, -9.31881729e-1, 1.31133935,
@@ -77,11 +77,11 @@ def erfc(x: np.ndarray) -> np.ndarray:
 
 def _erfc_positive(x: np.ndarray) -> np.ndarray:
     width = x.dtype.itemsize
-    limit = _ERFC_LIMITS[width]
+    limit = ERFC_LIMITS[width]
     bounded = np.minimum(x, limit)
-    stretch = 1.0 + 2.0 * _ERFC_POLE / limit
-    share = np.reciprocal(bounded + _ERFC_POLE)
-    result = polynomial((stretch * bounded - _ERFC_POLE) * share, _ERFC_COEFFICIENTS[width])
+    stretch = 1.0 + 2.0 * ERFC_POLE / limit
+    share = np.reciprocal(bounded + ERFC_POLE)
+    result = polynomial((stretch * bounded - ERFC_POLE) * share, ERFC_COEFFICIENTS[width])
     result *= share
     result *= _exp_minus_square(bounded)
     return result
@@ -97,7 +97,7 @@ def _exp_minus_square(x: np.ndarray) -> np.ndarray:
 # erf_inv
 
 #: Polynomials in w = -log(1 - x^2), or in its root for large w: Giles, "Approximating the erfinv function", GPU Computing Gems 2012.
-_INVERSE_32 = (
+ERF_INV_32 = (
     (
         2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727,
         1.50140941,
@@ -107,7 +107,7 @@ _INVERSE_32 = (
         2.83297682,
     ),
 )  # fmt: skip
-_INVERSE_64 = (
+ERF_INV_64 = (
     (
         -3.6444120640178196996e-21, -1.685059138182016589e-19, 1.2858480715256400167e-18, 1.115787767802518096e-17,
         -1.333171662854620906e-16, 2.0972767875968561637e-17, 6.6376381343583238325e-15, -4.0545662729752068639e-14,
@@ -150,14 +150,14 @@ def erf_inv(x: np.ndarray) -> np.ndarray:
 
 
 def _inverse_32(w: np.ndarray) -> np.ndarray:
-    centre, tail = _INVERSE_32
+    centre, tail = ERF_INV_32
     out = polynomial(w - 2.5, centre)
     replace(out, w >= 5.0, lambda w: polynomial(np.sqrt(w) - 3.0, tail), w)
     return out
 
 
 def _inverse_64(w: np.ndarray) -> np.ndarray:
-    centre, tail, far_tail = _INVERSE_64
+    centre, tail, far_tail = ERF_INV_64
     out = polynomial(w - 3.125, centre)
     replace(out, (w >= 6.25) & (w < 16.0), lambda w: polynomial(np.sqrt(w) - 3.25, tail), w)
     replace(out, w >= 16.0, lambda w: polynomial(np.sqrt(w) - 5.0, far_tail), w)

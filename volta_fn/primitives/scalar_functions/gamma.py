@@ -17,7 +17,7 @@ from volta_fn.primitives.scalar_functions.blocks import blockwise, polynomial, r
 Formula = Callable[[np.ndarray], np.ndarray]
 
 #: Where the asymptotic series take over: 8 is far enough for float64 with ten terms.
-_FAR = 8.0
+FAR = 8.0
 
 #: The Bernoulli numbers B_2, B_4, …, B_24.
 _BERNOULLI = (
@@ -33,7 +33,7 @@ def _fraction_from_integer(x: np.ndarray) -> np.ndarray:
 # lgamma
 
 #: lgamma(x) / ((x - 1)(x - 2)) on [1, 2], in powers of 2x - 3.
-_LGAMMA = (
+LGAMMA = (
     -3.7005711329047426e-12, 1.1577613910649688e-11, -1.5936042537298723e-11, 5.0300670906054817e-11, -2.075322954216366e-10,
     6.5655031582107999e-10, -2.0184741279133344e-9, 6.4303665062167918e-9, -2.0619851263731667e-8, 6.6238705716423163e-8,
     -2.1386380605280233e-7, 6.9484283937040619e-7, -2.2742472358027586e-6, 7.5113918468379533e-6, -2.5094328700900634e-5,
@@ -42,8 +42,8 @@ _LGAMMA = (
 )  # fmt: skip
 
 #: Stirling's series: lgamma(x) - ((x - 1/2) log x - x + log(2 pi)/2) in powers of 1/x^2, divided by x.
-_STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
-_HALF_LOG_TWO_PI_LESS_HALF = 0.5 * math.log(2 * math.pi) - 0.5
+STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
+HALF_LOG_TWO_PI_LESS_HALF = 0.5 * math.log(2 * math.pi) - 0.5
 
 
 @blockwise(wide=True)
@@ -62,7 +62,7 @@ def _lgamma_positive(x: np.ndarray) -> np.ndarray:
 def _by_range(x: np.ndarray, below_one: Formula, near: Formula, far: Formula) -> np.ndarray:
     """Each formula where it holds: for 0 <= x < 1, for 1 <= x < 8, and from there on."""
     out = np.empty_like(x)
-    is_small, is_near = x < 1.0, x < _FAR
+    is_small, is_near = x < 1.0, x < FAR
     replace(out, is_small, below_one, x)
     replace(out, is_near & ~is_small, near, x)
     replace(out, ~is_near, far, x)
@@ -72,14 +72,14 @@ def _by_range(x: np.ndarray, below_one: Formula, near: Formula, far: Formula) ->
 def _lgamma_near(x: np.ndarray) -> np.ndarray:
     """gamma(x) = (x - 1) … (x - n) gamma(x - n) with x - n in [1, 2]: those factors are just the x - k that exceed 1."""
     product = np.ones_like(x)
-    for k in range(1, int(_FAR) - 1):
+    for k in range(1, int(FAR) - 1):
         product *= np.maximum(x - k, 1.0)
     return np.log(product) + _lgamma_unit(_unit_base(x) - 1.0)
 
 
 def _lgamma_unit(x: np.ndarray) -> np.ndarray:
     """lgamma(1 + x) for x in [0, 1]."""
-    return x * (x - 1.0) * polynomial(2.0 * x - 1.0, _LGAMMA)
+    return x * (x - 1.0) * polynomial(2.0 * x - 1.0, LGAMMA)
 
 
 def _unit_base(x: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def _unit_base(x: np.ndarray) -> np.ndarray:
 
 def _lgamma_far(x: np.ndarray) -> np.ndarray:
     inverse = 1.0 / x
-    return (x - 0.5) * (np.log(x) - 1.0) + _HALF_LOG_TWO_PI_LESS_HALF + inverse * polynomial(inverse * inverse, _STIRLING)
+    return (x - 0.5) * (np.log(x) - 1.0) + HALF_LOG_TWO_PI_LESS_HALF + inverse * polynomial(inverse * inverse, STIRLING)
 
 
 def _lgamma_reflected(x: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
@@ -100,10 +100,10 @@ def _lgamma_reflected(x: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
 # digamma
 
 #: digamma's positive zero, in two parts.
-_ZERO, _ZERO_REST = 1.4616321449683622, 9.5499954299656977e-17
+DIGAMMA_ZERO, DIGAMMA_ZERO_REST = 1.4616321449683622, 9.5499954299656977e-17
 
 #: digamma(x) / (x - zero) on [1, 2], in powers of 2x - 3.
-_DIGAMMA = (
+DIGAMMA = (
     -9.7203004042022443e-12, 2.9160936010853641e-11, -2.9161179626023812e-11, 8.7484200374362866e-11, -4.1555064115551964e-10,
     1.246669023186403e-9, -3.5092354924107181e-9, 1.0528133851878113e-8, -3.1807298477301726e-8, 9.5432615707604287e-8,
     -2.8621216825577647e-7, 8.589062683365892e-7, -2.5781337016107129e-6, 7.7412344413683949e-6, -2.3258232758953131e-5,
@@ -112,7 +112,7 @@ _DIGAMMA = (
 )  # fmt: skip
 
 #: log x - 1/(2x) - digamma(x), in powers of 1/x^2, times x^2.
-_DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
+DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
 
 
 @blockwise(wide=True)
@@ -131,16 +131,16 @@ def _digamma_positive(x: np.ndarray) -> np.ndarray:
 def _digamma_near(x: np.ndarray) -> np.ndarray:
     """digamma(x) = 1/(x - 1) + … + 1/(x - n) + digamma(x - n) with x - n in [1, 2]."""
     total = np.zeros_like(x)
-    for k in range(1, int(_FAR) - 1):
+    for k in range(1, int(FAR) - 1):
         total += (x > k + 1) / np.maximum(x - k, 1.0)
     base = _unit_base(x)
-    return total + ((base - _ZERO) - _ZERO_REST) * polynomial(2.0 * base - 3.0, _DIGAMMA)
+    return total + ((base - DIGAMMA_ZERO) - DIGAMMA_ZERO_REST) * polynomial(2.0 * base - 3.0, DIGAMMA)
 
 
 def _digamma_far(x: np.ndarray) -> np.ndarray:
     inverse = 1.0 / x
     square = inverse * inverse
-    return np.log(x) - 0.5 * inverse - square * polynomial(square, _DIGAMMA_FAR)
+    return np.log(x) - 0.5 * inverse - square * polynomial(square, DIGAMMA_FAR)
 
 
 # zeta and polygamma

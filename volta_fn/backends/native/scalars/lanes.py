@@ -234,6 +234,20 @@ class Lanes(NamedTuple):
         """The larger of two floats: `bound` if either is NaN, and if they are equal."""
         return self.above(bound).select(self, bound)
 
+    def floored(self, low: Scalar) -> Lanes:
+        """The float, or `low` where it is less; NaN stays."""
+        bound = self.like(low)
+        return bound.above(self).select(bound, self)
+
+    def capped(self, high: Scalar) -> Lanes:
+        """The float, or `high` where it is more; NaN stays."""
+        bound = self.like(high)
+        return bound.below(self).select(bound, self)
+
+    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
+        """The float between bounds; NaN stays."""
+        return self.floored(low).capped(high)
+
     def as_bits(self) -> Lanes:
         """A float's bits as an integer."""
         return self.cast("bitcast", f"i{self.bits}")

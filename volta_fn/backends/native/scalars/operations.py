@@ -11,8 +11,9 @@ from volta_fn.backends.native.llvm.text import Function, Value
 from volta_fn.backends.native.scalars import floats, integers
 from volta_fn.backends.native.scalars.complex_numbers import COMPLEX, Complex
 from volta_fn.backends.native.scalars.convert import bitcast, convert
+from volta_fn.backends.native.scalars.functions.table import APPROXIMATE
 from volta_fn.backends.native.scalars.integers import Operation
-from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.native.scalars.lanes import Lanes, inlined
 from volta_fn.backends.native.scalars.number import BFLOAT16, FLOAT16, Number, counting, is_supported, kind, parts_of, rounded
 
 _REAL: dict[str, Mapping[str, Operation]] = {
@@ -37,6 +38,8 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) 
 
 
 def _operation(op: str, dtype: np.dtype) -> Operation | None:
+    if kind(dtype) == "float" and op in APPROXIMATE:
+        return lambda *xs: inlined(op, APPROXIMATE[op], *xs)
     if dtype == FLOAT16:
         return floats.HALF.get(op)
     found = _REAL.get(kind(dtype), {}).get(op)

@@ -1,0 +1,77 @@
+"""The error function, its complement and its inverse."""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.backends.native.scalars.functions.exponential import exp, expm1_bounded
+from volta_fn.backends.native.scalars.functions.logarithm import log
+from volta_fn.backends.native.scalars.functions.wide import wide
+from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.primitives.scalar_functions.error import ERF_INV_32, ERF_INV_64, ERF_TAYLOR, ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
+
+#: (-log(erfc(x)) / x - c) / x for 0 <= x <= 4, where c = 2 / sqrt(pi) is the limit at 0; it leaves an error of 2^-28 erf(x).
+_MINUS_LOG_ERFC = (
+    9.55540713e-07, -1.8385048e-05, 0.000152786044, -0.000703399419, 0.00174693414, -0.000211986786, -0.0191347394, 0.102774553,
+    0.636619627,
+)  # fmt: skip
+_SLOPE, _SLOPE_REST = 1.128379225730896, -5.863538343753305e-08
+
+
+def erf(x: Lanes) -> Lanes:
+    """The error function; in float32 1 - e^log(erfc(|x|)), for which one polynomial does."""
+    if x.bits == 64:
+        return _erf_64(x)
+    size = x.abs().capped(4.0)
+    power = size.fma(_SLOPE, size * size.polynomial((*_MINUS_LOG_ERFC, _SLOPE_REST)))
+    return expm1_bounded(-power).signed(x)
+
+
+def _erf_64(x: Lanes) -> Lanes:
+    """The Taylor series up to 1, from there on the complement's complement."""
+    size = x.abs()
+    near = size * (size * size).polynomial(ERF_TAYLOR)
+    return size.below(1.0).select(near, 1.0 - _erfc_positive(size)).signed(x)
+
+
+@wide
+def erfc(x: Lanes) -> Lanes:
+    """1 - erf(x), with full precision where it is small."""
+    side = x.like(1.0).signed(x)
+    return _erfc_positive(x.abs()) * side + (1.0 - side)
+
+
+def _erfc_positive(x: Lanes) -> Lanes:
+    """erfc(x) = e^(-x^2) P(t) / (x + 3), with a Möbius map t of x; from some x on 0."""
+    limit = ERFC_LIMITS[8]
+    bounded = x.capped(limit)
+    stretch = 1.0 + 2.0 * ERFC_POLE / limit
+    below = bounded + ERFC_POLE
+    return (bounded.fma(stretch, -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[8]) / below * _exp_minus_square(bounded)
+
+
+def _exp_minus_square(x: Lanes) -> Lanes:
+    """e^(-x^2), with what rounding takes from x^2 as a factor."""
+    square = x * x
+    lost = x.fma(x, -square)
+    power = exp(-square)
+    return power.fma(-lost, power)
+
+
+def erf_inv(x: Lanes) -> Lanes:
+    """The x for which erf is the argument, by the same formulas as the evaluation rule (1 - x^2 is rounded twice)."""
+    w = -log(1.0 - x * x)
+    result = (_inverse_32(w) if x.bits == 32 else _inverse_64(w)) * x
+    return x.abs().equals(1.0).select(x * math.inf, result)
+
+
+def _inverse_32(w: Lanes) -> Lanes:
+    centre, tail = ERF_INV_32
+    return w.compare("oge", 5.0).select((w.sqrt() - 3.0).polynomial(tail), (w - 2.5).polynomial(centre))
+
+
+def _inverse_64(w: Lanes) -> Lanes:
+    centre, tail, far = ERF_INV_64
+    root = w.sqrt()
+    beyond = w.compare("oge", 16.0).select((root - 5.0).polynomial(far), (root - 3.25).polynomial(tail))
+    return w.compare("oge", 6.25).select(beyond, (w - 3.125).polynomial(centre))

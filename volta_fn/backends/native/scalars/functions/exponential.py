@@ -1,0 +1,165 @@
+"""exp, exp2, expm1, logistic, tanh, sinh, cosh.
+
+All of them take a power of two out of the argument, x = n ln 2 + r with |r| <= ln(2) / 2, and have a polynomial for exp(r) - 1. ln 2 is
+subtracted in two parts with fused multiply-adds, so that r is as good as exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.backends.native.llvm.host import host
+from volta_fn.backends.native.llvm.text import Value
+from volta_fn.backends.native.scalars.lanes import Lanes
+
+#: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, by width: with errors of 2^-26 r and 2^-60 r.
+_EXPM1: dict[int, tuple[float, ...]] = {
+    32: (0.00139406556, 0.00836640596, 0.0416664034, 0.16666545, 0.5),
+    64: (
+        2.0914717357800723e-09, 2.5105259538448494e-08, 2.7557273570048957e-07, 2.7557255297969643e-06, 2.4801587325605388e-05,
+        0.00019841269874901259, 0.0013888888888883731, 0.0083333333333261116, 0.041666666666666671, 0.16666666666666671, 0.5,
+    ),
+}  # fmt: skip
+
+#: 2^r for |r| <= 1/2: with errors of 2^-28 and 2^-56.
+_EXP2: dict[int, tuple[float, ...]] = {
+    32: (0.000154628797, 0.00133910007, 0.00961806253, 0.0555035956, 0.240226507, 0.693147182, 1.0),
+    64: (
+        2.57293853189062e-11, 4.4558302608529773e-10, 7.0548972697432176e-09, 1.0178057018210436e-07, 1.3215486808772514e-06,
+        1.5252733841692036e-05, 0.0001540353039337068, 0.0013333558146416, 0.0096181291076284803, 0.055504108664821625,
+        0.24022650695910072, 0.69314718055994529, 1.0,
+    ),
+}  # fmt: skip
+
+#: (sinh(x) - x) / x^3 in powers of x^2, for |x| <= 1.
+_SINH: dict[int, tuple[float, ...]] = {
+    32: (0.000203766336, 0.00833022315, 0.166667178),
+    64: (
+        7.7461785930188273e-13, 1.6057679623801638e-10, 2.5052117695907823e-08, 2.7557319191381816e-06, 0.00019841269841324198,
+        0.0083333333333332985, 0.16666666666666666,
+    ),
+}  # fmt: skip
+
+LOG2_E = 1.4426950408889634
+LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.69314718055994529, 2.3190468138462996e-17)}
+#: Adding it rounds a small number to a whole one, which is then in the last bits.
+MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
+#: Bits of the significand, and what is added to the exponent.
+SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
+#: exp of them is 0, infinite, and twice infinite.
+_LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
+
+
+class _Reduced(NamedTuple):
+    """x = n ln 2 + r, with n as a float and as the last bits of another."""
+
+    n: Lanes
+    bits: Lanes
+    r: Lanes
+
+
+def _reduced(x: Lanes) -> _Reduced:
+    magic, (high, low) = MAGIC[x.bits], LN2[x.bits]
+    shifted = x.fma(LOG2_E, magic)
+    n = shifted - magic
+    return _Reduced(n, shifted.as_bits(), n.fma(-low, n.fma(-high, x)))
+
+
+def _power_of_two(bits: Lanes, plus: int = 0) -> Lanes:
+    """2^(n + plus) from the bits of n + magic, if it is a normal number."""
+    return ((bits + (BIAS[bits.bits] + plus)) << SIGNIFICAND[bits.bits]).as_float()
+
+
+def _scaled(x: Lanes, n: Lanes) -> Lanes:
+    """x 2^n with x near 1 and n a whole number, rounded once: what is too large is infinite, what is small subnormal or 0."""
+    width = x.lanes * x.bits
+    if host().vector_bytes == 64 and width >= 512:
+        return _scaled_by_instruction(x, n)
+    half = (n * 0.5).floor()
+    return x * _exponential_of(half) * _exponential_of(n - half)
+
+
+def _exponential_of(n: Lanes) -> Lanes:
+    return _power_of_two((n + MAGIC[n.bits]).as_bits())
+
+
+def _scaled_by_instruction(x: Lanes, n: Lanes) -> Lanes:
+    lanes, whole = x.lanes, 512 // x.bits
+    if lanes > whole:
+        half = lanes // 2
+        low, high = [_scaled_by_instruction(x.taken(part), n.taken(part)) for part in (range(half), range(half, lanes))]
+        return low.taken(range(lanes), high)
+    mask, current_rounding = Value(f"i{lanes}", "-1"), Value("i32", "4")
+    name = f"llvm.x86.avx512.mask.scalef.{'ps' if x.bits == 32 else 'pd'}.512"
+    return x.new(x.f.intrinsic(name, x.type, x.value, n.value, x.value, mask, current_rounding))
+
+
+def _expm1_reduced(r: Lanes) -> Lanes:
+    return (r * r).fma(r.polynomial(_EXPM1[r.bits]), r)
+
+
+def exp(x: Lanes, halvings: int = 0) -> Lanes:
+    """e^x 2^-halvings."""
+    n, _, r = _reduced(x.clamped(_LOW[x.bits], _HIGH[x.bits] + halvings))
+    return _scaled(r.polynomial((*_EXPM1[x.bits], 1.0, 1.0)), n - float(halvings) if halvings else n)
+
+
+def exp2(x: Lanes) -> Lanes:
+    """2^x."""
+    bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
+    n = (bounded + MAGIC[x.bits]) - MAGIC[x.bits]
+    return _scaled((bounded - n).polynomial(_EXP2[x.bits]), n)
+
+
+def exp2_of_sum(x: Lanes, rest: Lanes) -> Lanes:
+    """2^(x + rest), where |rest| is a small part of |x|."""
+    bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
+    n = (bounded + MAGIC[x.bits]) - MAGIC[x.bits]
+    power = (bounded - n).polynomial(_EXP2[x.bits])
+    small = rest.clamped(-1e-9, 1e-9)
+    return _scaled((power * LN2[x.bits][0]).fma(small, power), n)
+
+
+def expm1(x: Lanes) -> Lanes:
+    """e^x - 1 = 2^n (e^r - 1) + (2^n - 1), at half the size, since 2^n may overflow alone."""
+    _, bits, r = _reduced(x.clamped(-0.75 * x.bits, _HIGH[x.bits]))
+    half = _power_of_two(bits, -1)
+    return (half.fma(_expm1_reduced(r), half - 0.5) * 2.0).signed(x)
+
+
+def expm1_bounded(x: Lanes) -> Lanes:
+    """e^x - 1 where 2^n is a normal number."""
+    _, bits, r = _reduced(x)
+    power = _power_of_two(bits)
+    return power.fma(_expm1_reduced(r), power - 1.0)
+
+
+def tanh(x: Lanes) -> Lanes:
+    """t / (t + 2) with t = e^(2|x|) - 1; of small t only the small difference from t / 2 is made by the division.
+
+    From some point on it is 1, so x may be bounded, and no power overflows.
+    """
+    t = expm1_bounded(x.abs().capped(10.0 * x.bits / 32) * 2.0)
+    ratio, half = t / (t + 2.0), t * 0.5
+    return t.below(1.0).select((-half).fma(ratio, half), ratio).signed(x)
+
+
+def logistic(x: Lanes) -> Lanes:
+    """1 / (1 + e^-x), on the left as e^x / (1 + e^x), so that nothing overflows, and far on the left as e^x less that times e^x."""
+    power = exp(-x.abs())
+    ratio = x.below(0.0).select(power, 1.0) / (power + 1.0)
+    return x.below(-1.0).select((-power).fma(ratio, power), ratio)
+
+
+def sinh(x: Lanes) -> Lanes:
+    """A polynomial up to 1, and from there on (e^|x| - e^-|x|) / 2."""
+    size, square = x.abs(), x * x
+    half = exp(size, 1)
+    near = (size * square).fma(square.polynomial(_SINH[x.bits]), size)
+    return size.below(1.0).select(near, half - 0.25 / half).signed(x)
+
+
+def cosh(x: Lanes) -> Lanes:
+    """(e^|x| + e^-|x|) / 2."""
+    half = exp(x.abs(), 1)
+    return half + 0.25 / half

@@ -1,0 +1,130 @@
+"""log, log2, log1p, and what is made of them: asinh, acosh, atanh.
+
+x = 2^k (1 + f) with 2/3 <= 1 + f < 4/3, so that k = 0 around 1 and log(1 + f) = f - t is precise there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from volta_fn.backends.native.scalars.functions.exact import exact_product, exact_sum_ordered
+from volta_fn.backends.native.scalars.functions.exponential import BIAS, LN2, LOG2_E, MAGIC, SIGNIFICAND
+from volta_fn.backends.native.scalars.lanes import Lanes
+
+#: (log(1 + f) - f + f^2 / 2) / f^3 for |f| <= 1/3: with an error of 2^-27 f.
+_LOG_32 = (-0.131922707, 0.139619812, -0.121149868, 0.140110373, -0.166854754, 0.200100347, -0.249996886, 0.333332241)
+
+#: (2 atanh(s) - 2 s) / s^3 in powers of s^2, for |s| <= 1/5: with an error of 2^-59 s.
+_LOG_64 = (
+    0.13687882529497666, 0.1319923845247061, 0.15389410705470444, 0.18181723764251689, 0.22222223228527765, 0.28571428566172058,
+    0.40000000000010444, 0.66666666666666663,
+)  # fmt: skip
+
+#: The series of 2 atanh(s) = 2 s + 2/3 s^3 + s^5 (…), and what rounding takes from 2/3 and log2(e).
+_LOG_64_REST = (
+    0.11259879534127329, 0.10391355628363148, 0.11770271925847203, 0.13333200421271557, 0.15384617242704815, 0.18181818167256186,
+    0.22222222222279311, 0.28571428571428487, 0.40000000000000002,
+)  # fmt: skip
+_TWO_THIRDS_REST = 3.700743415417188e-17
+_LOG2_E_REST = 2.0355273740931033e-17
+
+#: The bits of 2/3.
+_TWO_THIRDS = {32: 0x3F2AAAAB, 64: 0x3FE5555555555555}
+
+
+class _Split(NamedTuple):
+    """x = 2^k (1 + f); `shift` is k as an integer at the exponent's place."""
+
+    k: Lanes
+    f: Lanes
+    shift: Lanes
+
+
+def _split(x: Lanes) -> _Split:
+    """For positive finite normal x."""
+    bits = x.as_bits() - _TWO_THIRDS[x.bits]
+    significand = (1 << SIGNIFICAND[x.bits]) - 1
+    f = ((bits & significand) + _TWO_THIRDS[x.bits]).as_float() - 1.0
+    magic = x.like(MAGIC[x.bits])
+    k = (bits.shift_right(SIGNIFICAND[x.bits], signed=True) + magic.as_bits()).as_float() - magic
+    return _Split(k, f, bits & ~significand)
+
+
+def _split_any(x: Lanes) -> _Split:
+    """For positive finite x: subnormal numbers are made normal first."""
+    digits = SIGNIFICAND[x.bits] + 1
+    tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
+    k, f, shift = _split(tiny.select(x * 2.0**digits, x))
+    return _Split(tiny.select(k - float(digits), k), f, shift)
+
+
+def _less(f: Lanes, k: Lanes | None = None) -> Lanes:
+    """t, where log(1 + f) = f - t; with k, less the small part of k ln 2."""
+    rest = None if k is None else k * -LN2[f.bits][1]
+    if f.bits == 32:
+        square = f * f
+        inner = (-f).fma(f.polynomial(_LOG_32), 0.5)
+    else:
+        square = f / (f + 2.0)
+        z = square * square
+        inner = (-z).fma(z.polynomial(_LOG_64), f)
+    return square * inner if rest is None else square.fma(inner, rest)
+
+
+def _finished(result: Lanes, x: Lanes) -> Lanes:
+    """The logarithm of x where it is not the ordinary `result`: of 0, negative numbers, infinity, NaN."""
+    outside = x.equals(0.0).select(-math.inf, x.like(math.nan))
+    return x.above(0.0).select(x.below(math.inf).select(result, x), outside)
+
+
+def _log_of(split: _Split) -> Lanes:
+    return split.k.fma(LN2[split.f.bits][0], split.f - _less(split.f, split.k))
+
+
+def log(x: Lanes) -> Lanes:
+    """The natural logarithm."""
+    return _finished(_log_of(_split_any(x)), x)
+
+
+def log2(x: Lanes) -> Lanes:
+    """The logarithm to base 2, exact for powers of 2."""
+    k, f, _ = _split_any(x)
+    return _finished((f - _less(f)).fma(LOG2_E, k), x)
+
+
+def log2_in_parts(x: Lanes) -> tuple[Lanes, Lanes]:
+    """The logarithm of float64 to base 2 in two parts, with some 64 digits.
+
+    With s = f / (2 + f), log(1 + f) = 2 s + 2/3 s^3 + …; the first two terms are kept in two parts. For x = 0, infinity, NaN the first
+    part is all.
+    """
+    k, f, _ = _split_any(x)
+    below, below_error = exact_sum_ordered(2.0, f)
+    high = f / below
+    low = ((-high).fma(below, f) - high * below_error) / below
+    square, square_error = exact_product(high, high)
+    square_error = square_error + high * low * 2.0
+    cubic, cubic_error = exact_product(square, high)
+    cubic_error = cubic_error + square_error * high + square * low
+    third, third_error = exact_product(cubic, 2.0 / 3.0)
+    third_error = third_error + cubic_error * (2.0 / 3.0) + cubic * _TWO_THIRDS_REST + cubic * square * square.polynomial(_LOG_64_REST)
+    total, error = exact_sum_ordered(high * 2.0, third)
+    error = error + third_error + low * 2.0
+    scaled, scaled_error = exact_product(total, LOG2_E)
+    scaled_error = scaled_error + total * _LOG2_E_REST + error * LOG2_E
+    first, rest = exact_sum_ordered(k, scaled)
+    rest = rest + scaled_error
+    result, result_rest = exact_sum_ordered(first, rest)
+    ordinary = x.above(0.0) & x.below(math.inf)
+    return _finished(result, x), ordinary.select(result_rest, 0.0)
+
+
+def log1p(x: Lanes) -> Lanes:
+    """log(1 + x): the exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself."""
+    total = x + 1.0
+    k, _, shift = _split(total)
+    one = x.like(1.0).as_bits()
+    most = shift.above(one - (1 << SIGNIFICAND[x.bits])).select(one - (1 << SIGNIFICAND[x.bits]), shift)
+    f = (x.as_bits() - shift).as_float() + ((one - most).as_float() - 1.0)
+    return _finished(_log_of(_Split(k, f, shift)), total).signed(x)

@@ -1,0 +1,37 @@
+"""The approximations by the names of the primitives."""
+
+from __future__ import annotations
+
+from volta_fn.backends.native.scalars.functions import error, exponential, gamma, hyperbolic, logarithm, powers, remainder, trigonometric
+from volta_fn.backends.native.scalars.integers import Operation
+
+APPROXIMATE: dict[str, Operation] = {
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "logistic": exponential.logistic,
+    "tanh": exponential.tanh,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
+    "log": logarithm.log,
+    "log2": logarithm.log2,
+    "log1p": logarithm.log1p,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "asin": trigonometric.asin,
+    "acos": trigonometric.acos,
+    "atan": trigonometric.atan,
+    "atan2": trigonometric.atan2,
+    "asinh": hyperbolic.asinh,
+    "acosh": hyperbolic.acosh,
+    "atanh": hyperbolic.atanh,
+    "pow": powers.pow,
+    "cbrt": powers.cbrt,
+    "rem": remainder.rem,
+    "erf": error.erf,
+    "erfc": error.erfc,
+    "erf_inv": error.erf_inv,
+    "lgamma": gamma.lgamma,
+    "digamma": gamma.digamma,
+}
