@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volta_fn.backends.native.library.cotangents import select_and_scatter_add
 from volta_fn.backends.native.library.cumulative import cummax, cummin, cumprod, cumsum
 from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
@@ -15,9 +16,9 @@ from volta_fn.backends.native.library.gather import gather
 from volta_fn.backends.native.library.pooling import reduce_window_max, reduce_window_min, reduce_window_sum
 from volta_fn.backends.native.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.native.library.sort import sort
+from volta_fn.backends.native.library.tangents import select_and_gather_add
 from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
 from volta_fn.backends.native.library.top_k import top_k
-from volta_fn.backends.native.library.winners import select_and_gather_add, select_and_scatter_add
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
