@@ -19,6 +19,10 @@ from volta_fn.primitives.geometry import window_counts
 maker = ROUTINES["conv_general_dilated"]
 
 
+#: The order of dimensions: batch, feature and space; batch, space and feature; another.
+ORDERS = [((0, 1, 2, 3),) * 3, ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)), ((3, 0, 1, 2), (0, 3, 2, 1), (1, 2, 0, 3))]
+
+
 def params_of(rank: int, **changed: Any) -> dict[str, Any]:
     """Parameters of the primitive."""
     order = tuple(range(rank + 2))
@@ -86,9 +90,7 @@ def test_larger_convolutions_of_any_form(configuration: Any) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float16, 1e-3), (ml_dtypes.bfloat16, 8e-3)])
-@pytest.mark.parametrize(
-    "numbers", [((0, 1, 2, 3),) * 3, ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)), ((3, 0, 1, 2), (0, 3, 2, 1), (1, 2, 0, 3))]
-)
+@pytest.mark.parametrize("numbers", ORDERS)
 def test_half_precision_is_rounded_once(dtype: Any, tolerance: float, numbers: tuple[tuple[int, ...], ...]) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 2), (0, -1)), window_strides=(1, 2))
     check(placed((2, 5, 9, 11), numbers[0]), placed((18, 5, 3, 2), numbers[1]), params, dtype, tolerance)
@@ -122,3 +124,24 @@ def test_infinity_stays_where_its_windows_are() -> None:
     assert routine is not None
     (found,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
     np.testing.assert_array_equal(found[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
+
+
+@given(
+    st.sampled_from(ORDERS),
+    st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 14), st.integers(1, 14), st.integers(1, 40)),
+    st.sampled_from([3, 5]),
+    st.tuples(st.integers(-1, 2), st.integers(0, 3)),
+    st.sampled_from([(np.float32, 2e-5), (np.float64, 1e-12)]),
+)
+@settings(max_examples=12, deadline=None)
+def test_winograd(numbers: Any, sizes: tuple[int, ...], taps: int, padding: tuple[int, int], dtype: tuple[Any, float]) -> None:
+    images, channels, height, width, outputs = sizes
+    assume(min(height, width) + sum(padding) >= taps)
+    params = params_of(2, dimension_numbers=numbers, padding=(padding, padding), algorithm="winograd")
+    check(placed((images, channels, height, width), numbers[0]), placed((outputs, channels, taps, taps), numbers[1]), params, *dtype)
+
+
+@pytest.mark.parametrize("numbers", ORDERS)
+def test_many_channels_by_a_chosen_algorithm(numbers: Any) -> None:
+    params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)))
+    check(placed((2, 64, 17, 19), numbers[0]), placed((48, 64, 3, 3), numbers[1]), params, np.float32, 1e-5, 3)

@@ -47,9 +47,9 @@ def place_blocks(c: Correlation) -> Blocks:
     def blocks() -> Blocks:
         return Blocks(1, channels, tuple(places), taps)
 
-    for i in range(len(places)):
+    for i, axis in enumerate(c.axes):
         while blocks().reach(c) > TILE and places[i] > (1 if i + 1 < len(places) else 16):
-            places[i] = -(-places[i] // (-(-c.axes[i].places // places[i]) + 1))
+            places[i] = fitting(axis.places, places[i] - 1)
     while blocks().reach(c) > 4 * TILE and channels > 16:
         channels = divisor(c.channels, channels // 2)
     return blocks()
@@ -81,6 +81,11 @@ def sum_blocks(c: Correlation) -> Blocks:
     return blocks()
 
 
+def fitting(size: int, at_most: int) -> int:
+    """The length of blocks, not above a bound and not far below it, of which the last overlaps the one before it least."""
+    return min(range(at_most, at_most // 2, -1), key=lambda length: -(-size // length) * length)
+
+
 def divisor(number: int, at_most: int) -> int:
     """The largest divisor that is not above a bound."""
     return next(k for k in range(min(number, at_most), 0, -1) if number % k == 0)
@@ -95,8 +100,11 @@ class RegisterTile:
     cycles: float
 
 
-def register_tile(candidates: Sequence[tuple[str, int]], vectors: int) -> RegisterTile:
-    """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size."""
+def register_tile(candidates: Sequence[tuple[str, int]], vectors: int, steps: int, quick: str | None) -> RegisterTile:
+    """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
+
+    Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`.
+    """
     registers = host().vector_registers
     best: RegisterTile | None = None
     names = [name for name, size in candidates if size > 1] or [candidates[0][0]]
@@ -105,9 +113,10 @@ def register_tile(candidates: Sequence[tuple[str, int]], vectors: int) -> Regist
     for count in range(1, min(4, vectors) + 1):
         blocks = -(-vectors // count)
         for pair in pairs:
-            for tile in _shapes([sizes[name] for name in pair], (registers - 2 - count) // count):
+            for tile in _shapes([sizes[name] for name in pair], (registers - 3 - count) // count):
                 rest = prod(size for name, size in candidates if name not in pair)
                 cycles = rest * blocks * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
+                cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
                 if best is None or cycles < best.cycles * 0.995:
                     best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)
     assert best is not None

@@ -8,7 +8,8 @@ import numpy as np
 
 from volta_fn.backends.native.convolution.geometry import correlations
 from volta_fn.backends.native.convolution.igemm import Igemm, plan
-from volta_fn.backends.native.convolution.pieces import Piece, assembled
+from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
+from volta_fn.backends.native.convolution.winograd import Winograd, points_for, shape_of, time_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.matmul.numbers import readable, working
@@ -34,7 +35,16 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         if c.taps == 0:
             write_zeros(piece)
         else:
-            Igemm(piece, plan(c, work)).write()
+            _write(piece, params.get("algorithm", "auto"))
         workspace = piece.workspace
         pieces.append(piece)
     return assembled(module, pieces, workspace)
+
+
+def _write(piece: Piece, algorithm: str) -> None:
+    """Write one correlation's code."""
+    c, points = piece.c, points_for(piece.c)
+    if points and (algorithm == "winograd" or (algorithm == "auto" and time_of(c, points) < c.products * NANOSECONDS)):
+        Winograd(piece, shape_of(c, piece.work, points)).write()
+    else:
+        Igemm(piece, plan(c, piece.work)).write()

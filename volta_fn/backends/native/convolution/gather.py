@@ -5,15 +5,16 @@ A tile keeps the order of x in memory (unless told otherwise), so that it is mad
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.native.convolution.emit import Index, between, gathered, least, most, plus, repeat, step, times, value
+from volta_fn.backends.native.convolution.emit import Index, between, gathered, least, most, plus, repeat, step, times, transposed, value
 from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
-from volta_fn.backends.native.matmul.numbers import Working, is_itself, read, stored_as
+from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, read, stored_as
 
 
 class Side(NamedTuple):
@@ -40,8 +41,8 @@ class Tile:
 
 
 def tile_of(c: Correlation, work: Working, extents: dict[int, int], innermost: int | None = None) -> Tile:
-    """The tile of so many values of each index of x, in x's own order or with one index innermost."""
-    order = sorted((i for i in extents if i > 2 or extents[i] > 1), key=lambda i: (i != innermost, -c.x.strides[i]))
+    """The tile of so many values of each index of x, in x's own order or with one index innermost, whose lines are whole vectors."""
+    order = sorted((i for i in extents if i > 2 or extents[i] > 1 or i == innermost), key=lambda i: (i != innermost, -c.x.strides[i]))
     if innermost is not None and innermost in order:
         order = [*order[1:], innermost]
     sides: list[Side] = []
@@ -51,6 +52,8 @@ def tile_of(c: Correlation, work: Working, extents: dict[int, int], innermost: i
             stride += work.lanes  # lines a power of two apart would share few places of the caches
         sides.insert(0, Side(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]
+        if index == innermost:
+            stride = -(-stride // work.lanes) * work.lanes
     return Tile(tuple(sides), -(-stride // work.lanes) * work.lanes + work.lanes)
 
 
@@ -61,8 +64,17 @@ def gather(
     is known to stay within x where `sure`."""
     outer, (length, per, source, axis) = _line(tile)
     stored = stored_as(dtype)
+    across = tile.sides[-1]
+    turned = source != 1 and bool(outer) and outer[-1].which > 2 and outer[-1].source == 1 and axis is None
+    if turned:
+        along = outer.pop()
+        length, axis = along.extent, along.which - 3
+        source = 1
 
-    def lines(sides: list[Side], at: Value, to: Value, good: Value | None) -> None:
+    def lines(sides: list[Side], at: Value, to: Value, good: Value | None, height: int) -> None:
+        if not sides and turned:
+            _copy_turned(f, work, dtype, _Line(length, along.stride, across.source, *_limits(axis, good)), height, at, to)
+            return
         if not sides:
             _copy(f, work, dtype, _Line(length, per, source, *_limits(axis, good)), at, to)
             return
@@ -75,7 +87,7 @@ def gather(
                 if not sure[side.which - 3]:
                     still = _both(f, good, _within(f, where, c.axes[side.which - 3].size))
             there = step(f, at, stored, times(f, where, side.source))
-            lines(rest, there, step(f, to, work.type, times(f, index, side.stride)), still)
+            lines(rest, there, step(f, to, work.type, times(f, index, side.stride)), still, height)
 
         repeat(f, side.extent, one)
 
@@ -90,7 +102,14 @@ def gather(
         return low, high
 
     first = x if axis is None else step(f, x, stored, times(f, starts[axis], source * per))
-    lines(outer, first, to, None)
+
+    def band(start: Index, height: int) -> None:
+        lines(outer, step(f, first, stored, times(f, start, across.source)), step(f, to, work.type, start), None, height)
+
+    if turned:  # as many channels at a time as a vector has lanes: their lines are read from beginning to end
+        _each_chunk(f, across.extent, work.lanes, band)
+    else:
+        lines(outer, first, to, None, 1)
 
 
 class _Line(NamedTuple):
@@ -147,6 +166,32 @@ def _copy(f: Function, work: Working, dtype: np.dtype, line: _Line, source: Valu
     repeat(f, full, unmasked, 0, work.lanes)
     if line.length > full:
         one(full)
+
+
+def _copy_turned(f: Function, work: Working, dtype: np.dtype, line: _Line, height: int, source: Value, to: Value) -> None:
+    """Copy `height` lines, each `line.source` after the one before, so that what was along them is `line.per` apart."""
+    lanes = work.lanes
+    known = line.low == 0 and line.high == line.length
+
+    def square(at: Index, width: int) -> None:
+        mask = first_lanes(width, lanes) if known else between(f, lanes, at, line.low, line.high)
+        rows = []
+        for k in range(height):
+            there = step(f, source, stored_as(dtype), plus(f, at, k * line.source))
+            rows.append(read(f, work, dtype, there, lanes, mask))
+        columns = transposed(f, rows + [work.zero()] * (lanes - height))
+        for k in range(width):
+            f.store(columns[k], step(f, to, work.type, times(f, plus(f, at, k), line.per)), work.itemsize)
+
+    _each_chunk(f, line.length, lanes, square)
+
+
+def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int], None]) -> None:
+    """`body` of the start and the size of chunks, all of one size but the last."""
+    whole = length // size * size
+    repeat(f, whole, lambda start: body(start, size), 0, size)
+    if length > whole:
+        body(whole, length - whole)
 
 
 def strided(f: Function, work: Working, dtype: np.dtype, at: Value, stride: int, mask: Value | None) -> Value:

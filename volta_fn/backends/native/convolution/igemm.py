@@ -52,12 +52,21 @@ class Plan:
 
     @property
     def depth(self) -> list[tuple[str, int]]:
-        """What a block sums over, in w's own order (which makes panels easy to fill), the index that is cut first: by name, with sizes."""
+        """What a block sums over: by name, with sizes. The index that is cut is first.
+
+        Of panels made once, channels are last, and before them the taps along axes that are not unrolled: steps that are unrolled then meet
+        different elements of x, where the same ones, kept for the next steps, would fill the registers. Panels made again and again are in
+        w's own order, in which they are quickly filled.
+        """
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
         strides = {"c": self.c.w.strides[2], **{f"k{i}": stride for i, stride in enumerate(self.c.w.strides[3:])}}
         cut = None if block.whole(self.c) else "c" if block.channels < self.c.channels else "k0"
-        order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
+        rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
+        if self.packed:
+            order = sorted(sizes, key=lambda name: (name == "c", name not in rows))
+        else:
+            order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
         return [(name, sizes[name]) for name in order]
 
     @property
@@ -90,7 +99,10 @@ def plan(c: Correlation, work: Working) -> Plan:
     if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps > PANELS or c.taps > 8 * c.places:
         blocks, packed = sum_blocks(c), False
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
-    tile = register_tile(rows, -(-c.outputs // work.lanes))
+    steps = blocks.channels * prod(blocks.taps)
+    adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
+    quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
+    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick)
     panels = -(-c.outputs // (tile.vectors * work.lanes))
     found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:

@@ -38,12 +38,24 @@ def _one_by_one(f: Function, work: Working, dtype: np.dtype, vector: Value, to: 
             f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), one)
 
 
-def store_turned(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], to: Value, stride: int, left: Index | None) -> None:
-    """Store vectors whose lanes are `stride` apart, of which `left` are wanted, and whose own places are adjacent in memory."""
+def store_turned(
+    f: Function,
+    work: Working,
+    dtype: np.dtype,
+    rows: Sequence[Value],
+    to: Value,
+    stride: int,
+    left: Index | None,
+    remain: Index | None = None,
+) -> None:
+    """Store vectors whose lanes are `stride` apart, of which `left` are wanted, and whose own places are adjacent in memory.
+
+    Of the vectors `remain` are wanted (None: all).
+    """
     lanes = work.lanes
     for start in range(0, len(rows), lanes):
         some = list(rows[start : start + lanes])
-        inside = first_lanes(len(some), lanes)
+        inside = first_lanes(len(some), lanes) if remain is None else between(f, lanes, start, 0, remain)
         some += [work.zero()] * (lanes - len(some))
         for lane, column in enumerate(transposed(f, some)):
             mask = inside

@@ -1,0 +1,94 @@
+"""Winograd's transforms (after Toom and Cook): polynomials by their values at a few points.
+
+A correlation of m places with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their
+values at n points, one of them infinity, where multiplying is n products instead of m r. Here n is 4 (the points 0, 1, -1) or 6 (and 2,
+-2), as in Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016):
+
+    y = A' ((B' x) * (G w)),  A'[j, i] = p_i ** j,  G[i, k] = f_i * p_i ** k
+
+and at infinity only the last place and the last tap count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.backends.native.llvm.text import Function, Value
+from volta_fn.backends.native.matmul.numbers import Working
+
+_POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}
+_FACTORS = {4: (1.0, 0.5, 0.5), 6: (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)}
+
+
+class Algebra:
+    """Arithmetic of vectors with known factors."""
+
+    def __init__(self, f: Function, work: Working) -> None:
+        self.f, self.work = f, work
+
+    def plus(self, x: Value, y: Value) -> Value:
+        """x + y"""
+        return self.f.binary("fadd", x, y)
+
+    def minus(self, x: Value, y: Value) -> Value:
+        """x - y"""
+        return self.f.binary("fsub", x, y)
+
+    def more(self, x: Value, factor: float, y: Value) -> Value:
+        """x + factor y"""
+        if factor in (1, -1):
+            return self.plus(x, y) if factor == 1 else self.minus(x, y)
+        return self.work.multiply_add(self.f, y, self.number(factor), x)
+
+    def number(self, factor: float) -> Value:
+        """A known number in all lanes."""
+        bits = np.float64(np.float32(factor) if self.work.type == "float" else factor).view(np.uint64)
+        return self.f.splat(Value(self.work.type, f"0x{int(bits):016X}"), self.work.lanes)
+
+    def combined(self, factors: Sequence[float], xs: Sequence[Value]) -> Value:
+        """The sum of factors times vectors."""
+        total: Value | None = None
+        for factor, x in zip(factors, xs, strict=True):
+            if factor:
+                total = (
+                    (x if factor == 1 else self.f.binary("fmul", x, self.number(factor))) if total is None else self.more(total, factor, x)
+                )
+        return self.work.zero() if total is None else total
+
+
+def of_input(a: Algebra, x: Sequence[Value]) -> list[Value]:
+    """B' x: n elements of the input."""
+    if len(x) == 4:
+        return [a.minus(x[0], x[2]), a.plus(x[1], x[2]), a.minus(x[2], x[1]), a.minus(x[3], x[1])]
+    even, odd = a.more(x[4], -4, x[2]), a.more(x[3], -4, x[1])
+    high, low = a.minus(x[4], x[2]), a.minus(x[3], x[1])
+    first, last = a.more(a.more(x[4], 4, x[0]), -5, x[2]), a.more(a.more(x[5], 4, x[1]), -5, x[3])
+    return [first, a.plus(even, odd), a.minus(even, odd), a.more(high, 2, low), a.more(high, -2, low), last]
+
+
+def of_taps(a: Algebra, w: Sequence[Value], count: int) -> list[Value]:
+    """G w: r taps, at `count` points."""
+    found = []
+    for point, factor in zip(_POINTS[count], _FACTORS[count], strict=True):
+        found.append(a.combined([factor * point**k for k in range(len(w))], w))
+    return [*found, w[-1]]
+
+
+def to_places(a: Algebra, values: Sequence[Value], places: int) -> list[Value]:
+    """A' times values at all points: the sums at the places."""
+    pairs = [(values[i], values[i + 1]) for i in range(1, len(values) - 1, 2)]
+    sums, differences = [a.plus(x, y) for x, y in pairs], [a.minus(x, y) for x, y in pairs]
+    found = []
+    for j in range(places):
+        terms = differences if j % 2 else sums
+        total = terms[0]
+        if len(terms) > 1:
+            total = a.more(total, 2**j, terms[1])
+        if j == 0:
+            total = a.plus(total, values[0])
+        if j == places - 1:
+            total = a.plus(total, values[-1])
+        found.append(total)
+    return found
