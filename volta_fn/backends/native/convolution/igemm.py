@@ -143,7 +143,12 @@ class Igemm:
         if plan.packed:
             count = self.c.groups * plan.panels
             self.panel_room = piece.reserve(count * plan.panel, size)
-            piece.job("prepare", count, count * plan.panel * 0.5, self._prepare)
+            lines = min(count, _TASKS)
+
+            def prepare(f: Function, args: Arguments, task: Value) -> None:
+                piece.shared(f, task, count, lines, lambda unit: self._prepare(f, args, unit))
+
+            piece.job("prepare", lines, count * plan.panel * 0.5, prepare)
         else:
             self.w_room = piece.reserve(tasks * plan.panel_block * plan.panel, size)
             self.sum_room = piece.reserve((units if plan.pieces > 1 else tasks) * plan.sums, size)
@@ -178,9 +183,9 @@ class Igemm:
         steps = [Dim(dim.size, 0, dim.y, dim.w) for dim in depth]
         pack(f, self.work, self.piece.w_dtype, steps, c.w.strides[1], left, width, w, to)
 
-    def _prepare(self, f: Function, args: Arguments, task: Value) -> None:
-        group, panel = split(f, task, [self.c.groups, self.plan.panels])
-        to = args.room(f, self.panel_room, self.plan.panel * self.work.itemsize, task)
+    def _prepare(self, f: Function, args: Arguments, unit: Index) -> None:
+        group, panel = split(f, unit, [self.c.groups, self.plan.panels])
+        to = args.room(f, self.panel_room, self.plan.panel * self.work.itemsize, unit)
         self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
 
     # sums

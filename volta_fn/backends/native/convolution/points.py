@@ -51,10 +51,10 @@ class Algebra:
         """The sum of factors times vectors."""
         total: Value | None = None
         for factor, x in zip(factors, xs, strict=True):
-            if factor:
-                total = (
-                    (x if factor == 1 else self.f.binary("fmul", x, self.number(factor))) if total is None else self.more(total, factor, x)
-                )
+            if factor and total is None:
+                total = x if factor == 1 else self.f.binary("fmul", x, self.number(factor))
+            elif factor and total is not None:
+                total = self.more(total, factor, x)
         return self.work.zero() if total is None else total
 
 

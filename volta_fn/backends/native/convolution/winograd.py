@@ -28,6 +28,9 @@ _BLOCK = 128 * 1024
 #: Tiles for which the transformed taps are worth reading.
 _TILES = 24
 
+#: Tasks that transform taps.
+_TASKS = 16
+
 #: Bytes of workspace for all tasks together.
 _ROOM = 20 << 20
 
@@ -149,27 +152,28 @@ class Winograd:
         shape, piece, size = self.shape, self.piece, self.work.itemsize
         count = self.c.groups * shape.panels * shape.channels
         self.taps_room = piece.reserve(shape.points**2 * count * shape.width, size)
-        piece.job("prepare", count, count * shape.width * shape.points, self._taps)
+        lines = min(count, _TASKS)
+
+        def prepare(f: Function, args: Arguments, task: Value) -> None:
+            piece.shared(f, task, count, lines, lambda line: self._taps(f, args, line))
+
+        piece.job("prepare", lines, count * shape.width * shape.points, prepare)
         units = prod(shape.grid)
         tasks = max(1, min(units, _ROOM // (sum(self.rooms) * size)))
         self.task_room = piece.reserve(tasks * sum(self.rooms), size)
         cost = self.c.products * NANOSECONDS * shape.points**2 / (shape.places**2 * self.c.taps) * 1.5
         piece.job("sum", tasks, cost, lambda f, args, task: self._sum(f, args, task, units, tasks))
 
-    def _taps(self, f: Function, args: Arguments, task: Value) -> None:
+    def _taps(self, f: Function, args: Arguments, unit: Index) -> None:
         """Transform the taps of one channel and one panel: by point, panel and channel."""
         shape, work, c = self.shape, self.work, self.c
-        group, panel, channel = split(f, task, [c.groups, shape.panels, shape.channels])
+        group, panel, channel = split(f, unit, [c.groups, shape.panels, shape.channels])
         first = times(f, panel, shape.width)
         known = f.compare("icmp slt", value(channel), i64(c.channels))
         left = f.select(known, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
         w = self.piece.at(f, "w", args.w, group, first, channel)
-        to = args.room(
-            f,
-            self.taps_room,
-            shape.width * work.itemsize,
-            plus(f, times(f, plus(f, times(f, group, shape.points**2 * shape.panels), panel), shape.channels), channel),
-        )
+        line = plus(f, times(f, group, shape.points**2 * shape.panels), panel)
+        to = args.room(f, self.taps_room, shape.width * work.itemsize, plus(f, times(f, line, shape.channels), channel))
         apart = shape.panels * shape.channels * shape.width
         a, taps, stored = Algebra(f, work), c.axes[0].taps, stored_as(self.piece.w_dtype)
         for v in range(shape.vectors):
