@@ -5,14 +5,14 @@ In one walk each finds at once what the others made possible for it.
 
 from __future__ import annotations
 
-from volta_fn.compiler.passes import arithmetic, choosing, layout
+from volta_fn.compiler.passes import arithmetic, choosing, contractions, layout
 from volta_fn.compiler.passes.broadcasts import broadcasting_rules
 from volta_fn.compiler.passes.cse import merging_rules
 from volta_fn.compiler.passes.folding import folding_rules
 from volta_fn.compiler.passes.rewriting import Rules, listed, rewrite
 from volta_fn.core.jaxpr import ClosedJaxpr
 
-_ALGEBRA = [listed(arithmetic.RULES), listed(choosing.RULES), listed(layout.RULES), broadcasting_rules]
+_ALGEBRA = [listed(arithmetic.RULES), listed(choosing.RULES), listed(layout.RULES), listed(contractions.RULES), broadcasting_rules]
 _SIMPLER, _ALL = Rules(*_ALGEBRA), Rules(folding_rules, *_ALGEBRA, merging_rules)
 
 
