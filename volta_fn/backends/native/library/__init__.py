@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from volta_fn.backends.native.library.cotangents import select_and_scatter_add
-from volta_fn.backends.native.library.cumulative import cummax, cummin, cumprod, cumsum
+from volta_fn.backends.native.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from volta_fn.backends.native.library.dynamic_slices import COPY as COPY
 from volta_fn.backends.native.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.native.library.gather import gather
@@ -36,6 +36,7 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "cumprod": cumprod,
     "cummax": cummax,
     "cummin": cummin,
+    "cumlogsumexp": cumlogsumexp,
     "reduce_window_sum": reduce_window_sum,
     "reduce_window_max": reduce_window_max,
     "reduce_window_min": reduce_window_min,

@@ -10,21 +10,18 @@ float16 and bfloat16 accumulate in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from volta_fn.backends.native.library.numbers import converted, lanes_for, working
+from volta_fn.backends.native.library.numbers import lanes_for, working
+from volta_fn.backends.native.library.scanning import REDUCTIONS, Scan, scanned, taken
 from volta_fn.backends.native.library.whole import counting, greatest, known, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
-from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, vector_of
+from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
-from volta_fn.backends.native.scalars import Number, apply, combine, constant, identity, load, splat, store, supports
+from volta_fn.backends.native.scalars import Number, load, splat, store, supports
 from volta_fn.core.aval import ShapedArray
-
-_REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
 
 #: The operations that each takes, and of how many operands they are.
 _NEEDED = {
@@ -32,7 +29,7 @@ _NEEDED = {
     "cumprod": {"mul": 2},
     "cummax": {"max": 2},
     "cummin": {"min": 2},
-    "cumlogsumexp": {"exp": 1, "log1p": 1, "abs": 1, "neg": 1, "max": 2, "sub": 2, "add": 2},
+    "cumlogsumexp": {"exp": 1, "log": 1, "log1p": 1, "abs": 1, "neg": 1, "max": 2, "sub": 2, "add": 2},
 }
 
 #: Elements of a part of a row that is cut, and how many elements a task has at least.
@@ -42,59 +39,6 @@ _TASK = 1 << 14
 #: Vectors of columns that are accumulated side by side, and rows, where elements are taken one by one.
 _VECTORS = 8
 _CHAINS = 4
-
-
-class Scan(NamedTuple):
-    """What is accumulated.
-
-    Attributes:
-        name: the primitive's.
-        stored: the dtype in memory.
-        dtype: the dtype that is accumulated in.
-        rows, size, columns: the axes before, of, and behind the accumulation.
-        reverse: whether it goes from the end.
-    """
-
-    name: str
-    stored: np.dtype
-    dtype: np.dtype
-    rows: int
-    size: int
-    columns: int
-    reverse: bool
-
-    def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """`x`, which came before, with `y`."""
-        if self.name == "cumlogsumexp":
-            return _log_add_exp(f, x, y)
-        return combine(f, _REDUCTIONS[self.name], x, y)
-
-    def neutral(self, f: Function, lanes: int) -> Number:
-        """What changes nothing."""
-        value = np.asarray(-np.inf, self.dtype) if self.name == "cumlogsumexp" else identity(_REDUCTIONS[self.name], self.dtype)
-        return constant(f, value, lanes)
-
-    def read(self, f: Function, base: Value, place: Value, lanes: int, count: Value | None = None) -> Number:
-        """Numbers from a place on."""
-        at = f.at(base, f"[{self.stored.itemsize} x i8]", place)
-        return converted(f, load(f, self.stored, at, lanes, count=count), self.dtype)
-
-    def write(self, f: Function, x: Number, base: Value, place: Value, count: Value | None = None) -> None:
-        """Numbers to a place on."""
-        store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", place), count=count)
-
-
-def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
-    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
-    dtype = x.dtype
-
-    def op(name: str, *operands: Number, result: np.dtype = dtype) -> Number:
-        return apply(f, name, operands, result, {})
-
-    same = op("eq", x, y, result=np.dtype(bool))
-    zero = constant(f, np.zeros((), dtype), x.lanes)
-    distance = op("select_n", same, op("abs", op("sub", x, y)), zero)
-    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
 
 
 def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
@@ -118,7 +62,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     return _one_by_one(scan) if one_by_one else _along(scan)
 
 
-cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*_REDUCTIONS, "cumlogsumexp"])
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
 
 
 def _cost(scan: Scan) -> float:
@@ -258,7 +202,7 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     total = _fold(f, scan, bounds, lanes, scan.neutral(f, lanes), step)
     while total.lanes > 1:
         half = total.lanes // 2
-        total = scan.combine(f, _taken(f, total, range(half)), _taken(f, total, range(half, 2 * half)))
+        total = scan.combine(f, taken(f, total, range(half)), taken(f, total, range(half, 2 * half)))
     return total
 
 
@@ -267,36 +211,11 @@ def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tup
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         place, x = _vector(f, scan, pointers[0], row, i, lanes, count)
-        reach = 1
-        while reach < lanes:
-            x = scan.combine(f, _moved(f, scan, x, reach), x)
-            reach *= 2
-        scan.write(f, scan.combine(f, carried, x), pointers[1], place, count)
-        return scan.combine(f, carried, _taken(f, x, [0 if scan.reverse else lanes - 1] * lanes))
+        result, last = scanned(f, scan, carried, x)
+        scan.write(f, result, pointers[1], place, count)
+        return last
 
     _fold(f, scan, bounds, lanes, splat(f, before, lanes), step)
-
-
-def _taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
-    """Lanes of a vector (and of another, numbered on) in the given order."""
-    others = other.parts if other else (None,) * len(x.parts)
-    return Number(x.dtype, tuple([_picked(f, p, list(order), o) for p, o in zip(x.parts, others, strict=True)]))
-
-
-def _picked(f: Function, x: Value, order: list[int], other: Value | None) -> Value:
-    if len(order) == 1:
-        return f.let(element_of(x.type), f"extractelement {x}, i64 {order[0]}")
-    picks = ", ".join(f"i32 {k}" for k in order)
-    return f.let(
-        vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {other or f'{x.type} poison'}, <{len(order)} x i32> <{picks}>"
-    )
-
-
-def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
-    """Every lane has what stood `reach` before it; neutral numbers come in."""
-    lanes = x.lanes
-    order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
-    return _taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))
 
 
 # one by one
