@@ -69,7 +69,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     """The loops over an entry point's tasks and their rows."""
 
     def one(number: Value, _: list[Value]) -> list[Value]:
-        block, chunk = divided(f, number, cut.chunks)
+        block, chunk = divided(f, number, cut.chunks) if cut.rows > 1 else (i64(0), number)
         start = times(f, chunk, cut.chunk) if cut.chunks > 1 else i64(0)
         stop = least(f, plus(f, start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
         first = times(f, block, cut.rows_per_task)

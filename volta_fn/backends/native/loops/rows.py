@@ -61,14 +61,16 @@ class Vectors(NamedTuple):
                 high = greatest(f, low, least(f, end, i64(segment.end)))
             size = minus(f, high, low)
             wide = self.lanes * self.unroll
-            middle = plus(f, low, rounded_down(f, size, wide))
+            rest = None if (n := known(size)) is None else n % wide
+            if rest is None and len(self.segments) == 1:
+                rest = segment.end % wide  # or nothing: where the axis is cut, it is cut into multiples of `wide`
+            middle = high if rest == 0 else plus(f, low, rounded_down(f, size, wide))
 
             def turn(i: Value, states: States, segment: Segment = segment) -> States:
                 return body(segment, i, None, self.unroll, states)
 
             if known(size) is None or known(minus(f, middle, low)):
                 carried = loop(low, middle, wide, carried, turn)
-            rest = known(minus(f, high, middle))
             if rest == 0:
                 continue
             whole = self.lanes == 1 or (rest is not None and rest % self.lanes == 0)
@@ -77,7 +79,7 @@ class Vectors(NamedTuple):
                 count = None if whole else least(f, minus(f, high, i), i64(self.lanes))
                 return body(segment, i, count, 1, states)
 
-            if rest is not None and rest <= self.lanes:
+            if n is not None and rest is not None and rest <= self.lanes:
                 carried = last(middle, carried)
             else:
                 carried = loop(middle, high, self.lanes, carried, last)
@@ -153,12 +155,7 @@ class RowCode:
 
     def columns(self, scope: Scope, segment: Segment, place: Value, count: Value | None, unroll: int) -> list[Scope]:
         """All passes over some vectors of rows, which it returns."""
-        columns = []
-        for k in range(unroll):
-            at = plus(self.f, place, i64(k * self.vectors.lanes))
-            column = scope.child({self.vectors.axis: at}, Lane(self.vectors.axis, self.vectors.lanes, count))
-            column.decided.update(segment.decided)
-            columns.append(column)
+        columns = scope.vectors(Lane(self.vectors.axis, self.vectors.lanes, count), place, unroll, segment.decided)
         self.side_by_side(scope, columns)
         return columns
 
@@ -195,6 +192,8 @@ class RowCode:
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
             beside = [column.child({}, shared=(inner,)) for column in columns]
+            for one, column in zip(beside, columns, strict=True):
+                one.beside = (beside[0], column.beside[1]) if column.beside else None
             if rest or self.inside:
                 inner.prepare(here.targets(self.facts), here.stores, here.keeps)
                 for column in beside:
@@ -212,11 +211,7 @@ class RowCode:
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, place: Value, count: Value | None, unroll: int, carried: States) -> States:
-            turns = []
-            for k in range(unroll):
-                turn = scope.child({axis: plus(self.f, place, i64(k * lanes))}, Lane(axis, lanes, count))
-                turn.decided.update(segment.decided)
-                turns.append(turn)
+            turns = scope.vectors(Lane(axis, lanes, count), place, unroll, segment.decided)
             return [*self._turn(here, accumulators, turns, carried[:unroll]), *carried[unroll:]]
 
         def loop(low: Value, high: Value, step: int, carried: States, turn: Callable[[Value, States], States]) -> States:

@@ -19,6 +19,12 @@ GRAIN = 40_000.0
 #: Bytes that a core moves in a nanosecond.
 _BANDWIDTH = 8.0
 
+#: Bytes of the stack for what is kept of a row.
+_STACK = 1 << 16
+
+#: Nanoseconds per element beyond which two vectors at a time have the processor busy enough.
+_DEAR = 0.4
+
 #: More parts of an axis than this, and it is not cut into them.
 _MOST_SEGMENTS = 8
 
@@ -69,9 +75,10 @@ def schedule_of(facts: Facts) -> Schedule:
     segments = segments_of(facts, axis)
     if segments is None or facts.kernel.sizes[axis] == 1:
         lanes, segments = 1, (Segment(0, facts.kernel.sizes[axis], {}),)
-    inside = axis in facts.inner
-    row_bytes = facts.size(facts.inner) * (1 if inside else lanes) * 8
-    passes = passes_of(facts, keeping=row_bytes <= 1 << 16)
+    passes = passes_of(facts, keeping=True)
+    kept = sum(facts.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
+    if kept * facts.size(facts.inner) * (1 if axis in facts.inner else lanes) > _STACK:
+        passes = passes_of(facts, keeping=False)
     vectors = Vectors(axis, lanes, _unroll(facts, axis, lanes, passes), segments)
     found, turn = crossing(facts, axis, lanes), turn_cost(facts)
     return Schedule(facts, vectors, passes, turn, found, _cut(facts, vectors, found, turn))
@@ -140,7 +147,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
 def _unroll(facts: Facts, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = facts.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
-    heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > 2.0
+    heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
     wanted = 4 if reduces and not heavy else 2
     if reduces and axis not in facts.inner:
         wanted = 1 if any(p.keeps for p in passes) else 8

@@ -53,10 +53,6 @@ class Nest(NamedTuple):
     streams: frozenset[int] = frozenset()
 
 
-class VectorCondition(Exception):
-    """A condition that differs from lane to lane: the axis must not be a vector."""
-
-
 class Scope:
     """A place in the nest."""
 
@@ -71,6 +67,8 @@ class Scope:
         self.lane: Lane | None = lane or (lanes[0] if lanes else None)
         #: Conditions of which it is known here whether they hold.
         self.decided: dict[Range, bool] = {}
+        #: A place that is the same but for so many turns along the vectors' axis.
+        self.beside: tuple[Scope, int] | None = None
         self.numbers: dict[int, Number] = {}
         self.spreads: dict[int, Number] = {}
         self.pointers: dict[Key, Value] = {}
@@ -81,6 +79,19 @@ class Scope:
     def child(self, axes: Mapping[int, Value], lane: Lane | None = None, shared: Sequence[Scope] = ()) -> Scope:
         """A place further in."""
         return Scope(self.nest, (self, *shared), axes, lane)
+
+    def vectors(
+        self, lane: Lane, place: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[Scope | None] = ()
+    ) -> list[Scope]:
+        """So many vectors, one after another along an axis, from a place on; each may share what another place has."""
+        result: list[Scope] = []
+        for k, other in enumerate(shared or [None] * count):
+            at = plus(self.nest.f, place, i64(k * lane.lanes))
+            scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
+            scope.decided.update(decided)
+            scope.beside = (result[0], k * lane.lanes) if result else None
+            result.append(scope)
+        return result
 
     @property
     def lanes(self) -> int:
@@ -198,8 +209,7 @@ class Scope:
         """Whether a condition holds."""
         found = self._find_condition(condition)
         if found is None:
-            if self.is_vector(condition.value.axes):
-                raise VectorCondition
+            assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
             f, value = self.nest.f, self.affine(condition.value)
             above = f.binary("sub nsw", value, i64(condition.low))
             found = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
@@ -218,16 +228,26 @@ class Scope:
     def pointer(self, key: Key) -> Value:
         """The address of a load's or store's or slot's element; of a vector, the first lane's."""
         if key not in self.pointers:
-            f, (base, place, size) = self.nest.f, self._memory(*key)
-            index, bound = i64(place.offset), self.axes
-            if (known := self._known_pointer(key)) is not None:
-                base, axes = known
-                index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
-            for axis, c in place.terms:
-                if axis in bound:
-                    index = plus(f, index, times(f, bound[axis], c))
-            self.pointers[key] = base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
+            self.pointers[key] = self._pointer(key) if self.beside is None else self._pointer_beside(key, *self.beside)
         return self.pointers[key]
+
+    def _pointer(self, key: Key) -> Value:
+        f, (base, place, size) = self.nest.f, self._memory(*key)
+        index, bound = i64(place.offset), self.axes
+        if (known := self._known_pointer(key)) is not None:
+            base, axes = known
+            index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
+        for axis, c in place.terms:
+            if axis in bound:
+                index = plus(f, index, times(f, bound[axis], c))
+        return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
+
+    def _pointer_beside(self, key: Key, first: Scope, turns: int) -> Value:
+        """The address at a known distance from another one, which costs nothing."""
+        assert self.lane is not None
+        _, place, size = self._memory(*key)
+        step, base = coefficient(place, self.lane.axis) * turns, first.pointer(key)
+        return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
     def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
         """The address as the nearest place further out has it, and the axes that are bound there."""

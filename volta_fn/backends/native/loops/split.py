@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -140,57 +141,50 @@ class Split:
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
 
     def streamed(self, code: RowCode, root: Scope, start: Value, stop: Value) -> None:
-        """A chunk of all columns: memory is read in its order, some rows at a time, and sums wait in the workspace, which is in the cache."""
+        """A chunk of all columns: memory is read in its order, some rows at a time; sums wait in the workspace, which is in the cache."""
         f = root.nest.f
         self.cleared(code, root)
         middle = plus(f, start, rounded_down(f, minus(f, stop, start), _TOGETHER))
         for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
-            f.loop(low, high, step, [], lambda i, _, step=step: self.added(code, root, i, step))
+            f.loop(low, high, step, [], partial(self.added, code, root, step))
 
     def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
         """Walk along all columns."""
         vectors = self.schedule.vectors._replace(unroll=2)
         plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
 
-    def lane(self, scopes: tuple[Scope, ...], segment: Segment, place: Value, count: Value | None) -> Scope:
-        """A vector of columns."""
-        vectors = self.schedule.vectors
-        scope = Scope(scopes[0].nest, scopes, {vectors.axis: place}, Lane(vectors.axis, vectors.lanes, count))
-        scope.decided.update(segment.decided)
-        return scope
-
     def cleared(self, code: RowCode, scope: Scope) -> None:
         """Begin sums."""
+        here, vectors = code.passes[0], self.schedule.vectors
 
         def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-            for k in range(unroll):
-                column = self.lane((scope,), segment, plus(code.f, place, i64(k * self.schedule.vectors.lanes)), count)
-                for n, accumulator in zip(code.passes[0].reduces, code.accumulators(code.passes[0]), strict=True):
-                    state = accumulator.start(column.lanes)
-                    store(code.f, accumulator.result(state), column.pointer(("slot", n)), count=count)
+            for column in scope.vectors(Lane(vectors.axis, vectors.lanes, count), place, unroll, segment.decided):
+                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
+                    start = accumulator.result(accumulator.start(vectors.lanes))
+                    store(code.f, start, column.pointer(("slot", n)), count=count)
 
         self.walk(code, turn)
 
-    def added(self, code: RowCode, scope: Scope, i: Value, together: int) -> list[Value]:
+    def added(self, code: RowCode, scope: Scope, together: int, i: Value, _: list[Value]) -> list[Value]:
         """Add some rows to the sums."""
-        here, f = code.passes[0], code.f
+        here, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: plus(f, i, i64(k))}) for k in range(together)]
         for row in rows:
             row.prepare(here.targets(self.facts), here.stores)
 
         def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-            for k in range(unroll):
-                at = plus(f, place, i64(k * self.schedule.vectors.lanes))
-                column = self.lane((scope,), segment, at, count)
-                turns = [self.lane((row, column), segment, at, count) for row in rows]
+            lane = Lane(vectors.axis, vectors.lanes, count)
+            columns = scope.vectors(lane, place, unroll, segment.decided)
+            turns = [row.vectors(lane, place, unroll, segment.decided, columns) for row in rows]
+            for k, column in enumerate(columns):
                 for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
-                    found = accumulator.merged([t.spread(accumulator.node.operand).parts for t in turns])
+                    found = accumulator.merged([t[k].spread(accumulator.node.operand).parts for t in turns])
                     pointer = column.pointer(("slot", n))
-                    old = load(f, accumulator.node.dtype, pointer, column.lanes, count=count).parts
+                    old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).parts
                     store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
                 for s in here.stores:
                     for t in turns:
-                        t.store(s)
+                        t[k].store(s)
 
         self.walk(code, turn)
         return []
