@@ -58,6 +58,24 @@ def test_special_values(op, dtype):
         np.testing.assert_array_equal(a, e)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_abs(dtype):
+    x = np.concatenate([ordinary(dtype)[0], grid(dtype)[0]])
+    with np.errstate(all="ignore"):
+        expected = np.abs(x)
+        actual = run("abs", x, out_dtype=expected.dtype)
+    np.testing.assert_allclose(actual, expected, rtol=2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_integer_pow(dtype):
+    x = ordinary(dtype)[0][:300] / 1000
+    for y in (1, 2, 3, 6):
+        expected = PRIMITIVES["integer_pow"].evaluate(x, y=y)
+        np.testing.assert_array_equal(run("integer_pow", x, out_dtype=dtype, y=y), expected)
+    assert not scalars.supports("integer_pow", (dtype,), {"y": -1})
+
+
 def test_complex_from_parts():
     x, y = np.arange(20, dtype="f4"), -np.arange(20, dtype="f4")
     np.testing.assert_array_equal(run("complex", x, y, out_dtype="c8"), x + 1j * y)

@@ -218,6 +218,24 @@ def test_narrow_floats(op, dtype):
     assert (apart[~nan] <= 1).all()
 
 
+@pytest.mark.parametrize("op", ["log", "log2", "exp", "exp2", "expm1", "tanh"])
+def test_without_wide_instructions(op):
+    """Vectors that do not fill a register go another way."""
+    x = np.concatenate([arguments(FLOAT32, 1 << 15), edges(FLOAT32)])
+    expected = ORACLES[op](x.astype(np.float64))
+    decided = ~(tail_of_range(expected, FLOAT32) & np.isfinite(expected))
+    assert_within(run(op, x, out_dtype=FLOAT32, lanes=4)[decided], expected[decided], 2.0)
+
+
+def test_fused_multiply_add():
+    rng = np.random.default_rng(6)
+    x, y, z = rng.normal(size=(3, 4000)).astype(np.float32)
+    z[:2000] = -x[:2000] * y[:2000]
+    exact = (x.astype(np.float64) * y + z).astype(np.float32)  # the sum is exact, too, where the terms nearly cancel
+    np.testing.assert_array_equal(run("fma", x, y, z, out_dtype=FLOAT32)[:2000], exact[:2000])
+    np.testing.assert_allclose(run("fma", x, y, z, out_dtype=FLOAT32), exact, rtol=1.2e-7)
+
+
 def test_digits_of_two_over_pi():
     """2/pi = 0.6366…, so that pi computed from it by whole numbers has the digits that everybody knows."""
     pi = (10**60 << (_BITS + 1)) // _TWO_OVER_PI

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from volta_fn.backends.native.scalars.integers import integer_pow
 from volta_fn.backends.native.scalars.lanes import Lanes
 
 
@@ -45,6 +47,19 @@ class Complex(NamedTuple):
         """re - i im."""
         return Complex(self.re, -self.im)
 
+    def abs(self) -> Lanes:
+        """The distance from 0: of parts in float32 by way of float64; else scaled by the larger part, so that no square overflows."""
+        large = self.re.abs().at_least(self.im.abs())
+        infinite = self.re.abs().equals(math.inf) | self.im.abs().equals(math.inf)
+        if self.re.bits == 32:
+            re, im = self.re.cast("fpext", "double"), self.im.cast("fpext", "double")
+            distance = re.fma(re, im * im).sqrt().cast("fptrunc", "float")
+        else:
+            ratio = self.re.abs().at_most(self.im.abs()) / large
+            distance = large.equals(0.0).select(0.0, large * ratio.fma(ratio, 1.0).sqrt())
+            distance = self.re.compare("uno", self.im).select(math.nan, distance)
+        return infinite.select(math.inf, distance)
+
 
 ComplexOperation = Callable[..., Complex | Lanes]
 
@@ -54,6 +69,8 @@ COMPLEX: dict[str, ComplexOperation] = {
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
     "neg": lambda x: -x,
+    "abs": lambda x: x.abs(),
+    "integer_pow": integer_pow,
     "conj": lambda x: x.conj(),
     "real": lambda x: x.re,
     "imag": lambda x: x.im,

@@ -83,5 +83,5 @@ FLOAT: dict[str, Operation] = {**EXACT, **_ONCE}
 _MAX, _MIN = _extremum_first("oge"), _extremum_first("ole")
 HALF: dict[str, Operation] = {**FLOAT, "max": _MAX, "min": _MIN, "clamp": _clamp(_MAX, _MIN)}
 
-#: Those that count in the floats of the dtype itself: not for float16 and bfloat16, which are held in wider ones.
-NATIVE_ONLY: dict[str, Operation] = {"nextafter": _nextafter}
+#: Those for which it matters that a number is held in its own dtype: not for float16 and bfloat16.
+NATIVE_ONLY: dict[str, Operation] = {"nextafter": _nextafter, "fma": lambda x, y, z: x.fma(y, z)}

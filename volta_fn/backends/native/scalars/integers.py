@@ -6,6 +6,7 @@ A function takes `Lanes`; whether integers are signed is known where the functio
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from volta_fn.backends.native.llvm.text import Value, i64
 from volta_fn.backends.native.scalars.lanes import Lanes, overload
@@ -70,8 +71,11 @@ def _sign(x: Lanes) -> Lanes:
     return x.above(0).select(1, x.shift_right(x.bits - 1, signed=True))
 
 
-def integer_pow(x: Lanes, *, y: int) -> Lanes:
-    """x to a whole power known beforehand, multiplied in the order of repeated squaring; integers have no negative powers."""
+def integer_pow(x: Any, *, y: int) -> Any:
+    """x (`Lanes`, or complex) to a whole power known beforehand, multiplied in the order of repeated squaring.
+
+    Only floats have the power 0 and negative ones.
+    """
     result, square, exponent = None, x, abs(y)
     while exponent:
         if exponent & 1:

@@ -256,8 +256,15 @@ class Lanes(NamedTuple):
         """An integer's bits as a float."""
         return self.cast("bitcast", {16: "half", 32: "float", 64: "double"}[self.bits])
 
-    def polynomial(self, coefficients: Sequence[Scalar]) -> Lanes:
-        """The polynomial with these coefficients, highest power first, by Horner's rule."""
+    def polynomial(self, coefficients: Sequence[Scalar], square: Lanes | None = None) -> Lanes:
+        """The polynomial with these coefficients, highest power first, by Horner's rule.
+
+        Given the square, it is two, of the even and of the odd powers, which do not wait for each other.
+        """
+        if square is not None:
+            count = len(coefficients)
+            even, odd = coefficients[(count - 1) % 2 :: 2], coefficients[count % 2 :: 2]
+            return square.polynomial(odd).fma(self, square.polynomial(even))
         result = self.like(coefficients[0])
         for coefficient in coefficients[1:]:
             result = result.fma(self, coefficient)

@@ -33,7 +33,7 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) 
             return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"])
         return op != "convert_element_type" or is_supported(params["new_dtype"])
     if in_dtypes[0].kind == "c":
-        return op in COMPLEX
+        return op in COMPLEX and params.get("y", 1) > 0
     return _operation(op, in_dtypes[0]) is not None
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.backends.native.scalars.functions.exponential import exp, expm1_bounded
+from volta_fn.backends.native.scalars.functions.exponential import exp, one_less_exp
 from volta_fn.backends.native.scalars.functions.logarithm import log
 from volta_fn.backends.native.scalars.functions.wide import wide
 from volta_fn.backends.native.scalars.lanes import Lanes
 from volta_fn.primitives.scalar_functions.error import ERF_INV_32, ERF_INV_64, ERF_TAYLOR, ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
 
-#: (-log(erfc(x)) / x - c) / x for 0 <= x <= 4, where c = 2 / sqrt(pi) is the limit at 0; it leaves an error of 2^-28 erf(x).
-_MINUS_LOG_ERFC = (
-    9.55540713e-07, -1.8385048e-05, 0.000152786044, -0.000703399419, 0.00174693414, -0.000211986786, -0.0191347394, 0.102774553,
-    0.636619627,
+#: (log(erfc(x)) / x + c) / x for 0 <= x <= 4, where c = 2 / sqrt(pi) is the limit at 0; it leaves an error of 2^-28 erf(x).
+_LOG_ERFC = (
+    -9.55540713e-07, 1.8385048e-05, -0.000152786044, 0.000703399419, -0.00174693414, 0.000211986786, 0.0191347394, -0.102774553,
+    -0.636619627,
 )  # fmt: skip
-_SLOPE, _SLOPE_REST = 1.128379225730896, -5.863538343753305e-08
+_SLOPE, _SLOPE_REST = -1.128379225730896, 5.863538343753305e-08
 
 
 def erf(x: Lanes) -> Lanes:
@@ -23,8 +23,7 @@ def erf(x: Lanes) -> Lanes:
     if x.bits == 64:
         return _erf_64(x)
     size = x.abs().capped(4.0)
-    power = size.fma(_SLOPE, size * size.polynomial((*_MINUS_LOG_ERFC, _SLOPE_REST)))
-    return expm1_bounded(-power).signed(x)
+    return one_less_exp(size.fma(_SLOPE, size * size.polynomial((*_LOG_ERFC, _SLOPE_REST)))).signed(x)
 
 
 def _erf_64(x: Lanes) -> Lanes:

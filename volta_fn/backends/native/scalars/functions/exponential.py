@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.backends.native.llvm.host import host
-from volta_fn.backends.native.llvm.text import Value
+from volta_fn.backends.native.scalars.functions.avx512 import has_instructions, scale
 from volta_fn.backends.native.scalars.lanes import Lanes
 
 #: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, by width: with errors of 2^-26 r and 2^-60 r.
@@ -51,97 +50,97 @@ _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
 
 
 class _Reduced(NamedTuple):
-    """x = n ln 2 + r, with n as a float and as the last bits of another."""
+    """x = n ln 2 + r; `power` is 2^(n + plus) if that is a normal number."""
 
     n: Lanes
-    bits: Lanes
     r: Lanes
+    power: Lanes
 
 
-def _reduced(x: Lanes) -> _Reduced:
-    magic, (high, low) = MAGIC[x.bits], LN2[x.bits]
-    shifted = x.fma(LOG2_E, magic)
+def _reduced(x: Lanes, plus: int = 0, factor: int = 1) -> _Reduced:
+    """For `factor` x, a power of 2; r is to be taken `factor` times, too."""
+    (high, low), magic = LN2[x.bits], MAGIC[x.bits] + (BIAS[x.bits] + plus)
+    shifted = x.fma(LOG2_E * factor, magic)
     n = shifted - magic
-    return _Reduced(n, shifted.as_bits(), n.fma(-low, n.fma(-high, x)))
-
-
-def _power_of_two(bits: Lanes, plus: int = 0) -> Lanes:
-    """2^(n + plus) from the bits of n + magic, if it is a normal number."""
-    return ((bits + (BIAS[bits.bits] + plus)) << SIGNIFICAND[bits.bits]).as_float()
+    power = (shifted.as_bits() << SIGNIFICAND[x.bits]).as_float()
+    return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), power)
 
 
 def _scaled(x: Lanes, n: Lanes) -> Lanes:
     """x 2^n with x near 1 and n a whole number, rounded once: what is too large is infinite, what is small subnormal or 0."""
-    width = x.lanes * x.bits
-    if host().vector_bytes == 64 and width >= 512:
-        return _scaled_by_instruction(x, n)
+    if has_instructions(x):
+        return scale(x, n)
     half = (n * 0.5).floor()
-    return x * _exponential_of(half) * _exponential_of(n - half)
+    return x * _power_of_two(half) * _power_of_two(n - half)
 
 
-def _exponential_of(n: Lanes) -> Lanes:
-    return _power_of_two((n + MAGIC[n.bits]).as_bits())
-
-
-def _scaled_by_instruction(x: Lanes, n: Lanes) -> Lanes:
-    lanes, whole = x.lanes, 512 // x.bits
-    if lanes > whole:
-        half = lanes // 2
-        low, high = [_scaled_by_instruction(x.taken(part), n.taken(part)) for part in (range(half), range(half, lanes))]
-        return low.taken(range(lanes), high)
-    mask, current_rounding = Value(f"i{lanes}", "-1"), Value("i32", "4")
-    name = f"llvm.x86.avx512.mask.scalef.{'ps' if x.bits == 32 else 'pd'}.512"
-    return x.new(x.f.intrinsic(name, x.type, x.value, n.value, x.value, mask, current_rounding))
+def _power_of_two(n: Lanes) -> Lanes:
+    return ((n + (MAGIC[n.bits] + BIAS[n.bits])).as_bits() << SIGNIFICAND[n.bits]).as_float()
 
 
 def _expm1_reduced(r: Lanes) -> Lanes:
-    return (r * r).fma(r.polynomial(_EXPM1[r.bits]), r)
+    square = r * r
+    return square.fma(r.polynomial(_EXPM1[r.bits], square), r)
 
 
 def exp(x: Lanes, halvings: int = 0) -> Lanes:
     """e^x 2^-halvings."""
-    n, _, r = _reduced(x.clamped(_LOW[x.bits], _HIGH[x.bits] + halvings))
+    n, r, _ = _reduced(x.clamped(_LOW[x.bits], _HIGH[x.bits] + halvings))
     return _scaled(r.polynomial((*_EXPM1[x.bits], 1.0, 1.0)), n - float(halvings) if halvings else n)
 
 
 def exp2(x: Lanes) -> Lanes:
     """2^x."""
-    bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
-    n = (bounded + MAGIC[x.bits]) - MAGIC[x.bits]
-    return _scaled((bounded - n).polynomial(_EXP2[x.bits]), n)
+    n, power = _exp2_reduced(x)
+    return _scaled(power, n)
 
 
 def exp2_of_sum(x: Lanes, rest: Lanes) -> Lanes:
     """2^(x + rest), where |rest| is a small part of |x|."""
+    n, power = _exp2_reduced(x)
+    return _scaled((power * LN2[x.bits][0]).fma(rest.clamped(-1e-9, 1e-9), power), n)
+
+
+def _exp2_reduced(x: Lanes) -> tuple[Lanes, Lanes]:
+    """n and 2^r with x = n + r."""
     bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
     n = (bounded + MAGIC[x.bits]) - MAGIC[x.bits]
-    power = (bounded - n).polynomial(_EXP2[x.bits])
-    small = rest.clamped(-1e-9, 1e-9)
-    return _scaled((power * LN2[x.bits][0]).fma(small, power), n)
+    return n, (bounded - n).polynomial(_EXP2[x.bits])
 
 
 def expm1(x: Lanes) -> Lanes:
-    """e^x - 1 = 2^n (e^r - 1) + (2^n - 1), at half the size, since 2^n may overflow alone."""
-    _, bits, r = _reduced(x.clamped(-0.75 * x.bits, _HIGH[x.bits]))
-    half = _power_of_two(bits, -1)
-    return (half.fma(_expm1_reduced(r), half - 0.5) * 2.0).signed(x)
+    """e^x - 1, at half the size, since 2^n may overflow alone."""
+    return (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
 
 
-def expm1_bounded(x: Lanes) -> Lanes:
-    """e^x - 1 where 2^n is a normal number."""
-    _, bits, r = _reduced(x)
-    power = _power_of_two(bits)
-    return power.fma(_expm1_reduced(r), power - 1.0)
+def _half_expm1(x: Lanes) -> Lanes:
+    """(e^x - 1) / 2 = 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2), where 2^(n - 1) is a normal number."""
+    _, r, half = _reduced(x, -1)
+    return half.fma(_expm1_reduced(r), half - 0.5)
+
+
+def _half_expm1_of_double(x: Lanes) -> Lanes:
+    """(e^(2 x) - 1) / 2, where 2^n is a normal number: the factors of 2 are in the constants."""
+    _, r, power = _reduced(x, factor=2)
+    square, series = r * r, _EXPM1[x.bits]
+    doubled = [c * 2.0 ** (len(series) - k) for k, c in enumerate(series)]
+    return power.fma(square.fma(r.polynomial(doubled, square), r), power.fma(0.5, -0.5))
+
+
+def one_less_exp(x: Lanes) -> Lanes:
+    """1 - e^x, where 2^n is a normal number."""
+    _, r, power = _reduced(x)
+    return (-power).fma(_expm1_reduced(r), 1.0 - power)
 
 
 def tanh(x: Lanes) -> Lanes:
-    """t / (t + 2) with t = e^(2|x|) - 1; of small t only the small difference from t / 2 is made by the division.
+    """h / (h + 1) with h = (e^(2|x|) - 1) / 2; of small h only the small difference from h is made by the division.
 
     From some point on it is 1, so x may be bounded, and no power overflows.
     """
-    t = expm1_bounded(x.abs().capped(10.0 * x.bits / 32) * 2.0)
-    ratio, half = t / (t + 2.0), t * 0.5
-    return t.below(1.0).select((-half).fma(ratio, half), ratio).signed(x)
+    half = _half_expm1_of_double(x.abs().capped(10.0 * x.bits / 32))
+    ratio = half / (half + 1.0)
+    return half.below(0.5).select((-half).fma(ratio, half), ratio).signed(x)
 
 
 def logistic(x: Lanes) -> Lanes:

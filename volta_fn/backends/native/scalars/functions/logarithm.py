@@ -1,25 +1,30 @@
 """log, log2, log1p, and what is made of them: asinh, acosh, atanh.
 
-x = 2^k (1 + f) with 2/3 <= 1 + f < 4/3, so that k = 0 around 1 and log(1 + f) = f - t is precise there.
+x = 2^k (1 + f) with 3/4 <= 1 + f < 3/2, so that k = 0 around 1 and log(1 + f) = f - t is precise there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+from volta_fn.backends.native.scalars.functions.avx512 import exponent, has_instructions, significand
 from volta_fn.backends.native.scalars.functions.exact import exact_product, exact_sum_ordered
 from volta_fn.backends.native.scalars.functions.exponential import BIAS, LN2, LOG2_E, MAGIC, SIGNIFICAND
 from volta_fn.backends.native.scalars.lanes import Lanes
 
-#: (log(1 + f) - f + f^2 / 2) / f^3 for |f| <= 1/3: with an error of 2^-27 f.
-_LOG_32 = (-0.131922707, 0.139619812, -0.121149868, 0.140110373, -0.166854754, 0.200100347, -0.249996886, 0.333332241)
+#: (log(1 + f) - f + f^2 / 2) / f^3 for -1/4 <= f <= 1/2: with an error of 2^-27 log(1 + f).
+_LOG_32 = (-0.0451522246, 0.104725547, -0.131639421, 0.144776314, -0.166468784, 0.19990848, -0.250001103, 0.333334506)
 
 #: (2 atanh(s) - 2 s) / s^3 in powers of s^2, for |s| <= 1/5: with an error of 2^-59 s.
 _LOG_64 = (
-    0.13687882529497666, 0.1319923845247061, 0.15389410705470444, 0.18181723764251689, 0.22222223228527765, 0.28571428566172058,
-    0.40000000000010444, 0.66666666666666663,
+    0.13612072300800057, 0.13209311771359084, 0.15388887982938487, 0.18181737120722347, 0.22222223054799634, 0.28571428567237178,
+    0.40000000000008029, 0.66666666666666663,
 )  # fmt: skip
+
+#: ln 2 in two positive parts: where k is infinite, k ln 2 is so in both.
+_LN2 = {32: (0.6931471228599548, 5.7699990475432854e-08), 64: LN2[64]}
 
 #: The series of 2 atanh(s) = 2 s + 2/3 s^3 + s^5 (…), and what rounding takes from 2/3 and log2(e).
 _LOG_64_REST = (
@@ -29,8 +34,8 @@ _LOG_64_REST = (
 _TWO_THIRDS_REST = 3.700743415417188e-17
 _LOG2_E_REST = 2.0355273740931033e-17
 
-#: The bits of 2/3.
-_TWO_THIRDS = {32: 0x3F2AAAAB, 64: 0x3FE5555555555555}
+#: The bits of 3/4.
+_THREE_QUARTERS = {32: 0x3F400000, 64: 0x3FE8000000000000}
 
 
 class _Split(NamedTuple):
@@ -43,9 +48,9 @@ class _Split(NamedTuple):
 
 def _split(x: Lanes) -> _Split:
     """For positive finite normal x."""
-    bits = x.as_bits() - _TWO_THIRDS[x.bits]
+    bits = x.as_bits() - _THREE_QUARTERS[x.bits]
     significand = (1 << SIGNIFICAND[x.bits]) - 1
-    f = ((bits & significand) + _TWO_THIRDS[x.bits]).as_float() - 1.0
+    f = ((bits & significand) + _THREE_QUARTERS[x.bits]).as_float() - 1.0
     magic = x.like(MAGIC[x.bits])
     k = (bits.shift_right(SIGNIFICAND[x.bits], signed=True) + magic.as_bits()).as_float() - magic
     return _Split(k, f, bits & ~significand)
@@ -61,10 +66,10 @@ def _split_any(x: Lanes) -> _Split:
 
 def _less(f: Lanes, k: Lanes | None = None) -> Lanes:
     """t, where log(1 + f) = f - t; with k, less the small part of k ln 2."""
-    rest = None if k is None else k * -LN2[f.bits][1]
+    rest = None if k is None else k * -_LN2[f.bits][1]
     if f.bits == 32:
         square = f * f
-        inner = (-f).fma(f.polynomial(_LOG_32), 0.5)
+        inner = (-f).fma(f.polynomial(_LOG_32, square), 0.5)
     else:
         square = f / (f + 2.0)
         z = square * square
@@ -78,19 +83,28 @@ def _finished(result: Lanes, x: Lanes) -> Lanes:
     return x.above(0.0).select(x.below(math.inf).select(result, x), outside)
 
 
-def _log_of(split: _Split) -> Lanes:
-    return split.k.fma(LN2[split.f.bits][0], split.f - _less(split.f, split.k))
+def _logarithm(x: Lanes, of_parts: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    """The logarithm of any x from that of k and f. Instructions, if there are any, split special x such that its formula is right."""
+    if has_instructions(x):
+        whole = significand(x)
+        k = exponent(x)
+        return of_parts(whole.below(1.0).select(k + 1.0, k), whole - 1.0)
+    split = _split_any(x)
+    return _finished(of_parts(split.k, split.f), x)
+
+
+def _natural(k: Lanes, f: Lanes) -> Lanes:
+    return k.fma(_LN2[f.bits][0], f - _less(f, k))
 
 
 def log(x: Lanes) -> Lanes:
     """The natural logarithm."""
-    return _finished(_log_of(_split_any(x)), x)
+    return _logarithm(x, _natural)
 
 
 def log2(x: Lanes) -> Lanes:
     """The logarithm to base 2, exact for powers of 2."""
-    k, f, _ = _split_any(x)
-    return _finished((f - _less(f)).fma(LOG2_E, k), x)
+    return _logarithm(x, lambda k, f: (f - _less(f)).fma(LOG2_E, k))
 
 
 def log2_in_parts(x: Lanes) -> tuple[Lanes, Lanes]:
@@ -127,4 +141,4 @@ def log1p(x: Lanes) -> Lanes:
     one = x.like(1.0).as_bits()
     most = shift.above(one - (1 << SIGNIFICAND[x.bits])).select(one - (1 << SIGNIFICAND[x.bits]), shift)
     f = (x.as_bits() - shift).as_float() + ((one - most).as_float() - 1.0)
-    return _finished(_log_of(_Split(k, f, shift)), total).signed(x)
+    return _finished(_natural(k, f), total).signed(x)
