@@ -6,19 +6,18 @@ All of it follows from the shape alone, so that sums are formed in the same orde
 from __future__ import annotations
 
 import enum
-import os
 from typing import NamedTuple
 
 from volta_fn.backends.native.matmul.numbers import Working
 from volta_fn.backends.native.matmul.tile import tile_shapes
 
-_DEPTH = int(os.environ.get("G_DEPTH", 384))  # k in a block: a panel of A should fit into the level-1 cache
-_WHOLE_DEPTH = int(os.environ.get("G_WHOLE", 512))  # so many k are not cut into blocks
-_BLOCK_BYTES = int(os.environ.get("G_BLOCK", 448)) << 10  # of B that a task goes over again and again: half of a level-2 cache
+_DEPTH = 256  # k in a block: a panel of A, and what passes of B meanwhile, should fit into the level-1 cache
+_WHOLE_DEPTH = 384  # so many k are not cut into blocks
+_BLOCK_BYTES = 600 << 10  # of B that a task goes over again and again: most of a level-2 cache
 _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 40_000  # multiplications of vectors, some 10 µs, are too few for a task
-_TASKS = int(os.environ.get("G_TASKS", 24))  # are enough for any thread to have its share
-_FEW = int(os.environ.get("G_FEW", 20))  # panels of A, over which tasks pack their columns of B themselves
+_TASKS = 16  # are enough for any thread to have its share
+_FEW = 20  # panels of A, over which tasks pack their columns of B themselves
 _SET = 2048  # lines so many bytes apart, or a multiple, fall upon one another in a level-1 cache
 
 
@@ -192,9 +191,7 @@ def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int
         return Packing.TASK
     outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize
     if inner == work.itemsize:
-        if rows <= 6 or outer % _SET:
-            return Packing.NONE
-        return Packing.WHOLE if panels[1] > 16 and panels[0] > 4 else Packing.TASK
+        return Packing.NONE if rows <= 6 or outer % _SET else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
     return Packing.WHOLE if lines and inner >= 1024 and panels[0] > 4 else Packing.TASK

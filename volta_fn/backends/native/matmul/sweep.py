@@ -14,7 +14,7 @@ from volta_fn.backends.native.matmul.tile import Tile
 from volta_fn.backends.native.routine import Phase, Routine
 
 _NARROW = 256  # columns, below which tiles do better
-_RUN = 1024  # columns that a task has about
+_RUN = 512  # columns that a task has about
 _TOGETHER = 8  # rows that are added at a time
 _STEP = 1.0  # nanoseconds for a vector of the matrix
 

@@ -13,8 +13,9 @@ from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load
 
-_UNROLLED = 112  # multiplications written out in a turn of the loop, at most
-_AHEAD = 8  # how many rows of B ahead the next ones are fetched
+_UNROLLED = 56  # multiplications written out in a turn of the loop, at most
+_AHEAD = 12  # how many k ahead packed panels are fetched
+_LINE = 128  # bytes between the k of A, up to which that is done for A
 
 
 class View(NamedTuple):
@@ -63,6 +64,8 @@ def accumulate(
     def turns(steps: int, carried: Sequence[Value]) -> list[Value]:
         a_pointer, b_pointer, *totals = carried
         for step in range(steps):
+            if prefetch and 1 < a.inner * work.itemsize <= _LINE and a.outer == 1:
+                fetch(f, _beyond(f, a_pointer, (step + _AHEAD) * a.inner * work.itemsize))
             if prefetch:
                 for v in range(vectors):
                     fetch(f, _beyond(f, b_pointer, ((step + _AHEAD) * b.inner + v * work.lanes) * work.itemsize))
