@@ -148,7 +148,7 @@ def _unroll(facts: Facts, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = facts.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
-    wanted = 4 if reduces and not heavy else 2
+    wanted = 2 if heavy else 4
     if reduces and axis not in facts.inner:
         wanted = 1 if any(p.keeps for p in passes) else 8
     while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(facts.kernel.nodes) * wanted > 120):

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.backends.native.llvm.text import Function, Value, i64, lanes_of, vector_of
 from volta_fn.backends.native.loops.facts import Facts, coefficient
 from volta_fn.backends.native.loops.scope import Lane, Scope, fetch_ahead
-from volta_fn.backends.native.loops.whole import least, minus, plus
+from volta_fn.backends.native.loops.whole import divided, least, minus, plus, times
 from volta_fn.backends.native.scalars import Number
 from volta_fn.backends.native.scalars.lanes import bits_of
 from volta_fn.backends.native.scalars.number import element
@@ -50,6 +50,8 @@ class Tiles:
         self.other = other
         self.lanes = lanes
         self.loads = loads
+        #: How many tiles lie side by side in a block.
+        self.columns = -(-BLOCK // lanes)
         #: The tile of every part of every load.
         self.tiles: dict[int, list[Value]] = {}
 
@@ -61,11 +63,9 @@ class Tiles:
             end = least(f, plus(f, first, i64(BLOCK)), i64(size))
 
             def across(u: Value, _: list[Value]) -> list[Value]:
-                def along(v: Value, _: list[Value]) -> list[Value]:
-                    self.tile(scope, u, least(f, i64(self.lanes), minus(f, stop, u)), v, least(f, i64(self.lanes), minus(f, end, v)))
-                    return []
-
-                f.loop(first, end, self.lanes, [], along, once=True)
+                wide = i64(self.lanes) if self.is_whole else least(f, i64(self.lanes), minus(f, stop, u))
+                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
+                f.loop(i64(0), wide, 1, [], lambda i, _: self.line(scope, u, i, first, end), once=True)
                 return []
 
             f.loop(start, stop, self.lanes, [], across, once=True)
@@ -73,37 +73,43 @@ class Tiles:
 
         f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
 
-    def tile(self, scope: Scope, u: Value, wide: Value, v: Value, high: Value) -> None:
-        """One tile, of which so many turns of the other axis and of the vectors' axis are there."""
-        f, sizes = self.f, self.facts.kernel.sizes
-        whole = sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
-        if whole:
-            self.staged(scope, u, None, v, None)
-        else:
-            full = f.compare("icmp eq", plus(f, wide, high), i64(2 * self.lanes))
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tiles are full."""
+        sizes = self.facts.kernel.sizes
+        return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
-            def all_of_it() -> list[Value]:
-                self.staged(scope, u, None, v, None)
-                return []
+    def tile(self, scope: Scope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
+        """Load one tile, of which some may lie beyond the ends."""
+        f, column = self.f, divided(self.f, minus(self.f, v, first), self.lanes)[0]
+        if self.is_whole:
+            return self.staged(scope, u, None, v, None, column)
+        high = least(f, i64(self.lanes), minus(f, end, v))
+        full = f.compare("icmp eq", plus(f, wide, high), i64(2 * self.lanes))
+        f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
+        return []
 
-            def some_of_it() -> list[Value]:
-                self.staged(scope, u, wide, v, high)
-                return []
+    def line(self, scope: Scope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
+        """Work on what lies along the vectors' axis in a block of tiles, at one turn of the other axis."""
+        f = self.f
+        outside = scope.child({self.other: plus(f, u, i)})
+        outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
 
-            f.branch(full, all_of_it, some_of_it)
-
-        def turn(i: Value, _: list[Value]) -> list[Value]:
-            place = scope.child({self.other: plus(f, u, i), self.axis: v}, Lane(self.axis, self.lanes, None if whole else high))
+        def turn(v: Value, _: list[Value]) -> list[Value]:
+            count = None if self.is_whole else least(f, i64(self.lanes), minus(f, end, v))
+            place = outside.child({self.axis: v}, Lane(self.axis, self.lanes, count))
+            column = divided(f, minus(f, v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
-                place.numbers[number] = self.taken(number, tiles, i)
+                place.numbers[number] = self.taken(number, tiles, plus(f, times(f, i, self.columns), column))
             for s in range(len(self.facts.kernel.stores)):
                 place.store(s)
             return []
 
-        f.loop(i64(0), i64(self.lanes) if whole else wide, 1, [], turn, once=True)
+        f.loop(first, end, self.lanes, [], turn, once=True)
+        return []
 
-    def staged(self, scope: Scope, u: Value, wide: Value | None, v: Value, high: Value | None) -> None:
-        """Load and transpose what the tile needs."""
+    def staged(self, scope: Scope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
+        """Load and transpose what the tile needs, and put it on the stack as a column of tiles."""
         for number in self.loads:
             rows = []
             for k in range(self.lanes):
@@ -115,15 +121,17 @@ class Tiles:
                 fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
             for part, columns in enumerate(zip(*rows, strict=True)):
-                self.put(number, part, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]))
+                self.put(number, part, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+        return []
 
-    def put(self, number: int, part: int, columns: Sequence[Value]) -> None:
+    def put(self, number: int, part: int, vectors: Sequence[Value], column: Value) -> None:
         """Write a tile to the stack."""
-        tiles = self.tiles.setdefault(number, [])
+        tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
         if part == len(tiles):
-            tiles.append(self.f.alloca(columns[0].type, self.lanes))
-        for k, column in enumerate(columns):
-            self.f.store(column, self.f.at(tiles[part], column.type, i64(k)), _align(column.type))
+            tiles.append(self.f.alloca(type_, self.lanes * self.columns))
+        for k, vector in enumerate(vectors):
+            place = plus(self.f, i64(k * self.columns), column)
+            self.f.store(vector, self.f.at(tiles[part], type_, place), _align(type_))
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
         """A row of a tile on the stack."""
