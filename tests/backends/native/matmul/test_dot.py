@@ -116,3 +116,28 @@ def test_no_terms_make_zeros() -> None:
 def test_complex_numbers_are_left_to_others() -> None:
     aval = ShapedArray((2, 2), np.dtype(np.complex64), False)
     assert ROUTINES["dot_general"]((aval, aval), {"dimension_numbers": MATRICES, "preferred_element_type": None}) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 100), (8, 21, 70), (13, 5, 333), (1, 3, 40_000)])
+def test_few_rows_along_k(dtype: Any, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(4)
+    check(arrays(rng, (m, k), dtype), arrays(rng, (n, k), dtype), LAYOUTS[3], pieces=2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.bool_])
+@pytest.mark.parametrize(("n", "k"), [(256, 1), (1000, 20), (1543, 9)])
+def test_a_row_times_a_matrix(dtype: Any, n: int, k: int) -> None:
+    rng = np.random.default_rng(5)
+    check(arrays(rng, (1, k), dtype), arrays(rng, (k, n), dtype), MATRICES, pieces=2)
+    check(arrays(rng, (k, n), dtype), arrays(rng, (k, 1), dtype), LAYOUTS[0])
+    check(arrays(rng, (3, k), dtype), arrays(rng, (3, k, n), dtype), (((1,), (1,)), ((0,), (0,))))
+
+
+@pytest.mark.parametrize("dims", LAYOUTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(120, 512, 128), (150, 1024, 400), (1024, 64, 64)])
+def test_lines_that_fall_upon_one_another(dims: Any, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(6)
+    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), np.float32)
+    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), np.float32)
+    check(lhs, rhs, dims, pieces=3)

@@ -9,8 +9,6 @@ what becomes of the sums.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
-from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.epilogues import Epilogue
@@ -20,47 +18,13 @@ from volta_fn.backends.native.matmul.packing import pack_panels
 from volta_fn.backends.native.matmul.partial import Partial, combine
 from volta_fn.backends.native.matmul.schedule import Packing, Schedule
 from volta_fn.backends.native.matmul.sources import Source, Span
+from volta_fn.backends.native.matmul.tasks import PackTasks, Task, digits_of, entry, number_of, parameters_of, part_of
 from volta_fn.backends.native.matmul.tile import Tile, View, accumulate
 from volta_fn.backends.native.routine import Phase, Routine
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
-
-
-class _Task(NamedTuple):
-    """What a task does: a product of the stack, a part of the sum, and ranges of panels."""
-
-    batch: Value
-    split: Value
-    first_row: Value
-    end_row: Value
-    first_column: Value
-    end_column: Value
-    number: Value
-
-
-class _PackTasks(NamedTuple):
-    """The tasks that pack an operand of so many panels, a group of them for a block of k in each."""
-
-    plan: Schedule
-    panels: int
-    group: int
-
-    @property
-    def groups(self) -> int:
-        """Groups of panels."""
-        return -(-self.panels // self.group)
-
-    @property
-    def tasks(self) -> int:
-        """All tasks."""
-        return self.plan.batch * self.plan.blocks * self.groups
-
-    def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
-        """The product of the stack, the block of k and the range of panels of a task."""
-        batch, block, group = _digits(f, number, self.plan.batch, self.plan.blocks, self.groups)
-        return batch, block, _range(f, group, self.group, self.panels)
 
 
 class Gemm:
@@ -130,7 +94,7 @@ class Gemm:
         name = f"{self.name}_columns{count}"
 
         def write() -> None:
-            f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            f = Function(self.module, name, parameters_of("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
             *span, target = f.parameters
             self.rhs.pack(f, Span(*span), count, self._width_of(count), target)
             f.finish()
@@ -144,16 +108,16 @@ class Gemm:
     def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Where a panel lies that was packed beforehand."""
         plan = self.plan
-        number = _combined(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
+        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
         start = self._workspace_at(f, buffers, self.packed)
         return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
 
     def _write_packing(self) -> Phase:
         """The phase that packs operands as a whole: first tasks for B, then for A."""
         plan = self.plan
-        f, buffers, begin, end = _entry(self.module, f"{self.name}_pack")
-        columns = _PackTasks(plan, plan.column_panels, _GROUP) if plan.pack_columns is Packing.WHOLE else None
-        rows = _PackTasks(plan, plan.row_panels, _GROUP) if plan.pack_rows is Packing.WHOLE else None
+        f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
+        columns = PackTasks(plan, plan.column_panels, _GROUP) if plan.pack_columns is Packing.WHOLE else None
+        rows = PackTasks(plan, plan.row_panels, _GROUP) if plan.pack_rows is Packing.WHOLE else None
 
         def of_columns(number: Value) -> None:
             assert columns is not None
@@ -167,13 +131,7 @@ class Gemm:
             batch, block, panels = rows.decode(f, number)
             span = Span(buffers, batch, i64(0), *self._block(f, block))
 
-            def pack(panel: Value, part: Span, k: Value) -> None:
-                target = f.at(
-                    self._packed_rows(f, buffers, batch, block, panel), self.work.type, f.binary("mul", k, i64(self.a_strides[1]))
-                )
-                self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
-
-            pack_panels(f, span, panels, self.lhs.chunk, pack)
+            self._pack_row_panels(f, span, panels, lambda panel: self._packed_rows(f, buffers, batch, block, panel))
 
         if columns and rows:
             edge = i64(columns.tasks)
@@ -185,6 +143,15 @@ class Gemm:
         f.finish()
         elements = plan.k * plan.batch * (plan.n * (columns is not None) + plan.m * (rows is not None))
         return Phase(f.name, sum(side.tasks for side in (columns, rows) if side), elements * _ELEMENT)
+
+    def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], place: Callable[[Value], Value]) -> None:
+        """Pack a range of panels of A, each to its place."""
+
+        def pack(panel: Value, part: Span, k: Value) -> None:
+            target = f.at(place(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
+            self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
+
+        pack_panels(f, span, panels, self.lhs.chunk, pack)
 
     def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
         """Pack a range of panels of B from `start` on."""
@@ -238,7 +205,7 @@ class Gemm:
         name = f"{self.name}_rows{rows}"
 
         def write() -> None:
-            f = Function(self.module, name, _parameters("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            f = Function(self.module, name, parameters_of("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
             *span, target = f.parameters
             self.lhs.pack(f, Span(*span), rows, self.pitch, target)
             f.finish()
@@ -249,7 +216,7 @@ class Gemm:
     def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Where a panel of A lies that was packed beforehand."""
         plan = self.plan
-        number = _combined(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
+        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
         return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
 
     @property
@@ -268,7 +235,7 @@ class Gemm:
         b_inner = self._width_of(count) if packed or in_place is None else in_place[1]
 
         def write() -> None:
-            parameters = _parameters("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state")
+            parameters = parameters_of("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state")
             f = Function(self.module, name, parameters, "internal void")
             buffers, batch, row, column, depth, a, b, split, state = f.parameters
             views = View(a, *self.a_strides), View(b, 1, b_inner)
@@ -309,19 +276,19 @@ class Gemm:
 
     def _write_multiplying(self) -> None:
         plan = self.plan
-        f, buffers, begin, end = _entry(self.module, self.name)
+        f, buffers, begin, end = entry(self.module, self.name)
         own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
-        rows = f.alloca(self.work.type, self._rows_elements) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
+        rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
 
         def task(number: Value) -> None:
-            batch, split, column, row = _digits(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
-            first_row, end_row = _range(f, row, plan.task_rows, plan.row_panels)
-            first_column, end_column = _range(f, column, plan.task_columns, plan.column_panels)
-            item = _Task(batch, split, first_row, end_row, first_column, end_column, number)
+            batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
+            first_row, end_row = part_of(f, row, plan.task_rows, plan.row_panels)
+            first_column, end_column = part_of(f, column, plan.task_columns, plan.column_panels)
+            item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
                 self._block_of_task(f, buffers, item, i64(0), i64(3), own, rows)
                 return
-            start, stop = _range(f, split, plan.part, plan.blocks)
+            start, stop = part_of(f, split, plan.part, plan.blocks)
             final = f.binary("sub", stop, i64(1))
 
             def block(k: Value) -> None:
@@ -339,11 +306,12 @@ class Gemm:
     def _own_stack(self) -> bool:
         return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
 
-    def _block_of_task(self, f: Function, buffers: Value, task: _Task, block: Value, state: Value, own: Value, rows: Value) -> None:
+    def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, own: Value, rows: Value) -> None:
         """All tiles of a task, for one block of k."""
         plan = self.plan
         first, depth = self._block(f, block)
         panel_type = f"[{plan.width * plan.depth * self.work.itemsize} x i8]"
+        rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
         start = own
         if plan.pack_columns is Packing.WHOLE:
             start = self._packed_panel(f, buffers, task.batch, block, i64(0))
@@ -354,21 +322,28 @@ class Gemm:
             start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
             self._pack_block(f, Span(buffers, task.batch, i64(0), first, depth), (task.first_column, task.end_column), start)
 
-        def row_panel(panel: Value) -> None:
-            def sized(row: Value, count: int) -> None:
-                across(Span(buffers, task.batch, row, first, depth), panel, count)
+        def row_group(start_row: Value) -> None:
+            stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
+            if plan.pack_rows is Packing.TASK:
+                span = Span(buffers, task.batch, i64(0), first, depth)
+                self._pack_row_panels(f, span, (start_row, stop), lambda panel: f.at(rows, rows_type, f.binary("sub", panel, start_row)))
 
-            self._for_height(f, panel, sized)
+            def row_panel(panel: Value) -> None:
+                def sized(row: Value, count: int) -> None:
+                    span = Span(buffers, task.batch, row, first, depth)
+                    if plan.pack_rows is Packing.WHOLE:
+                        a = self._packed_rows(f, buffers, task.batch, block, panel)
+                    elif plan.pack_rows is Packing.TASK:
+                        a = f.at(rows, rows_type, f.binary("sub", panel, start_row))
+                    else:
+                        a = self.lhs.address(f, span)
+                    across(span, a, count)
 
-        def across(span: Span, number: Value, count: int) -> None:
-            a = rows
-            if plan.pack_rows is Packing.WHOLE:
-                a = self._packed_rows(f, buffers, task.batch, block, number)
-            elif plan.pack_rows is Packing.TASK:
-                f.run(self._pack_rows(count), *span, rows)
-            else:
-                a = self.lhs.address(f, span)
+                self._for_height(f, panel, sized)
 
+            each(f, start_row, stop, row_panel)
+
+        def across(span: Span, a: Value, count: int) -> None:
             def column_panel(panel: Value) -> None:
                 column = f.binary("mul", panel, i64(plan.width))
                 if plan.pack_columns is Packing.NONE:
@@ -380,50 +355,4 @@ class Gemm:
 
             each(f, task.first_column, task.end_column, column_panel)
 
-        each(f, task.first_row, task.end_row, row_panel)
-
-
-_POINTERS = frozenset({"buffers", "target", "a", "b"})
-
-
-def _parameters(*names: str) -> list[Value]:
-    return [Value("ptr" if name in _POINTERS else "i64", f"%{name}") for name in names]
-
-
-def _entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
-    f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
-    return (f, *f.parameters)  # type: ignore[return-value]
-
-
-def _range(f: Function, number: Value, size: int, total: int) -> tuple[Value, Value]:
-    """The part number `number` of ``range(total)`` cut into parts of `size`."""
-    if size >= total:
-        return i64(0), i64(total)
-    start = f.binary("mul", number, i64(size))
-    end = f.binary("add", start, i64(size))
-    return start, end if total % size == 0 else f.intrinsic("llvm.smin.i64", "i64", end, i64(total))
-
-
-def _digits(f: Function, number: Value, *sizes: int) -> list[Value]:
-    """A number taken apart: the place in an array of these sizes. The first digit is not reduced."""
-    digits = []
-    for place in range(len(sizes) - 1, -1, -1):
-        if prod(sizes[:place]) == 1:
-            digits.append(number)
-            digits += [i64(0)] * place
-            break
-        if sizes[place] == 1:
-            digits.append(i64(0))
-            continue
-        digits.append(f.binary("urem", number, i64(sizes[place])))
-        number = f.binary("udiv", number, i64(sizes[place]))
-    return digits[::-1]
-
-
-def _combined(f: Function, *digits: tuple[Value, int]) -> Value:
-    """The inverse of `_digits`."""
-    total, *_ = digits[0]
-    for digit, size in digits[1:]:
-        if size > 1:
-            total = f.binary("add", f.binary("mul", total, i64(size)), digit)
-    return total
+        each(f, task.first_row, task.end_row, row_group, plan.row_group)

@@ -40,8 +40,10 @@ class Working(NamedTuple):
         return f.binary("or" if self.boolean else "fadd" if self.type in ("float", "double") else "add", x, y)
 
     def multiply_add(self, f: Function, x: Value, y: Value, total: Value) -> Value:
-        """``total + x * y``, of floats with one rounding."""
+        """``total + x * y``, of floats with one rounding where the machine has an instruction for it."""
         if self.type in ("float", "double"):
+            if host().triple.startswith("x86") and "+fma" not in host().features:
+                return f.binary("fadd", total, f.binary("fmul", x, y))
             return f.intrinsic(f"llvm.fma.{mangled(total.type)}", total.type, x, y, total)
         return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
 

@@ -18,6 +18,8 @@ _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 40_000  # multiplications of vectors, some 10 µs, are too few for a task
 _TASKS = 16  # are enough for any thread to have its share
 _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
+_GROUP = 8  # panels of A that are packed together where their rows are beside each other,
+_GROUP_BYTES = 32 << 10  # if they are not larger than that
 _SET = 2048  # lines so many bytes apart, or a multiple, fall upon one another in a level-1 cache
 
 
@@ -53,6 +55,8 @@ class Schedule(NamedTuple):
     task_columns: int
     pack_rows: Packing
     pack_columns: Packing
+    #: Panels of A that a task packs together.
+    row_group: int
     #: Whether tiles fetch B ahead.
     prefetch: bool
 
@@ -88,7 +92,7 @@ class Schedule(NamedTuple):
 
     def on_stack(self, itemsize: int) -> bool:
         """Whether a task's packed block of B is small enough for the stack."""
-        rows = (self.rows + 4) * self.depth if self.pack_rows is Packing.TASK else 0
+        rows = (self.rows + 4) * self.depth * self.row_group if self.pack_rows is Packing.TASK else 0
         return (self.block_elements + rows) * itemsize <= _STACK_BYTES
 
 
@@ -108,20 +112,21 @@ def schedule(
     depth, blocks = _depth(k)
     splits, part = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
     panels = row_panels, column_panels
+    group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if lines else 1
     packed = not _near(work, rhs, row_panels)
     task_rows, task_columns = _task(work, batch * splits, panels, (rows, vectors), depth, part, packed=packed)
-    pack_rows = _pack_rows(work, lhs, panels, rows, lines=lines)
+    pack_rows = _pack_rows(work, lhs, panels, rows, group, lines=lines)
     pack_columns = Packing.NONE if not packed else Packing.TASK if task_rows >= row_panels else Packing.WHOLE
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
-        task_rows, task_columns, pack_rows, pack_columns, True,
+        task_rows, task_columns, pack_rows, pack_columns, group, True,
     )  # fmt: skip
 
 
 def unpacked(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Schedule:
     """A schedule for those who cut up the product themselves, but for the parts of its sums."""
     none = Packing.NONE
-    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, 1, none, none, prefetch=False)
+    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, 1, none, none, 1, prefetch=False)
 
 
 def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
@@ -185,7 +190,7 @@ def _task(
     return -(-row_panels // -(-row_panels // down)), columns
 
 
-def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, *, lines: bool) -> Packing:
+def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, lines: bool) -> Packing:
     """Whether A is better copied: where its lines fall upon one another in the cache, or are far apart, and are read often."""
     if strides is None:
         return Packing.TASK
@@ -194,7 +199,7 @@ def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int
         return Packing.NONE if rows <= 6 or outer % _SET else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
-    return Packing.WHOLE if lines and inner >= 1024 and panels[0] > 4 else Packing.TASK
+    return Packing.WHOLE if lines and group < 4 and inner >= 1024 and panels[0] > 4 else Packing.TASK
 
 
 def _near(work: Working, strides: tuple[int, int] | None, row_panels: int) -> bool:
