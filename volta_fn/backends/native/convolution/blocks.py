@@ -100,12 +100,14 @@ class RegisterTile:
     cycles: float
 
 
-def register_tile(candidates: Sequence[tuple[str, int]], vectors: int, steps: int, quick: str | None) -> RegisterTile:
+def register_tile(
+    candidates: Sequence[tuple[str, int]], vectors: int, steps: int, quick: str | None, registers: int | None = None
+) -> RegisterTile:
     """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
 
     Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`.
     """
-    registers = host().vector_registers
+    registers = registers or host().vector_registers
     best: RegisterTile | None = None
     names = [name for name, size in candidates if size > 1] or [candidates[0][0]]
     sizes = dict(candidates)

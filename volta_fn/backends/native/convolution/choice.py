@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.native.convolution.direct import DirectWriter, direct
 from volta_fn.backends.native.convolution.geometry import correlations
 from volta_fn.backends.native.convolution.igemm import Igemm, plan
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
@@ -46,5 +47,11 @@ def _write(piece: Piece, algorithm: str) -> None:
     c, points = piece.c, points_for(piece.c)
     if points and (algorithm == "winograd" or (algorithm == "auto" and time_of(c, points) < c.products * NANOSECONDS)):
         Winograd(piece, shape_of(c, piece.work, points)).write()
+    elif (
+        algorithm in ("auto", "direct")
+        and (way := direct(c, piece.work, piece.w_dtype))
+        and (algorithm == "direct" or way.cycles < plan(c, piece.work).cycles)
+    ):
+        DirectWriter(piece, way).write()
     else:
         Igemm(piece, plan(c, piece.work)).write()

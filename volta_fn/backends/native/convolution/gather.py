@@ -5,6 +5,7 @@ A tile keeps the order of x in memory (unless told otherwise), so that it is mad
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,132 +59,164 @@ def tile_of(c: Correlation, work: Working, extents: dict[int, int], innermost: i
 
 
 def gather(
-    f: Function, work: Working, dtype: np.dtype, c: Correlation, tile: Tile, x: Value, starts: list[Index], sure: list[bool], to: Value
+    f: Function,
+    work: Working,
+    dtype: np.dtype,
+    c: Correlation,
+    tile: Tile,
+    x: Value,
+    starts: list[Index],
+    sure: list[bool],
+    to: Value,
+    left: Index | None = None,
 ) -> None:
-    """Fill a tile. `x` points to the element of the first group, image and channel; along the spatial axes the tile begins at `starts`, and
-    is known to stay within x where `sure`."""
-    outer, (length, per, source, axis) = _line(tile)
-    stored = stored_as(dtype)
-    across = tile.sides[-1]
-    turned = source != 1 and bool(outer) and outer[-1].which > 2 and outer[-1].source == 1 and axis is None
-    if turned:
-        along = outer.pop()
-        length, axis = along.extent, along.which - 3
-        source = 1
+    """Fill a tile.
 
-    def lines(sides: list[Side], at: Value, to: Value, good: Value | None, height: int) -> None:
-        if not sides and turned:
-            _copy_turned(f, work, dtype, _Line(length, along.stride, across.source, *_limits(axis, good)), height, at, to)
+    `x` points to the element of the first group, image and channel; along the spatial axes the tile begins at `starts`, and is known to
+    stay within x where `sure`. Of the innermost side, if it is not an axis, there are `left` elements (None: all).
+    """
+    lines = _Lines(f, work, dtype, c, tile, starts, sure, left)
+    lines.fill(x, to)
+
+
+class _Lines:
+    """A tile being filled line by line."""
+
+    def __init__(
+        self,
+        f: Function,
+        work: Working,
+        dtype: np.dtype,
+        c: Correlation,
+        tile: Tile,
+        starts: list[Index],
+        sure: list[bool],
+        left: Index | None,
+    ) -> None:
+        self.f, self.work, self.dtype, self.stored = f, work, dtype, stored_as(dtype)
+        self.c, self.starts, self.sure, self.left = c, starts, sure, left
+        *self.outer, self.last = tile.sides
+        #: The side whose neighbours are adjacent in x, where that is the last but one and lines are turned.
+        self.adjacent: Side | None = None
+        #: An axis of which a line has several neighbours, each with all of the last side.
+        self.merged: Side | None = None
+        before = self.outer[-1] if self.outer else None
+        if before and before.source == 1 and self.last.source != 1:
+            self.adjacent = self.outer.pop()
+        elif before and before.which > 2 and self.last.which <= 2 and self._follow(before):
+            self.merged = self.outer.pop()
+
+    def _follow(self, axis: Side) -> bool:
+        """Whether the lines of neighbours along an axis follow one another, in x and in the tile."""
+        return self.last.source == 1 and axis.source == axis.stride == self.last.extent and self.left is None
+
+    def fill(self, x: Value, to: Value) -> None:
+        """Write the code."""
+        f = self.f
+        for side in (self.last, self.adjacent, self.merged):
+            if side and side.which > 2:
+                x = step(f, x, self.stored, times(f, self.starts[side.which - 3], side.source))
+        if self.adjacent is None:
+            self._loops(self.outer, x, to, None, self._line)
             return
+
+        def band(start: Index, height: int) -> None:
+            assert self.adjacent is not None
+            there = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
+            self._loops(self.outer, *there, None, lambda x, to, good: self._turned(x, to, good, start, height))
+
+        _each_chunk(f, self.last.extent, self.work.lanes, band)
+
+    def _loops(
+        self, sides: list[Side], x: Value, to: Value, good: Value | None, body: Callable[[Value, Value, Value | None], None]
+    ) -> None:
+        """`body` of every combination of the sides, which says whether it is within x."""
+        f = self.f
         if not sides:
-            _copy(f, work, dtype, _Line(length, per, source, *_limits(axis, good)), at, to)
+            body(x, to, good)
             return
         side, rest = sides[0], sides[1:]
 
         def one(index: Index) -> None:
             where, still = index, good
             if side.which > 2:
-                where = plus(f, starts[side.which - 3], index)
-                if not sure[side.which - 3]:
-                    still = _both(f, good, _within(f, where, c.axes[side.which - 3].size))
-            there = step(f, at, stored, times(f, where, side.source))
-            lines(rest, there, step(f, to, work.type, times(f, index, side.stride)), still, height)
+                where = plus(f, self.starts[side.which - 3], index)
+                if not self.sure[side.which - 3]:
+                    within = f.compare("icmp ult", value(where), i64(self.c.axes[side.which - 3].size))
+                    still = within if good is None else f.binary("and", good, within)
+            there = step(f, x, self.stored, times(f, where, side.source))
+            self._loops(rest, there, step(f, to, self.work.type, times(f, index, side.stride)), still, body)
 
         repeat(f, side.extent, one)
 
-    def _limits(axis: int | None, good: Value | None) -> tuple[Index, Index]:
-        low: Index = 0
-        high: Index = length
-        if axis is not None and not sure[axis]:
-            low = most(f, times(f, starts[axis], -per), 0)
-            high = least(f, times(f, plus(f, c.axes[axis].size, times(f, starts[axis], -1)), per), length)
+    def _limits(self, side: Side, good: Value | None, per: int = 1) -> tuple[Index, Index]:
+        """Which of a side's elements (`per` of them to a step) there are in x: from, and up to."""
+        f, low, high = self.f, 0, side.extent * per
+        first: Index = low
+        last: Index = high
+        if side.which > 2 and not self.sure[side.which - 3]:
+            start = self.starts[side.which - 3]
+            first = most(f, times(f, start, -per), 0)
+            last = least(f, times(f, plus(f, self.c.axes[side.which - 3].size, times(f, start, -1)), per), high)
+        elif side.which <= 2 and side is self.last and self.left is not None:
+            last = least(f, self.left, high)
         if good is not None:
-            high = f.select(good, value(high), i64(0))
-        return low, high
+            last = f.select(good, value(last), i64(0))
+        return (first, last) if (first, last) == (0, high) else (first, most(f, first, last))
 
-    first = x if axis is None else step(f, x, stored, times(f, starts[axis], source * per))
+    def _line(self, x: Value, to: Value, good: Value | None) -> None:
+        """Copy a line, vector by vector."""
+        if self.merged:
+            low, high = self._limits(self.merged, good, self.last.extent)
+            length, source = self.merged.extent * self.last.extent, 1
+        else:
+            low, high = self._limits(self.last, good)
+            length, source = self.last.extent, self.last.source
+        f, work = self.f, self.work
 
-    def band(start: Index, height: int) -> None:
-        lines(outer, step(f, first, stored, times(f, start, across.source)), step(f, to, work.type, start), None, height)
+        def some(index: Index, count: int | Index) -> None:
+            mask = first_lanes(count, work.lanes) if isinstance(count, int) else between(f, work.lanes, 0, 0, count)
+            at = step(f, x, self.stored, times(f, index, source))
+            f.store(strided(f, work, self.dtype, at, source, mask), step(f, to, work.type, index), work.itemsize)
 
-    if turned:  # as many channels at a time as a vector has lanes: their lines are read from beginning to end
-        _each_chunk(f, across.extent, work.lanes, band)
-    else:
-        lines(outer, first, to, None, 1)
+        if (low, high) == (0, length):
+            _each_chunk(f, length, work.lanes, some)
+            return
+        # Vectors may be written beyond the end of what they are for: what follows is written after them.
+        zero = functools.partial(f.store, work.zero(), align=work.itemsize)
+        whole = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
+        rest = plus(f, low, whole)
+        repeat(f, low, lambda k: zero(pointer=step(f, to, work.type, k)), 0, work.lanes)
+        repeat(f, rest, lambda k: some(k, work.lanes), low, work.lanes)
+        some(rest, plus(f, high, times(f, rest, -1)))
+        repeat(f, length, lambda k: zero(pointer=step(f, to, work.type, k)), plus(f, rest, work.lanes), work.lanes)
 
+    def _turned(self, x: Value, to: Value, good: Value | None, start: Index, height: int) -> None:
+        """Copy lines that are adjacent along another side than the tile's last, of which it is `height` neighbours from `start`."""
+        assert self.adjacent is not None
+        f, work, lanes, side = self.f, self.work, self.work.lanes, self.adjacent
+        low, high = self._limits(side, good)
+        known = (low, high) == (0, side.extent)
+        first, last = self._limits(self.last, None)
+        all_there = (first, last) == (0, self.last.extent)
 
-class _Line(NamedTuple):
-    """A line of a tile: how long it is, elements per step of its axis, its stride in x, and which of its elements are within x."""
+        def square(at: Index, width: int) -> None:
+            mask = first_lanes(width, lanes) if known else between(f, lanes, at, low, high)
+            rows = []
+            for k in range(height):
+                some = mask
+                if not all_there:
+                    place = value(plus(f, start, k))
+                    within = f.binary("and", f.compare("icmp sge", place, value(first)), f.compare("icmp slt", place, value(last)))
+                    some = f.splat(within, lanes) if mask is None else f.binary("and", f.splat(within, lanes), mask)
+                there = step(f, x, self.stored, plus(f, at, k * self.last.source))
+                rows.append(read(f, work, self.dtype, there, lanes, some))
+            columns = transposed(f, rows + [work.zero()] * (lanes - height))
+            for k in range(width):
+                there = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
+                f.store(columns[k], there, work.itemsize)  # lines of a tile that is turned are whole vectors
 
-    length: int
-    per: int
-    source: int
-    low: Index
-    high: Index
-
-
-def _line(tile: Tile) -> tuple[list[Side], tuple[int, int, int, int | None]]:
-    """The sides around the lines; and of the lines the length, the elements per step along the axis, the stride in x, and the axis."""
-    *outer, last = tile.sides
-    if last.which > 2:
-        return outer, (last.extent, 1, last.source, last.which - 3)
-    if outer and outer[-1].which > 2 and last.source == 1 and outer[-1].source == outer[-1].stride == last.extent:
-        axis = outer.pop()
-        return outer, (last.extent * axis.extent, last.extent, 1, axis.which - 3)
-    return outer, (last.extent, 1, last.source, None)
-
-
-def _within(f: Function, where: Index, size: int) -> Value:
-    """Whether a coordinate is at least 0 and less than a size."""
-    return f.compare("icmp ult", value(where), i64(size))
-
-
-def _both(f: Function, x: Value | None, y: Value) -> Value:
-    return y if x is None else f.binary("and", x, y)
-
-
-def _copy(f: Function, work: Working, dtype: np.dtype, line: _Line, source: Value, to: Value) -> None:
-    """Copy a line, vector by vector."""
-    stored = stored_as(dtype)
-    known = line.low == 0 and line.high == line.length
-
-    def one(index: Index) -> None:
-        at = step(f, source, stored, times(f, index, line.source))
-        whole = known and isinstance(index, int) and index + work.lanes <= line.length
-        mask = None if whole else between(f, work.lanes, index, line.low, line.high)
-        there = step(f, to, work.type, index)
-        f.store(strided(f, work, dtype, at, line.source, mask), there, work.itemsize)
-
-    if not known:
-        repeat(f, line.length, one, 0, work.lanes)
-        return
-    full = line.length // work.lanes * work.lanes
-
-    def unmasked(index: Index) -> None:
-        at = step(f, source, stored, times(f, index, line.source))
-        f.store(strided(f, work, dtype, at, line.source, None), step(f, to, work.type, index), work.itemsize)
-
-    repeat(f, full, unmasked, 0, work.lanes)
-    if line.length > full:
-        one(full)
-
-
-def _copy_turned(f: Function, work: Working, dtype: np.dtype, line: _Line, height: int, source: Value, to: Value) -> None:
-    """Copy `height` lines, each `line.source` after the one before, so that what was along them is `line.per` apart."""
-    lanes = work.lanes
-    known = line.low == 0 and line.high == line.length
-
-    def square(at: Index, width: int) -> None:
-        mask = first_lanes(width, lanes) if known else between(f, lanes, at, line.low, line.high)
-        rows = []
-        for k in range(height):
-            there = step(f, source, stored_as(dtype), plus(f, at, k * line.source))
-            rows.append(read(f, work, dtype, there, lanes, mask))
-        columns = transposed(f, rows + [work.zero()] * (lanes - height))
-        for k in range(width):
-            f.store(columns[k], step(f, to, work.type, times(f, plus(f, at, k), line.per)), work.itemsize)
-
-    _each_chunk(f, line.length, lanes, square)
+        _each_chunk(f, side.extent, lanes, square)
 
 
 def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int], None]) -> None:

@@ -87,6 +87,12 @@ class Plan:
         return [c.groups, -(-c.images // block.images), *places, -(-self.panels // self.panel_block), self.pieces]
 
     @property
+    def cycles(self) -> float:
+        """About how many cycles it takes."""
+        groups, images, *places = self.grid[:-2]
+        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(places)
+
+    @property
     def sums(self) -> int:
         """Elements of the sums of a task's block."""
         return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
