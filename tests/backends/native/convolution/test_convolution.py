@@ -83,10 +83,11 @@ def test_small_convolutions_of_any_form(configuration: Any, dtype: tuple[Any, fl
     check(*configuration, *dtype, pieces)
 
 
-@given(configurations(20, 40))
-@settings(max_examples=10, deadline=None)
-def test_larger_convolutions_of_any_form(configuration: Any) -> None:
-    check(*configuration, np.float32, 5e-6)
+@given(configurations(20, 40), st.sampled_from(["auto", "igemm", "im2col", "direct", "winograd"]))
+@settings(max_examples=15, deadline=None)
+def test_larger_convolutions_of_any_form_by_every_algorithm(configuration: Any, algorithm: str) -> None:
+    lhs, rhs, params = configuration
+    check(lhs, rhs, {**params, "algorithm": algorithm}, np.float32, 1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float16, 1e-3), (ml_dtypes.bfloat16, 8e-3)])
@@ -145,3 +146,18 @@ def test_winograd(numbers: Any, sizes: tuple[int, ...], taps: int, padding: tupl
 def test_many_channels_by_a_chosen_algorithm(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)))
     check(placed((2, 64, 17, 19), numbers[0]), placed((48, 64, 3, 3), numbers[1]), params, np.float32, 1e-5, 3)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "igemm", "im2col", "direct"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("numbers", [ORDERS[0], ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))])
+def test_depthwise(numbers: Any, stride: int, algorithm: str) -> None:
+    changed = {"feature_group_count": 32, "padding": ((1, 1), (2, 0)), "window_strides": (stride, stride), "algorithm": algorithm}
+    params = params_of(2, dimension_numbers=numbers, **changed)
+    check(placed((2, 32, 13, 21), numbers[0]), placed((32, 1, 3, 3), numbers[1]), params, np.float32, 2e-6, 3)
+
+
+@pytest.mark.parametrize("numbers", [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))])
+def test_depthwise_by_the_weights(numbers: Any) -> None:
+    params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), batch_group_count=32)
+    check(placed((32, 3, 40, 21), numbers[0]), placed((32, 3, 40, 21), numbers[1]), params, np.float32, 1e-5)

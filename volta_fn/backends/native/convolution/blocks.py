@@ -38,8 +38,8 @@ class Blocks:
         return self.images * self.channels * prod(spans)
 
 
-def place_blocks(c: Correlation) -> Blocks:
-    """Blocks of few places that meet all channels and taps, if x's part of them fits."""
+def place_blocks(c: Correlation, largest: int | None = None) -> Blocks:
+    """Blocks of few places that meet all channels and taps, if x's part of them fits; with at most `largest` places times steps."""
     places = [axis.places for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
@@ -47,15 +47,18 @@ def place_blocks(c: Correlation) -> Blocks:
     def blocks() -> Blocks:
         return Blocks(1, channels, tuple(places), taps)
 
+    def too_large(bound: int) -> bool:
+        return blocks().reach(c) > bound or (largest is not None and prod(places) * channels * c.taps > largest)
+
     for i, axis in enumerate(c.axes):
-        while blocks().reach(c) > TILE and places[i] > (1 if i + 1 < len(places) else 16):
+        while too_large(TILE) and places[i] > (1 if i + 1 < len(places) else 16):
             places[i] = fitting(axis.places, places[i] - 1)
-    while blocks().reach(c) > 4 * TILE and channels > 16:
+    while too_large(4 * TILE) and channels > 16:
         channels = divisor(c.channels, channels // 2)
     return blocks()
 
 
-def sum_blocks(c: Correlation) -> Blocks:
+def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
     """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
     places = [axis.places for axis in c.axes]
     for i in range(len(places)):
@@ -72,11 +75,15 @@ def sum_blocks(c: Correlation) -> Blocks:
     def blocks() -> Blocks:
         return Blocks(images, channels, tuple(places), tuple(taps))
 
-    while blocks().reach(c) > 2 * TILE and images > 1:
+    def too_large() -> bool:
+        rows = images * prod(places) * channels * prod(taps)
+        return blocks().reach(c) > 2 * TILE or (largest is not None and rows > largest)
+
+    while too_large() and images > 1:
         images = -(-images // 2)
-    while blocks().reach(c) > 2 * TILE and channels > 1:
+    while too_large() and channels > 1:
         channels = divisor(c.channels, channels // 2)
-    while blocks().reach(c) > 2 * TILE and taps[0] > 1:
+    while too_large() and taps[0] > 1:
         taps[0] = -(-taps[0] // 2)
     return blocks()
 

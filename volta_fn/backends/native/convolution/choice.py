@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn.backends.native.convolution.direct import DirectWriter, direct
 from volta_fn.backends.native.convolution.geometry import correlations
 from volta_fn.backends.native.convolution.igemm import Igemm, plan
+from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
 from volta_fn.backends.native.convolution.winograd import Winograd, points_for, shape_of, time_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
@@ -17,18 +18,24 @@ from volta_fn.backends.native.matmul.numbers import readable, working
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
+#: Nanoseconds of a cycle, about.
+_CYCLE = 1 / 2.7
+
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of a convolution; None for what is not written here: dtypes other than floats, and operands without elements."""
+    """The routine of a convolution; None for what is not written here.
+
+    That is: dtypes other than floats, operands or results without elements, and what is computed by Fourier transforms.
+    """
     lhs, rhs = avals
-    preferred = params["preferred_element_type"]
+    algorithm, preferred = params.get("algorithm", "auto"), params["preferred_element_type"]
     y_dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
     work = working(y_dtype)
     dtypes = (lhs.dtype, rhs.dtype, y_dtype)
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
     parts = correlations(lhs.shape, rhs.shape, params)
-    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
+    if algorithm == "fft" or 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
         return None
     module, pieces, workspace = Module(), [], 0
     for number, c in enumerate(parts):
@@ -36,22 +43,28 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         if c.taps == 0:
             write_zeros(piece)
         else:
-            _write(piece, params.get("algorithm", "auto"))
+            _write(piece, algorithm)
         workspace = piece.workspace
         pieces.append(piece)
     return assembled(module, pieces, workspace)
 
 
 def _write(piece: Piece, algorithm: str) -> None:
-    """Write one correlation's code."""
-    c, points = piece.c, points_for(piece.c)
-    if points and (algorithm == "winograd" or (algorithm == "auto" and time_of(c, points) < c.products * NANOSECONDS)):
-        Winograd(piece, shape_of(c, piece.work, points)).write()
-    elif (
-        algorithm in ("auto", "direct")
-        and (way := direct(c, piece.work, piece.w_dtype))
-        and (algorithm == "direct" or way.cycles < plan(c, piece.work).cycles)
-    ):
+    """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
+    c, work, wanted = piece.c, piece.work, algorithm
+    points, way, product = points_for(c), direct(c, work, piece.w_dtype), plan(c, work)
+    if algorithm == "auto":
+        times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS)}
+        if points:
+            times["winograd"] = time_of(c, points)
+        if way:
+            times["direct"] = way.cycles * _CYCLE
+        wanted = min(times, key=lambda name: times[name])
+    if wanted == "winograd" and points:
+        Winograd(piece, shape_of(c, work, points)).write()
+    elif wanted == "direct" and way:
         DirectWriter(piece, way).write()
+    elif wanted == "im2col":
+        Im2col(piece, plan(c, work, LARGEST)).write()
     else:
-        Igemm(piece, plan(c, piece.work)).write()
+        Igemm(piece, product).write()

@@ -1,8 +1,8 @@
 """Direct convolution: sums as they are defined, vectors along places or along groups.
 
-Where a group has few outputs, vectors along the outputs would be mostly empty. Vectors *along places* take neighbours in a line of places, if
-windows move along it by single steps, and one tap for all of them. Vectors *along groups* serve depthwise convolutions whose channels are
-innermost: every lane is a convolution of its own.
+Where a group has few outputs, vectors along the outputs would be mostly empty. Vectors *along places* take neighbours in a line of places,
+if windows move along it by single steps, and one tap for all of them. Vectors *along groups* serve depthwise convolutions whose channels
+are innermost: every lane is a convolution of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, 
 from volta_fn.backends.native.convolution.storing import SumTile
 from volta_fn.backends.native.llvm.text import Function, Value
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, stored_as
-
-_TASKS = 32
 
 #: Registers for sums along groups, where elements of x wait in others for the taps that they meet.
 _FEW_REGISTERS = 16
@@ -129,8 +127,8 @@ class DirectWriter:
         """Add the stage to the piece."""
         way, piece, size = self.way, self.piece, self.work.itemsize
         units = prod(way.grid)
-        tasks = min(units, _TASKS)
-        self.tile_room = piece.reserve(tasks * (self.x_tile.elements + 4 * self.work.lanes), size)
+        tasks = piece.tasks(units, self._own + self._sums)
+        self.tile_room = piece.reserve(tasks * self._own, size)
         if prod(way.turns) > 1:
             self.sum_room = piece.reserve(tasks * self._sums, size)
 
@@ -138,6 +136,11 @@ class DirectWriter:
             piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
         piece.job("sum", tasks, max(way.cycles / 2.7, self.c.products * NANOSECONDS), body)
+
+    @property
+    def _own(self) -> int:
+        """Elements of a task's tile, with room for vectors read beyond its end."""
+        return self.x_tile.elements + 4 * self.work.lanes
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         """A block's sums, in one turn or more."""
@@ -178,7 +181,7 @@ class DirectWriter:
         starts = [plus(f, times(f, p, axis.stride), -axis.low) for p, axis in zip(places, c.axes, strict=True)]
         starts[0] = plus(f, starts[0], times(f, tap, c.axes[0].dilation))
         x = self.piece.at(f, "x", args.x, group, image, channel)
-        to = args.room(f, self.tile_room, (self.x_tile.elements + 4 * self.work.lanes) * self.work.itemsize, task)
+        to = args.room(f, self.tile_room, self._own * self.work.itemsize, task)
         gather(f, self.work, self.piece.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, self.piece.at(f, "w", args.w, group, 0, channel, tap), y)
 

@@ -22,9 +22,6 @@ from volta_fn.backends.native.convolution.storing import SumTile
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, stored_as
 
-#: Tasks share room for tiles: there are no more of them than this.
-_TASKS = 32
-
 #: Results in fewer blocks than this are summed in pieces.
 _FEW = 8
 
@@ -98,12 +95,12 @@ class Plan:
         return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
 
 
-def plan(c: Correlation, work: Working) -> Plan:
-    """How to compute a correlation."""
-    blocks, packed = place_blocks(c), True
+def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
+    """How to compute a correlation; with at most `largest` places in a block times steps of their sums."""
+    blocks, packed = place_blocks(c, largest), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
     if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps > PANELS or c.taps > 8 * c.places:
-        blocks, packed = sum_blocks(c), False
+        blocks, packed = sum_blocks(c, largest), False
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
     steps = blocks.channels * prod(blocks.taps)
     adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
@@ -141,15 +138,21 @@ class Igemm:
         self.direct = plan.packed
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
 
+    @property
+    def own(self) -> int:
+        """Elements of a task's room for what it reads of x."""
+        return self.x_tile.elements if self.x_tile else 0
+
     def write(self) -> None:
         """Add the stages to the piece."""
         plan, piece, size = self.plan, self.piece, self.work.itemsize
         units = prod(plan.grid)
-        tasks = min(units, _TASKS)
+        own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.pieces == 1 else 0)
+        tasks = piece.tasks(units, own)
         if plan.packed:
             count = self.c.groups * plan.panels
             self.panel_room = piece.reserve(count * plan.panel, size)
-            lines = min(count, _TASKS)
+            lines = piece.tasks(count, 0)
 
             def prepare(f: Function, args: Arguments, task: Value) -> None:
                 piece.shared(f, task, count, lines, lambda unit: self._prepare(f, args, unit))
@@ -158,8 +161,7 @@ class Igemm:
         else:
             self.w_room = piece.reserve(tasks * plan.panel_block * plan.panel, size)
             self.sum_room = piece.reserve((units if plan.pieces > 1 else tasks) * plan.sums, size)
-        if self.x_tile:
-            self.tile_room = piece.reserve(tasks * self.x_tile.elements, size)
+        self.tile_room = piece.reserve(tasks * self.own, size)
         piece.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
         if plan.pieces > 1:
             blocks = units // plan.pieces
@@ -174,12 +176,19 @@ class Igemm:
         found = []
         for name, size, stride in zip(names, sizes, panel, strict=True):
             axis = 2 if name == "c" else 3 + int(name[1:])
-            step_x = 1 if name == "c" else self.c.axes[axis - 3].dilation
-            found.append(Dim(index.get(name, size), self._x_stride(axis) * step_x, stride, self.c.w.strides[axis]))
+            found.append(Dim(index.get(name, size), self._depth_stride(name), stride, self.c.w.strides[axis]))
         return found
 
     def _x_stride(self, index: int) -> int:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
+
+    def _depth_stride(self, name: str) -> int:
+        """The step in the prepared x from one channel or tap to the next."""
+        return self._x_stride(2) if name == "c" else self._x_stride(3 + int(name[1:])) * self.c.axes[int(name[1:])].dilation
+
+    def _row_strides(self) -> list[int]:
+        """The steps in the prepared x from one image to the next, and from one place to the next along every axis."""
+        return [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(self.c.axes))]
 
     def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
         c, width = self.c, self.plan.width
@@ -263,7 +272,7 @@ class Igemm:
         ]
         if tile is None:
             return self.piece.at(f, "x", args.x, group, image, channel, *first)
-        to = args.room(f, self.tile_room, tile.elements * self.work.itemsize, task)
+        to = args.room(f, self.tile_room, self.own * self.work.itemsize, task)
         sure = [axis.inside and axis.taps % block == 0 for axis, block in zip(c.axes, self.plan.blocks.taps, strict=True)]
         x = self.piece.at(f, "x", args.x, group, image, channel)
         gather(f, self.work, self.piece.x_dtype, c, tile, x, first, sure, to)
@@ -288,10 +297,10 @@ class Igemm:
     def _nest(self, y_strides: list[int], along: int, depth: dict[str, Dim]) -> Nest:
         """The loops over a block and one panel, with y's strides of images and places, and of outputs."""
         plan, c = self.plan, self.c
-        sizes = [plan.blocks.images, *plan.blocks.places]
-        dims = {"n": Dim(sizes[0], self._x_stride(1), 0, y_strides[0]), "o": Dim(plan.width, 0, 1, along), **depth}
-        for i, axis in enumerate(c.axes):
-            dims[f"p{i}"] = Dim(sizes[1 + i], self._x_stride(3 + i) * axis.stride, 0, y_strides[1 + i])
+        names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
+        dims = {"o": Dim(plan.width, 0, 1, along), **depth}
+        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.places], self._row_strides(), y_strides, strict=True):
+            dims[name] = Dim(size, x, 0, y)
         loops = tuple([name for name in dims if name[0] in "np" and name not in dict(plan.tile.rows)])
         y_type = stored_as(self.piece.y_dtype) if self.direct else self.work.type
         return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))

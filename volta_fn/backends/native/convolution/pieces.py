@@ -16,6 +16,10 @@ from volta_fn.backends.native.routine import Phase, Routine
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60
 
+#: Tasks of a stage, and bytes of the workspace for all of them, at most.
+_TASKS = 32
+_ROOM = 16 << 20
+
 #: The stages of a piece: what comes before the sums (w brought into order), the sums, and what comes after them.
 STAGES = ("prepare", "sum", "finish")
 
@@ -49,6 +53,10 @@ class Piece:
         offset = self.workspace
         self.workspace += -(-elements * itemsize // 64) * 64
         return offset
+
+    def tasks(self, units: int, elements: int) -> int:
+        """How many tasks share so many units, if each task needs room for so many elements of its own."""
+        return max(1, min(units, _TASKS, _ROOM // max(1, elements * self.work.itemsize)))
 
     def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
         """Add a stage, whose code `body` writes."""

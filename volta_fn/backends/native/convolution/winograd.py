@@ -28,15 +28,14 @@ _BLOCK = 128 * 1024
 #: Tiles for which the transformed taps are worth reading.
 _TILES = 24
 
-#: Tasks that transform taps.
-_TASKS = 16
-
-#: Bytes of workspace for all tasks together.
-_ROOM = 20 << 20
+#: Elements of the transformed taps, at most.
+_TAPS = 3 << 20
 
 
 def points_for(c: Correlation, places: int | None = None) -> int | None:
     """How many points along an axis serve a correlation (with so many places in a tile); None if Winograd's convolution does not."""
+    if c.groups * max(c.channels, 16) * max(c.outputs, 16) * 36 > _TAPS:
+        return None
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes):
         return None
     taps = {axis.taps for axis in c.axes}
@@ -152,14 +151,14 @@ class Winograd:
         shape, piece, size = self.shape, self.piece, self.work.itemsize
         count = self.c.groups * shape.panels * shape.channels
         self.taps_room = piece.reserve(shape.points**2 * count * shape.width, size)
-        lines = min(count, _TASKS)
+        lines = piece.tasks(count, 0)
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
             piece.shared(f, task, count, lines, lambda line: self._taps(f, args, line))
 
         piece.job("prepare", lines, count * shape.width * shape.points, prepare)
         units = prod(shape.grid)
-        tasks = max(1, min(units, _ROOM // (sum(self.rooms) * size)))
+        tasks = piece.tasks(units, sum(self.rooms))
         self.task_room = piece.reserve(tasks * sum(self.rooms), size)
         cost = self.c.products * NANOSECONDS * shape.points**2 / (shape.places**2 * self.c.taps) * 1.5
         piece.job("sum", tasks, cost, lambda f, args, task: self._sum(f, args, task, units, tasks))
