@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -29,8 +29,8 @@ class Backend(Protocol):
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """One primitive as a function from buffers to a tuple of buffers."""
 
-    def compile(self, plan: Any) -> Callable[..., tuple[Any, ...]]:
-        """A whole plan as a function from buffers to a tuple of buffers."""
+    def compile(self, closed: Any, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+        """A whole program as a function ``(donate, *buffers)`` to a tuple of buffers; `donate` lets it overwrite the donated inputs."""
 
 
 class Device:

@@ -122,7 +122,7 @@ _LEAF = tree.structure(0)
 
 
 def _flat_program(traced: Traced, device: Device) -> Callable[..., tuple[Any, ...]]:
-    return device.backend.compile(make_plan(traced.jaxpr, traced.donated))
+    return device.backend.compile(traced.jaxpr, traced.donated)
 
 
 def _may_overwrite(traced: Traced, args: Sequence[Any]) -> bool:

@@ -1,8 +1,8 @@
-"""The NumPy backend: the CPU as a device, and the meaning of every primitive."""
+"""The NumPy backend: the meaning of every primitive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn.backends.numpy.program import compile_plan
 from volta_fn.backends.numpy.quiet import silenced
-from volta_fn.compiler.plan import Plan, make_plan
-from volta_fn.core.device import Device, register_platform
+from volta_fn.compiler.plan import make_plan
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import VoltaError
@@ -75,9 +74,6 @@ class NumpyBackend:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
         return silenced(make_kernel(primitive, avals, params), len(avals))
 
-    def compile(self, plan: Plan) -> Program:
-        """A plan as a function (donate, *buffers) -> buffers."""
-        return silenced(compile_plan(plan, make_kernel), 1 + len(plan.inputs))
-
-
-register_platform("cpu", lambda: [Device("cpu", 0, "cpu", NumpyBackend())])
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
+        """A program as a function (donate, *buffers) -> buffers."""
+        return silenced(compile_plan(make_plan(closed, donated), make_kernel), 1 + len(closed.in_avals))

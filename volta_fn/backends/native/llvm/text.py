@@ -162,7 +162,7 @@ class Function:
         end: Value,
         step: int,
         carried: Sequence[Value],
-        body: Callable[[Value, list[Value]], Sequence[Value]],
+        body: Callable[[Value, list[Value]], Sequence[Value] | None],
         *,
         once: bool = False,
     ) -> list[Value]:
@@ -180,7 +180,7 @@ class Function:
         place = len(self._lines)
         index = Value("i64", f"%i.{head}")
         phis = [Value(v.type, f"%c{k}.{head}") for k, v in enumerate(carried)]
-        results = list(body(index, phis))
+        results = list(body(index, phis) or ())
         following = self.let("i64", f"add nsw {index}, {step}")
         more = self.compare("icmp slt", following, end)
         last = self._label
@@ -197,19 +197,21 @@ class Function:
             for first, result in zip(carried, results, strict=True)
         ]
 
-    def branch(self, condition: Value, yes: Callable[[], Sequence[Value]], no: Callable[[], Sequence[Value]] | None = None) -> list[Value]:
+    def branch(
+        self, condition: Value, yes: Callable[[], Sequence[Value] | None], no: Callable[[], Sequence[Value] | None] | None = None
+    ) -> list[Value]:
         """What `yes` gives if the condition (an i1) holds, else what `no` gives (without it, nothing)."""
         before, then, other, done = self._label, self.fresh("then"), self.fresh("else"), self.fresh("end")
         self.do(f"br {condition}, label %{then}, label %{other if no else done}")
         self.label(then)
-        first = list(yes())
+        first = list(yes() or ())
         after_then = self._label
         self.do(f"br label %{done}")
         second: list[Value] = []
         after_other = before
         if no is not None:
             self.label(other)
-            second = list(no())
+            second = list(no() or ())
             after_other = self._label
             self.do(f"br label %{done}")
         self.label(done)

@@ -1,0 +1,37 @@
+"""The CPU as a device: NumPy for single operations, and for whole programs the native lane where llvmlite is installed.
+
+VOLTA_NATIVE=0 switches the native lane off.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn.backends.numpy.backend import NumpyBackend
+from volta_fn.core.device import Device, register_platform
+from volta_fn.core.jaxpr import ClosedJaxpr
+
+
+class CpuBackend(NumpyBackend):
+    """Buffers are NumPy arrays."""
+
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+        """A program as a function (donate, *buffers) -> buffers."""
+        compile_program = _native_compiler()
+        return super().compile(closed, donated) if compile_program is None else compile_program(closed, donated)
+
+
+@functools.cache
+def _native_compiler() -> Callable[..., Any] | None:
+    """The native lane's compiler, loaded when the first program is compiled; None where there is no native lane."""
+    if os.environ.get("VOLTA_NATIVE", "1") == "0" or os.name != "posix" or importlib.util.find_spec("llvmlite") is None:
+        return None
+    return importlib.import_module("volta_fn.backends.native.runtime.program").compile_program
+
+
+register_platform("cpu", lambda: [Device("cpu", 0, "cpu", CpuBackend())])

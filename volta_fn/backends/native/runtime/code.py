@@ -1,0 +1,94 @@
+"""Routines compiled, loaded, and kept: in the process by what they are of, and on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.native.routine import Routine
+from volta_fn.backends.native.runtime import objects
+from volta_fn.backends.native.runtime.pool import thread_count
+
+#: A phase that costs less than this many nanoseconds is done by one thread: waking another takes about as long.
+_WORTH_SHARING = 20_000.0
+
+
+class LoadedPhase(NamedTuple):
+    """A phase at an address."""
+
+    address: int
+    tasks: int
+    shared: bool
+
+
+class Loaded(NamedTuple):
+    """A routine ready to run."""
+
+    phases: tuple[LoadedPhase, ...]
+    workspace: int
+    #: Nanoseconds, roughly, on one thread.
+    cost: float
+
+
+#: How a routine is written, if it can be.
+Maker = Callable[[], Routine | None]
+
+
+class Source(NamedTuple):
+    """What a routine is of: a key that says all about it, and how to write it."""
+
+    key: Any
+    make: Maker
+
+
+class Library:
+    """The routines of this process. None stands for what has no routine."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Any, Loaded | None] = {}
+        self._lock = threading.Lock()
+
+    def load(self, sources: Sequence[Source]) -> list[Loaded | None]:
+        """The routines, those that are new compiled on several threads."""
+        missing = list({s.key: s for s in sources if s.key not in self._loaded}.values())
+        if len(missing) > 1 and thread_count() > 1:
+            with ThreadPoolExecutor(thread_count()) as threads:
+                compiled = list(threads.map(_compiled, missing))
+        else:
+            compiled = [_compiled(source) for source in missing]
+        for source, found in zip(missing, compiled, strict=True):
+            loaded = None if found is None else _loaded(found)
+            with self._lock:
+                self._loaded.setdefault(source.key, loaded)
+        return [self._loaded[s.key] for s in sources]
+
+
+def _compiled(source: Source) -> objects.Compiled | None:
+    name = objects.name_of(repr(source.key))
+    found = objects.read(name)
+    if found is not None:
+        return found
+    routine = source.make()
+    if routine is None:
+        return None
+    phases = tuple([(p.symbol, p.tasks, p.cost) for p in routine.phases])
+    compiled = objects.Compiled(compile_object(routine.text), phases, routine.workspace)
+    objects.write(name, compiled)
+    return compiled
+
+
+def _loaded(compiled: objects.Compiled) -> Loaded:
+    addresses = load_object(compiled.code, [symbol for symbol, _, _ in compiled.phases])
+    phases = tuple(
+        [
+            LoadedPhase(address, tasks, tasks > 1 and cost > _WORTH_SHARING)
+            for address, (_, tasks, cost) in zip(addresses, compiled.phases, strict=True)
+        ]
+    )
+    return Loaded(phases, compiled.workspace, sum(cost for _, _, cost in compiled.phases))
+
+
+LIBRARY = Library()

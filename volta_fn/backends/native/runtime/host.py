@@ -1,0 +1,85 @@
+"""Equations that NumPy computes, as functions that the executor calls."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.native.runtime.slots import Slot
+from volta_fn.backends.numpy.backend import make_kernel
+from volta_fn.backends.numpy.quiet import silenced
+from volta_fn.compiler.kernels.interpret import interpret
+from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.core.jaxpr import Equation
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_failures = threading.local()
+
+#: The status of a host function that raised an exception.
+FAILED = 1
+
+
+Place = tuple[Slot, tuple[int, ...], Any]
+
+
+class HostCall:
+    """A function of NumPy arrays as a function of the table of slots."""
+
+    def __init__(self, compute: Callable[..., Sequence[np.ndarray]], operands: Sequence[Place], results: Sequence[Place]) -> None:
+        self.compute = silenced(compute, len(operands))
+        self.operands = operands
+        self.results = results
+        self.function = _FUNCTION(self._run)
+
+    @property
+    def address(self) -> int:
+        """The function's address; it is there as long as this object."""
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    def _run(self, table: int) -> int:
+        try:
+            # What is computed may live on in the equation's hands (a callback's, say), the program's memory does not.
+            found = self.compute(*[_array(table, *operand).copy() for operand in self.operands])
+            for result, value in zip(self.results, found, strict=True):
+                _array(table, *result)[...] = value
+        except BaseException as error:  # noqa: BLE001  # it is raised again when the program has ended
+            _failures.exception = error
+            return FAILED
+        return 0
+
+
+def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """An equation, computed by the NumPy backend."""
+    avals = tuple([v.aval for v in eqn.invars])
+    compute = make_kernel(eqn.primitive, avals, eqn.params)
+    several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
+    sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
+    return HostCall(several, sources, [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)])
+
+
+def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """A kernel that has no machine code, interpreted."""
+    sources = [(slot, (b.size,), b.dtype) for slot, b in zip(operands, kernel.inputs, strict=True)]
+    targets = [(slot, s.shape, b.dtype) for slot, s, b in zip(results, kernel.stores, kernel.outputs, strict=True)]
+    return HostCall(partial(interpret, kernel), sources, targets)
+
+
+def failure() -> BaseException:
+    """What the host function of this thread raised last."""
+    error: BaseException = _failures.exception
+    del _failures.exception
+    return error
+
+
+def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """The array at a slot."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    address = ctypes.c_size_t.from_address(table + 8 * slot.number).value
+    if not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)

@@ -1,0 +1,36 @@
+"""The runtime's own machine code, compiled when the first program is."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import NamedTuple
+
+from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.native.llvm.text import Module
+from volta_fn.backends.native.runtime.entry import Entry, write_entry
+from volta_fn.backends.native.runtime.executor import write_executor
+from volta_fn.backends.native.runtime.pool import Workers, write_pool
+
+
+class Machinery(NamedTuple):
+    """What programs need of the process."""
+
+    entry: Entry
+    workers: Workers
+
+
+@functools.cache
+def machinery() -> Machinery:
+    """The process's entry and workers."""
+    module = Module()
+    write_pool(module)
+    write_executor(module)
+    write_entry(module)
+    enter, work, reset = load_object(compile_object(str(module)), ["enter", "work", "reset"])
+    return Machinery(Entry(enter), Workers(work, reset))
+
+
+def libc_free(address: int) -> None:
+    """Give back memory of ``malloc``."""
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))
