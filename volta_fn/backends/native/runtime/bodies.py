@@ -13,8 +13,7 @@ from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.lower import is_lowered, lower_equation
 from volta_fn.compiler.kernels.overwrite import overwritable
 from volta_fn.compiler.kernels.views import is_alias, is_view, reduces
-from volta_fn.compiler.plan import inline_calls
-from volta_fn.core.dce import dce_jaxpr
+from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
 _LIMITS = Limits(buffers=48)
@@ -81,7 +80,7 @@ def body_of(closed: ClosedJaxpr) -> Body:
 
 
 def _ready(closed: ClosedJaxpr) -> Body:
-    partition = fuse(dce_jaxpr(inline_calls(closed)), _LIMITS)
+    partition = fuse(simplify(closed), _LIMITS)
     roots: dict[Var, Var] = {}
     items: list[Item] = []
     for item in partition.items:
@@ -92,9 +91,9 @@ def _ready(closed: ClosedJaxpr) -> Body:
             items.append(_item(item))
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
-    for number, item in enumerate(items):
-        last.update({roots.get(v, v): number for v in item.operands if isinstance(v, Var)})
-        makers.update(dict.fromkeys(item.results, number))
+    for number, ready in enumerate(items):
+        last.update({roots.get(v, v): number for v in ready.operands if isinstance(v, Var)})
+        makers.update(dict.fromkeys(ready.results, number))
     last.update({roots.get(v, v): len(items) for v in partition.program.jaxpr.outvars if isinstance(v, Var)})
     return Body(partition.program, tuple(items), roots, last, makers)
 
@@ -136,11 +135,6 @@ def inner_programs(item: Item) -> list[ClosedJaxpr]:
     if not isinstance(item.what, Equation) or item.what.primitive.name not in CONTROL_FLOW:
         return []
     params = item.what.params
-    name = item.what.primitive.name
-    return (
-        list(params["branches"])
-        if name == "cond"
-        else [params["jaxpr"]]
-        if name == "scan"
-        else [params["cond_jaxpr"], params["body_jaxpr"]]
-    )
+    if "branches" in params:
+        return list(params["branches"])
+    return [params["jaxpr"]] if "jaxpr" in params else [params["cond_jaxpr"], params["body_jaxpr"]]

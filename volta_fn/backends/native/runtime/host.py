@@ -30,8 +30,12 @@ Place = tuple[Slot, tuple[int, ...], Any]
 class HostCall:
     """A function of NumPy arrays as a function of the table of slots."""
 
-    def __init__(self, compute: Callable[..., Sequence[np.ndarray]], operands: Sequence[Place], results: Sequence[Place]) -> None:
+    def __init__(
+        self, compute: Callable[..., Sequence[np.ndarray]], operands: Sequence[Place], results: Sequence[Place], *, copies: bool = False
+    ) -> None:
         self.compute = silenced(compute, len(operands))
+        #: Whether the function may keep its operands, whose memory is the program's.
+        self.copies = copies
         self.operands = operands
         self.results = results
         self.function = _FUNCTION(self._run)
@@ -43,8 +47,8 @@ class HostCall:
 
     def _run(self, table: int) -> int:
         try:
-            # What is computed may live on in the equation's hands (a callback's, say), the program's memory does not.
-            found = self.compute(*[_array(table, *operand).copy() for operand in self.operands])
+            arrays = [_array(table, *operand) for operand in self.operands]
+            found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
             for result, value in zip(self.results, found, strict=True):
                 _array(table, *result)[...] = value
         except BaseException as error:  # noqa: BLE001  # it is raised again when the program has ended
@@ -59,7 +63,9 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
     compute = make_kernel(eqn.primitive, avals, eqn.params)
     several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
     sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
-    return HostCall(several, sources, [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)])
+    targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
+    copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
+    return HostCall(several, sources, targets, copies=copies)
 
 
 def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:

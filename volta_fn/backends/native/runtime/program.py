@@ -96,7 +96,7 @@ class Program:
         made = [np.empty(shape, dtype) for shape, dtype in self.specs]
         if donate:
             for number, argument in self.reuse:
-                made[number] = arguments[argument].reshape(self.specs[number][0])
+                made[number] = _shaped(arguments[argument], self.specs[number][0])
         status = self.enter(*arguments, *made)
         if status:
             self._failed(status, arguments, made)
@@ -107,7 +107,7 @@ class Program:
             array = made[output.made]
         else:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
-        return array if array.shape == output.shape else array.reshape(output.shape)
+        return _shaped(array, output.shape)
 
     def _failed(self, status: int, arguments: Sequence[np.ndarray], made: list[np.ndarray]) -> None:
         if status == NO_MEMORY:
@@ -115,9 +115,13 @@ class Program:
         if status != NOT_CONTIGUOUS:
             raise failure()
         made[:] = [np.empty(shape, dtype) for shape, dtype in self.specs]
-        status = self.enter(*[np.require(a, requirements="CA") for a in arguments], *made)
+        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *made)
         if status:
             self._failed(status, arguments, made)
+
+
+def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def _output(body: Body, atom: Atom, made: list[Var]) -> _Output:

@@ -1,4 +1,4 @@
-"""Slots: where a program's values are, while its commands are being written. Their numbers, and places in the arena, are known at the end."""
+"""Slots: where a program's values are, while its commands are being written. Their numbers and places are known at the end."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ class Slots:
     # the end
 
     def number(self) -> tuple[np.ndarray, int, int]:
-        """Number the slots: the caller's, the arena's, constants, moving ones. The template of the table, the arena's size, its first slot."""
+        """Number the slots: the caller's, the arena's, constants, moving ones.
+
+        Gives the template of the table, the arena's size, and the number of its first slot.
+        """
         ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
         for number, slot in enumerate(ordered):
             slot.number = number

@@ -1,0 +1,77 @@
+"""Tasks shared out to threads: each is done once, whoever does it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.runtime.machinery import machinery
+from volta_fn.backends.native.runtime.pool import Workers, thread_count, write_pool
+from volta_fn.errors import ArgumentError
+
+
+def pool_and_task() -> tuple[list[int], int]:
+    """A pool of its own (share, work, reset), and a routine that adds 1 to the int64 with the task's number, slowly."""
+    module = Module()
+    write_pool(module)
+    buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+    f = Function(module, "task", [buffers, begin, end])
+    counts = f.load("ptr", buffers, 8)
+
+    def count(i: Value, _: list[Value]) -> None:
+        place = f.at(counts, "i64", i)
+        spent = f.loop(i64(0), i64(100), 1, [i64(0)], lambda k, c: [f.let("i64", f"xor {c[0]}, {k.name}")])[0]
+        once = f.binary("or", f.binary("and", spent, i64(0)), i64(1))
+        f.store(f.binary("add", f.load("i64", place, 8), once), place, 8)
+
+    f.loop(begin, end, 1, [], count)
+    f.finish()
+    *pool, task = load_object(compile_object(str(module)), ["share", "work", "reset", "task"])
+    return pool, task
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 7, 10_000])
+def test_each_task_is_done_once(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "4")
+    (share_address, work, reset), task = pool_and_task()
+    workers = Workers(work, reset)
+    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+
+    def many(rounds: int) -> None:
+        counts = np.zeros(max(tasks, 1), np.int64)
+        buffers = np.array([counts.ctypes.data], np.int64)
+        for _ in range(rounds):
+            share(task, buffers.ctypes.data, tasks)
+        assert (counts[:tasks] == rounds).all()
+
+    threads = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    many(50)
+    assert workers is not None
+
+
+def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOLTA_NUM_THREADS", raising=False)
+    assert thread_count() >= 1
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
+    assert thread_count() == 3
+    for bad in ("0", "many", "-1"):
+        monkeypatch.setenv("VOLTA_NUM_THREADS", bad)
+        with pytest.raises(ArgumentError, match="VOLTA_NUM_THREADS"):
+            thread_count()
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="processes cannot be forked here")
+def test_there_is_one_pool_for_all_programs() -> None:
+    assert machinery() is machinery()

@@ -1,0 +1,35 @@
+"""An output may overwrite what is read for the last time where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.compiler.kernels.fuse import fuse
+from volta_fn.compiler.kernels.overwrite import overwritable
+
+X = jnp.ones((4, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x, y: x + y, [0, 1]),
+        (lambda x, y: x + y.T, [0]),
+        (lambda x, y: x[::-1] * 2 + y, [1]),
+        (lambda x, y: x * y[0], [0]),
+        (lambda x, y: x + x.T + y, [1]),
+        (lambda x, y: x - x.sum(1, keepdims=True) + y, []),
+        (lambda x, y: (x + y).astype(jnp.int32), []),
+    ],
+    ids=str,
+)
+def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: list[int]) -> None:
+    (item,) = fuse(vf.make_jaxpr(function)(X, X)).items
+    names = {var: number for number, var in enumerate(fuse(vf.make_jaxpr(function)(X, X)).program.jaxpr.invars)}
+    assert len(names) == 2
+    assert overwritable(item.kernel, 0) == expected
