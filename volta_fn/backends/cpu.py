@@ -25,13 +25,18 @@ class CpuBackend(NumpyBackend):
         compile_program = _native_compiler()
         return super().compile(closed, donated) if compile_program is None else compile_program(closed, donated)
 
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        compile_program = _native_compiler()
+        return super().temporaries(closed, donated) if compile_program is None else compile_program(closed, donated).temporaries
+
 
 @functools.cache
 def _native_compiler() -> Callable[..., Any] | None:
     """The native lane's compiler, loaded when the first program is compiled; None where there is no native lane."""
     if os.environ.get("VOLTA_NATIVE", "1") == "0" or os.name != "posix" or importlib.util.find_spec("llvmlite") is None:
         return None
-    return importlib.import_module("volta_fn.backends.native.runtime.program").compile_program
+    return importlib.import_module("volta_fn.backends.native.runtime.program").Program
 
 
 register_platform("cpu", lambda: [Device("cpu", 0, "cpu", CpuBackend())])

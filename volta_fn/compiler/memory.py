@@ -90,3 +90,16 @@ class _Gaps:
         size = self.sizes.pop(offset)
         self.starts.pop(bisect.bisect_left(self.starts, offset))
         self.by_size.pop(bisect.bisect_left(self.by_size, (size, offset)))
+
+
+class Memory(NamedTuple):
+    """The memory of a program, in bytes: what its arguments and results take, and at most its values in between."""
+
+    arguments: int
+    results: int
+    temporaries: int
+
+    @property
+    def peak(self) -> int:
+        """All of it together; results that take the place of donated arguments count twice."""
+        return self.arguments + self.results + self.temporaries

@@ -32,6 +32,9 @@ class Backend(Protocol):
     def compile(self, closed: Any, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A whole program as a function ``(donate, *buffers)`` to a tuple of buffers; `donate` lets it overwrite the donated inputs."""
 
+    def temporaries(self, closed: Any, donated: Sequence[bool]) -> int:
+        """The bytes that a program needs at most for values that are neither arguments nor results."""
+
 
 class Device:
     """One processor that holds arrays and runs programs.

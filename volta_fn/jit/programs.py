@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
+from volta_fn.compiler.lifetimes import bytes_of
+from volta_fn.compiler.memory import Memory
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value
@@ -59,6 +61,17 @@ class Lowered:
     def plan(self) -> Plan:
         """The straight-line plan that would run."""
         return make_plan(self._traced.jaxpr, self._traced.donated)
+
+    def memory(self) -> Memory:
+        """What the compiled program needs of memory, in bytes, known without running it.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
+        1024
+        """
+        program = self._traced.jaxpr
+        arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
+        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated))
 
     def as_text(self) -> str:
         """The program in JAX's notation."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from volta_fn.backends.numpy.program import compile_plan
 from volta_fn.backends.numpy.quiet import silenced
+from volta_fn.compiler.lifetimes import most_temporaries
+from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.plan import make_plan
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
@@ -77,3 +79,7 @@ class NumpyBackend:
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
         """A program as a function (donate, *buffers) -> buffers."""
         return silenced(compile_plan(make_plan(closed, donated), make_kernel), 1 + len(closed.in_avals))
+
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+        """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
+        return most_temporaries(simplify(closed))

@@ -51,7 +51,7 @@ class HostCall:
             found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
             for result, value in zip(self.results, found, strict=True):
                 _array(table, *result)[...] = value
-        except BaseException as error:  # noqa: BLE001  # it is raised again when the program has ended
+        except BaseException as error:  # it is raised again when the program has ended
             _failures.exception = error
             return FAILED
         return 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,15 +22,6 @@ from volta_fn.errors import OutOfMemoryError
 _LONG = 20_000.0
 
 
-class Memory(NamedTuple):
-    """What a program needs of memory, in bytes."""
-
-    arguments: int
-    results: int
-    #: Between its beginning and its end, for values that are neither.
-    temporaries: int
-
-
 class _Output(NamedTuple):
     """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
 
@@ -41,9 +32,9 @@ class _Output(NamedTuple):
 
 
 class Program:
-    """A compiled program. Calling it gives the results' arrays."""
+    """A compiled program: a function ``(donate, *arrays) -> arrays``."""
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> None:
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> None:
         body = body_of(closed)
         sources = sources_in(body)
         loaded = dict(zip([s.key for s in sources], LIBRARY.load(sources), strict=True))
@@ -85,6 +76,7 @@ class Program:
         }
         self.record = np.array([words[name] for name in Record], np.int64)
         self.enter = machinery().entry.function(self.record)
+        #: Bytes of the arena.
         self.temporaries = arena
 
     def __del__(self) -> None:
@@ -145,8 +137,3 @@ def _reuse(body: Body, made: list[Var], donated: Sequence[bool]) -> list[tuple[i
             free.remove(found)
             pairs.append((number, found))
     return pairs
-
-
-def compile_program(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Callable[..., tuple[Any, ...]]:
-    """A traced program as a function (donate, *arrays) -> arrays."""
-    return Program(closed, donated)

@@ -38,7 +38,7 @@ class Writer:
         """Write a body that reads its inputs at the given slots and puts its outputs where the targets say (None: nowhere)."""
         places = _Places(self, body, inputs, targets, block)
         for number, item in enumerate(body.items):
-            if isinstance(item.what, Equation) and item.what.primitive.effectful or any(v.aval.size for v in item.results):
+            if (isinstance(item.what, Equation) and item.what.primitive.effectful) or any(v.aval.size for v in item.results):
                 self.item(item, places.operands(item), places.results(number, item), block)
         done: set[Var] = set()
         for out, target in zip(body.program.jaxpr.outvars, targets, strict=True):

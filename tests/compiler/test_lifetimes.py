@@ -1,0 +1,43 @@
+"""How much memory a program's values take."""
+
+from __future__ import annotations
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import lax
+from volta_fn.compiler.lifetimes import most_temporaries
+
+X = jnp.ones((16, 16))
+SIZE = 16 * 16 * 4
+
+
+def test_a_chain_holds_two_values_at_a_time() -> None:
+    program = vf.make_jaxpr(lambda x: jnp.sin(jnp.cos(jnp.tanh(jnp.exp(x)))))(X)
+    assert most_temporaries(program) == 2 * SIZE
+
+
+def test_arguments_results_and_views_take_none() -> None:
+    assert most_temporaries(vf.make_jaxpr(lambda x: (x.T, x * 2, x[0]))(X)) == 0
+
+
+def test_what_is_needed_later_is_held() -> None:
+    def function(x: vf.Array) -> vf.Array:
+        early = jnp.exp(x)
+        return jnp.sin(jnp.cos(jnp.tanh(early))) + early
+
+    assert most_temporaries(vf.make_jaxpr(function)(X)) == 3 * SIZE
+
+
+def test_loops_hold_what_a_step_does() -> None:
+    program = vf.make_jaxpr(lambda x: lax.scan(lambda c, r: (jnp.sin(c) * r, c), x[0], x))(X)
+    row = 16 * 4
+    assert row <= most_temporaries(program) - 0 <= 4 * row
+
+
+def test_memory_of_a_jitted_function() -> None:
+    for lane in (vf.jit(lambda x: (x @ x).sum()), vf.jit(lambda x: jnp.linalg.inv(x).sum())):
+        memory = lane.lower(X).memory()
+        assert memory.arguments == SIZE
+        assert memory.results == 4
+        assert SIZE <= memory.temporaries <= 4 * SIZE
+        assert memory.peak == memory.arguments + memory.results + memory.temporaries
