@@ -22,18 +22,18 @@ class CpuBackend(NumpyBackend):
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        compile_program = _native_compiler()
-        return super().compile(closed, donated) if compile_program is None else compile_program(closed, donated)
+        native = _native_program()
+        return super().compile(closed, donated) if native is None else native(closed, donated).function()
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        compile_program = _native_compiler()
-        return super().temporaries(closed, donated) if compile_program is None else compile_program(closed, donated).temporaries
+        native = _native_program()
+        return super().temporaries(closed, donated) if native is None else native(closed, donated).temporaries
 
 
 @functools.cache
-def _native_compiler() -> Callable[..., Any] | None:
-    """The native lane's compiler, loaded when the first program is compiled; None where there is no native lane."""
+def _native_program() -> Callable[..., Any] | None:
+    """The native lane's programs, loaded when the first one is compiled; None where there is no native lane."""
     if os.environ.get("VOLTA_NATIVE", "1") == "0" or os.name != "posix" or importlib.util.find_spec("llvmlite") is None:
         return None
     return importlib.import_module("volta_fn.backends.native.runtime.program").Program

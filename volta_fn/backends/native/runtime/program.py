@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +83,31 @@ class Program:
         if hasattr(self, "record"):
             release(self.record, libc_free)
 
-    def __call__(self, donate: bool, *arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+    def function(self) -> Callable[..., Sequence[np.ndarray]]:
+        """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
+        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (shape, _) in enumerate(self.specs)]
+        if self.reuse or not plain:
+            return self.__call__
+        specs, enter, empty, failed = self.specs, self.enter, np.empty, self._failed
+
+        def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+            made = [empty(shape, dtype) for shape, dtype in specs]
+            status = enter(*arguments, *made)
+            if status:
+                failed(status, arguments, made)
+            return made
+
+        if len(specs) != 1:
+            return run
+        ((shape, dtype),) = specs
+
+        def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+            out = empty(shape, dtype)
+            return (out,) if not enter(*arguments, out) else run(donate, *arguments)
+
+        return run if self.kept[0] else run_one  # a failing callback must not be called again
+
+    def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
         made = [np.empty(shape, dtype) for shape, dtype in self.specs]
         if donate:
