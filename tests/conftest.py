@@ -1,7 +1,9 @@
 """Strict settings for every test: warnings are errors (see pyproject.toml), generated examples are the same in every run."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("strict", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
@@ -11,3 +13,16 @@ settings.load_profile("strict")
 # numbers once, so that its compiler's optimisations cost more than they save. Both are read when those libraries are loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+#: Tests whose jitted functions become machine code, where llvmlite is installed. Compiling takes far longer than computing with a handful
+#: of numbers, so that tests of what programs mean run on NumPy; that the native lane means the same is what its own tests are about.
+NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_memory.py", "test_random_programs.py", "test_threads.py")
+
+
+@pytest.fixture(autouse=True)
+def _lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    import volta_fn  # not before the settings above
+
+    path = request.path.relative_to(Path(__file__).parent).as_posix() if request.path.is_relative_to(Path(__file__).parent) else ""
+    if not path.startswith(NATIVE):
+        monkeypatch.setattr(volta_fn.devices("cpu")[0].backend, "native", False)

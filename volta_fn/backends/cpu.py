@@ -20,22 +20,22 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 class CpuBackend(NumpyBackend):
     """Buffers are NumPy arrays."""
 
+    def __init__(self) -> None:
+        #: Whether programs become machine code.
+        self.native = os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and importlib.util.find_spec("llvmlite") is not None
+
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        native = _native_program()
-        return super().compile(closed, donated) if native is None else native(closed, donated).function()
+        return _native_program()(closed, donated).function() if self.native else super().compile(closed, donated)
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        native = _native_program()
-        return super().temporaries(closed, donated) if native is None else native(closed, donated).temporaries
+        return _native_program()(closed, donated).temporaries if self.native else super().temporaries(closed, donated)
 
 
 @functools.cache
-def _native_program() -> Callable[..., Any] | None:
-    """The native lane's programs, loaded when the first one is compiled; None where there is no native lane."""
-    if os.environ.get("VOLTA_NATIVE", "1") == "0" or os.name != "posix" or importlib.util.find_spec("llvmlite") is None:
-        return None
+def _native_program() -> Callable[..., Any]:
+    """The native lane's programs, loaded when the first one is compiled."""
     return importlib.import_module("volta_fn.backends.native.runtime.program").Program
 
 

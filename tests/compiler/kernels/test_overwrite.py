@@ -26,7 +26,7 @@ X = jnp.ones((4, 4))
         (lambda x, y: x - x.sum(1, keepdims=True) + y, []),
         (lambda x, y: (x + y).astype(jnp.int32), []),
     ],
-    ids=str,
+    ids=["sum", "turned", "reversed", "row", "both ways", "rows summed", "other dtype"],
 )
 def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: list[int]) -> None:
     (item,) = fuse(vf.make_jaxpr(function)(X, X)).items

@@ -186,6 +186,8 @@ class _Fuser:
             or self.buffers_with(producer, self.bases(eqn)) > self.limits.buffers
         ):
             return False
+        if len(producer.steps) >= self.limits.steps:
+            return False
         self.join_group(producer, eqn, producer.store_index(place))
         return True
 
@@ -237,7 +239,8 @@ class _Fuser:
                     group = self.merged(other, group, eqn, index)
                     index = self.index_in(group, eqn, shown)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
-            if index is not None and max(others, default=-1) < group.position and self.buffers_with(group, bases) <= self.limits.buffers:
+            fits = self.buffers_with(group, bases) <= self.limits.buffers and len(group.steps) < self.limits.steps
+            if index is not None and max(others, default=-1) < group.position and fits:
                 self.join_group(group, eqn, index)
                 return True
         return False
@@ -301,6 +304,8 @@ class _Fuser:
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
         if not (up or down) or self.buffers_together(guest, host) >= self.limits.buffers:
+            return host
+        if len(guest.steps) + len(host.steps) >= self.limits.steps:
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
             guest, host, union = host, guest, union.turned()

@@ -15,6 +15,8 @@ class Limits(NamedTuple):
     buffers: int = 8
     #: Elements of a row that is visited again after a reduction over it.
     row: int = 1 << 16
+    #: Equations: what writes a kernel down may recurse over it, and takes longer the longer it is.
+    steps: int = 200
     #: Bytes up to which a value is not worth computing again instead of storing it.
     small: int = 4096
     #: Whether kernels can compute an equation that has a place in one, by its operations and dtypes; otherwise it stays an equation.

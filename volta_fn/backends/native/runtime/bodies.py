@@ -8,15 +8,28 @@ from typing import NamedTuple
 from volta_fn.backends.native.loops import routine as loop_routine
 from volta_fn.backends.native.routines import IN_PLACE, ROUTINES
 from volta_fn.backends.native.runtime.code import Source
-from volta_fn.compiler.kernels.fuse import Fused, Limits, fuse
+from volta_fn.backends.native.scalars import supports
+from volta_fn.compiler.kernels.emit import Fused
+from volta_fn.compiler.kernels.fuse import fuse
 from volta_fn.compiler.kernels.index import NotAffine
-from volta_fn.compiler.kernels.lower import is_lowered, lower_equation
+from volta_fn.compiler.kernels.limits import Limits
+from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
 from volta_fn.compiler.kernels.overwrite import overwritable
-from volta_fn.compiler.kernels.views import is_alias, is_view, reduces
+from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
-_LIMITS = Limits(buffers=48)
+
+
+def _computes(eqn: Equation) -> bool:
+    """Whether machine code has the equation's operation for its dtypes."""
+    dtypes = [v.aval.dtype for v in eqn.invars]
+    if is_elementwise(eqn):
+        return supports(eqn.primitive.name, dtypes, eqn.params)
+    return not reduces(eqn) or dtypes[0].kind != "c"
+
+
+_LIMITS = Limits(buffers=48, computes=_computes)
 _READY = "native body"
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
@@ -106,7 +119,7 @@ def _item(what: Fused | Equation) -> Item:
     if name in ROUTINES:
         key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(what.params.items())))
         return Item(what, tuple(what.invars), tuple(what.outvars), Source(key, partial(ROUTINES[name], avals, what.params)))
-    if is_lowered(what) or is_view(what) or reduces(what):
+    if is_lowered(what) and _computes(what):
         try:
             kernel, operands = lower_equation(what)
         except NotAffine:

@@ -12,7 +12,7 @@ from volta_fn.backends.native.runtime.code import Loaded
 from volta_fn.backends.native.runtime.commands import MOST_BUFFERS, Op
 from volta_fn.backends.native.runtime.host import HostCall, equation_call, kernel_call
 from volta_fn.backends.native.runtime.slots import Block, Slot, Slots
-from volta_fn.compiler.kernels.fuse import Fused
+from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
 #: How control flow is written: (writer, equation, operands' slots, results' slots, block).
