@@ -20,7 +20,6 @@ from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
 
-
 def _computes(eqn: Equation) -> bool:
     """Whether machine code has the equation's operation for its dtypes."""
     dtypes = [v.aval.dtype for v in eqn.invars]
