@@ -24,5 +24,5 @@ def _lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     import volta_fn  # not before the settings above
 
     path = request.path.relative_to(Path(__file__).parent).as_posix() if request.path.is_relative_to(Path(__file__).parent) else ""
-    if not path.startswith(NATIVE):
-        monkeypatch.setattr(volta_fn.devices("cpu")[0].backend, "native", False)
+    backend = volta_fn.devices("cpu")[0].backend
+    monkeypatch.setattr(backend, "native", backend.native and path.startswith(NATIVE))

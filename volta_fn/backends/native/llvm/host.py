@@ -26,6 +26,8 @@ class Host(NamedTuple):
 def llvm() -> Any:
     """llvmlite's binding, imported when it is first wanted. Raises `ImportError` where it is not installed."""
     binding = importlib.import_module("llvmlite.binding")
+    # Reducing the strength of loops' arithmetic would take half of the time of compiling, and loops here say what they want.
+    binding.set_option("volta_fn", "-disable-lsr")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -75,13 +76,10 @@ class Program:
             Record.LONG: int(writer.cost > _LONG),
         }
         self.record = np.array([words[name] for name in Record], np.int64)
+        weakref.finalize(self, release, self.record, libc_free)
         self.enter = machinery().entry.function(self.record)
         #: Bytes of the arena.
         self.temporaries = arena
-
-    def __del__(self) -> None:
-        if hasattr(self, "record"):
-            release(self.record, libc_free)
 
     def function(self) -> Callable[..., Sequence[np.ndarray]]:
         """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
