@@ -181,3 +181,27 @@ def test_a_large_layer_trains_in_little_memory(numbers: Any) -> None:
     tracemalloc.stop()
     kept = sum(leaf.nbytes for leaf in vf.tree.leaves(results))
     assert peak - kept <= 32 << 20
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "im2col", "igemm", "winograd", "fft"])
+def test_an_algorithm_changes_rounding_alone(algorithm: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 3, 7, 8)), rng.standard_normal((4, 3, 3, 3))
+
+    def loss(x: Any, w: Any, algorithm: str) -> Any:
+        return (lax.conv_general_dilated(x, w, (1, 1), "SAME", algorithm=algorithm) ** 2).sum()
+
+    expected, found = (vf.value_and_grad(loss, (0, 1))(x, w, name) for name in ("auto", algorithm))
+    vf.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected)
+
+
+def test_an_algorithm_that_does_not_fit_is_an_error() -> None:
+    x, w = np.ones((1, 1, 8, 8)), np.ones((1, 1, 3, 3))
+    with pytest.raises(ArgumentError, match="none of 'auto'"):
+        lax.conv_general_dilated(x, w, (1, 1), "SAME", algorithm="quick")
+    with pytest.raises(ArgumentError, match="winograd"):
+        lax.conv_general_dilated(x, w, (2, 2), "SAME", algorithm="winograd")
+    with pytest.raises(ArgumentError, match="winograd"):
+        lax.conv_general_dilated(x, w[..., :2], (1, 1), "SAME", algorithm="winograd")
+    with pytest.raises(ArgumentError, match="exact"):
+        lax.conv_general_dilated(x.astype(int), w.astype(int), (1, 1), "SAME", algorithm="fft")

@@ -46,6 +46,11 @@ class ConvDimensionNumbers(NamedTuple):
     out_spec: Ints
 
 
+#: How a convolution may be computed: as is likely the fastest; as it is defined; as matrix products of patches made tile by tile, or of
+#: patches never made; by Winograd's transforms; by Fourier transforms. Backends use what they have: the choice changes rounding alone.
+ALGORITHMS = ("auto", "direct", "im2col", "igemm", "winograd", "fft")
+
+
 class _Params(NamedTuple):
     """The parameters of the primitive."""
 
@@ -57,6 +62,7 @@ class _Params(NamedTuple):
     feature_group_count: int = 1
     batch_group_count: int = 1
     preferred_element_type: np.dtype | None = None
+    algorithm: str = "auto"
 
     def bind(self, lhs: Array, rhs: Array) -> Array:
         """The convolution of two arrays."""
@@ -75,6 +81,7 @@ def _abstract(lhs: ShapedArray, rhs: ShapedArray, **params: Any) -> ShapedArray:
     counts = window_counts(tuple(sizes), tuple(taps), p.window_strides, p.padding, p.lhs_dilation, p.rhs_dilation)
     placed = dict(zip(out_spec, (batch // p.batch_group_count, features, *counts), strict=True))
     dtype = product_dtype("conv_general_dilated", lhs, rhs, p.preferred_element_type)
+    _check_algorithm(p, taps, dtype)
     weak = lhs.weak_type and rhs.weak_type and p.preferred_element_type is None
     return ShapedArray(tuple([placed[i] for i in range(len(placed))]), dtype, weak)
 
@@ -101,6 +108,21 @@ def _check_groups(lhs: ShapedArray, rhs: ShapedArray, p: _Params) -> None:
             f"conv_general_dilated: the out features of rhs must be a multiple of feature_group_count={groups} and batch_group_count="
             f"{batch_groups}, and so must the batch of lhs of the latter; {shapes}"
         )
+
+
+def _check_algorithm(p: _Params, taps: Sequence[int], dtype: np.dtype) -> None:
+    """Raise `ArgumentError` for an algorithm that does not exist, or not for such a convolution."""
+    if p.algorithm not in ALGORITHMS:
+        raise ArgumentError(f"conv_general_dilated: algorithm={p.algorithm!r} is none of {', '.join(map(repr, ALGORITHMS))}")
+    fits = tuple(taps) in ((3, 3), (5, 5)) and {*p.window_strides, *p.lhs_dilation, *p.rhs_dilation} == {1}
+    if p.algorithm == "winograd" and not (fits and dtypes.isdtype(dtype, "real floating")):
+        raise ArgumentError(
+            f"conv_general_dilated: algorithm='winograd' is for windows of 3x3 or 5x5 and real floating-point numbers, without strides and "
+            f"dilation; got windows {tuple(taps)} of {dtype}, window_strides={p.window_strides}, lhs_dilation={p.lhs_dilation}, "
+            f"rhs_dilation={p.rhs_dilation}. Use algorithm='auto'."
+        )
+    if p.algorithm == "fft" and not dtypes.isdtype(dtype, ("real floating", "complex floating")):
+        raise ArgumentError(f"conv_general_dilated: algorithm='fft' rounds, and {dtype} is exact; use algorithm='auto'")
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -181,6 +203,7 @@ def _rhs_cotangent(ct: Array, lhs: Array, rhs: Linear, p: _Params) -> Array:
         feature_group_count=p.batch_group_count,
         batch_group_count=p.feature_group_count,
         preferred_element_type=_wide(ct, lhs, p),
+        algorithm="auto" if p.algorithm == "winograd" else p.algorithm,  # its windows are as large as the result was
     ).bind(lhs, ct)
     return _as_dtype(out, rhs.dtype)
 
@@ -274,6 +297,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    algorithm: str = "auto",
 ) -> Array:
     """Convolve `lhs` with `rhs` (which is not flipped).
 
@@ -282,8 +306,11 @@ def conv_general_dilated(
     are convolved separately (G = features: a depthwise convolution); with `batch_group_count` the batch of `lhs` does. The dtype is as in
     `dot_general`: float16 and bfloat16 sum in float32, and `preferred_element_type` may be a wider dtype of the same kind.
 
-    Raises `ShapeError` for shapes, groups or sequences that do not fit one another, `ArgumentError` for malformed `dimension_numbers`, and
-    `DTypeError` for a preferred dtype of another kind.
+    `algorithm` may ask for a way to compute it: "direct", "im2col", "igemm", "winograd" (windows of 3x3 or 5x5, no strides, no dilation) or
+    "fft"; a gradient whose form it does not fit is computed as with "auto".
+
+    Raises `ShapeError` for shapes, groups or sequences that do not fit one another, `ArgumentError` for malformed `dimension_numbers` and
+    for an algorithm that is not there or not for such a convolution, and `DTypeError` for a preferred dtype of another kind.
 
     >>> import volta_fn as vf
     >>> images, weights = vf.numpy.ones((8, 3, 32, 32)), vf.numpy.ones((16, 3, 3, 3))
@@ -309,4 +336,4 @@ def conv_general_dilated(
     wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     if wanted is None and x.dtype != w.dtype:
         wanted = dtypes.promote_types(x.dtype, w.dtype)
-    return _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted).bind(x, w)
+    return _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w)

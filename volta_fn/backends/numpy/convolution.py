@@ -18,6 +18,7 @@ import numpy as np
 
 from volta_fn.backends.numpy.correlation import correlate
 from volta_fn.backends.numpy.sliding import Window, phases
+from volta_fn.backends.numpy.spectral import correlate_spectra, spectra_pay
 from volta_fn.primitives.geometry import window_counts
 
 __all__ = ["conv_general_dilated"]
@@ -37,12 +38,14 @@ def conv_general_dilated(
     feature_group_count: int = 1,
     batch_group_count: int = 1,
     preferred_element_type: np.dtype | None = None,
+    algorithm: str = "auto",
 ) -> np.ndarray:
     """Correlate `lhs` with the windows of `rhs` (what networks call convolution: `rhs` is not flipped).
 
     `dimension_numbers` gives, for `lhs`, `rhs` and the result, the positions of (batch, feature, *spatial), (out feature, in feature,
     *spatial) and (batch, feature, *spatial). Padding is (low, high) per spatial axis and may be negative. The dtype of the result is
-    `preferred_element_type`, or else the operands' own; float16 and bfloat16 are summed in float32.
+    `preferred_element_type`, or else the operands' own; float16 and bfloat16 are summed in float32. Of the algorithms only "fft" makes a
+    difference here, if all elements are finite (transforms would spread the others); it is also chosen for very large windows.
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
@@ -54,7 +57,10 @@ def conv_general_dilated(
     axes = zip(windows, lhs_dilation, w.shape[3:], y.shape[3:], strict=True)
     for phase in cartesian(*(phases(*axis) for axis in axes)):
         taps, places = tuple(p.taps for p in phase), tuple(p.places for p in phase)
-        correlate(x, w[:, :, :, *taps], y[:, :, :, *places], [p.window for p in phase])
+        some_w, some_y = w[:, :, :, *taps], y[:, :, :, *places]
+        spectral = algorithm == "fft" or (algorithm == "auto" and dtype.kind in "fc" and spectra_pay(x.shape, some_w.shape, some_y.shape))
+        by = correlate_spectra if spectral and phase and np.isfinite(lhs).all() and np.isfinite(rhs).all() else correlate
+        by(x, some_w, some_y, [p.window for p in phase])
     return out
 
 
