@@ -38,7 +38,7 @@ def placed(sizes: tuple[int, ...], spec: tuple[int, ...]) -> tuple[int, ...]:
 @st.composite
 def configurations(draw: st.DrawFn, largest: int, features: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
     """Shapes of both operands, and parameters: any rank, order of dimensions, stride, dilation, padding, groups."""
-    rank = draw(st.integers(1, 3))
+    rank = draw(st.integers(0, 3))
 
     def each(of: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(st.lists(of, min_size=rank, max_size=rank)))

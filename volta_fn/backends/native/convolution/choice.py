@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.convolution.direct import DirectWriter, direct
-from volta_fn.backends.native.convolution.geometry import correlations
+from volta_fn.backends.native.convolution.geometry import Correlation, correlations
 from volta_fn.backends.native.convolution.igemm import Igemm, plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
@@ -16,6 +16,7 @@ from volta_fn.backends.native.convolution.zeros import write_zeros
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.matmul.numbers import readable, working
 from volta_fn.backends.native.routine import Routine
+from volta_fn.backends.numpy.spectral import spectra_pay
 from volta_fn.core.aval import ShapedArray
 
 #: Nanoseconds of a cycle, about.
@@ -35,7 +36,9 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
     parts = correlations(lhs.shape, rhs.shape, params)
-    if algorithm == "fft" or 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
+    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
+        return None
+    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, parts))):
         return None
     module, pieces, workspace = Module(), [], 0
     for number, c in enumerate(parts):
@@ -47,6 +50,13 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         workspace = piece.workspace
         pieces.append(piece)
     return assembled(module, pieces, workspace)
+
+
+def _by_spectra(c: Correlation) -> bool:
+    """Whether NumPy's transforms are likely to be faster."""
+    x = (c.groups, c.images, c.channels, *(axis.size for axis in c.axes))
+    w = (c.groups, c.outputs, c.channels, *(axis.taps for axis in c.axes))
+    return spectra_pay(x, w, (c.groups, c.images, c.outputs, *(axis.places for axis in c.axes)))
 
 
 def _write(piece: Piece, algorithm: str) -> None:

@@ -98,6 +98,9 @@ def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any])
         x_sizes[2:], w_sizes[2:], counts, strides, dilations, padding, bases, strict=True
     ):
         axes.append(list(_residues(Axis(size, taps, places, stride, dilation, low), base)))
+    if not axes:  # no spatial dimensions: as if there were one, of size 1
+        axes.append([_Residue(Axis(1, 1, 1, 1, 1, 0), 0, 1, 0, 1)])
+        x, w, y = (View(view.offset, (*view.strides, 0)) for view in (x, w, y))
     whole = Correlation(groups, y_sizes[0], outputs, w_sizes[1], (), x, w, y)
     return [_simplified(_restricted(whole, parts)) for parts in product(*axes)]
 
