@@ -108,11 +108,17 @@ class RegisterTile:
 
 
 def register_tile(
-    candidates: Sequence[tuple[str, int]], vectors: int, steps: int, quick: str | None, registers: int | None = None
+    candidates: Sequence[tuple[str, int]],
+    vectors: int,
+    steps: int,
+    quick: str | None,
+    registers: int | None = None,
+    line: str | None = None,
 ) -> RegisterTile:
     """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
 
-    Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`.
+    Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`. Every row
+    meets a line of memory of its own in every step, unless it is along the index `line` (None: if lines last for several steps).
     """
     registers = registers or host().vector_registers
     best: RegisterTile | None = None
@@ -125,6 +131,8 @@ def register_tile(
             for tile in _shapes([sizes[name] for name in pair], (registers - 3 - count) // count):
                 rest = prod(size for name, size in candidates if name not in pair)
                 cycles = rest * blocks * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
+                if line is not None:
+                    cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != line)
                 cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
                 if best is None or cycles < best.cycles * 0.995:
                     best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)

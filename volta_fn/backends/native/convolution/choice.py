@@ -67,8 +67,8 @@ def _write(piece: Piece, algorithm: str) -> None:
         times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS)}
         if points:
             times["winograd"] = time_of(c, points)
-        if way:
-            times["direct"] = way.cycles * _CYCLE
+        if way and 1.3 * c.outputs <= -(-c.outputs // work.lanes) * work.lanes:  # else vectors along the outputs are full
+            times["direct"] = way.cycles * _CYCLE * 1.2
         wanted = min(times, key=lambda name: times[name])
     if wanted == "winograd" and points:
         Winograd(piece, shape_of(c, work, points)).write()

@@ -51,9 +51,9 @@ class Plan:
     def depth(self) -> list[tuple[str, int]]:
         """What a block sums over: by name, with sizes. The index that is cut is first.
 
-        Of panels made once, channels are last, and before them the taps along axes that are not unrolled: steps that are unrolled then meet
-        different elements of x, where the same ones, kept for the next steps, would fill the registers. Panels made again and again are in
-        w's own order, in which they are quickly filled.
+        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before others:
+        steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the registers.
+        Panels made again and again are in w's own order, in which they are quickly filled.
         """
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
@@ -61,7 +61,8 @@ class Plan:
         cut = None if block.whole(self.c) else "c" if block.channels < self.c.channels else "k0"
         rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
         if self.packed:
-            order = sorted(sizes, key=lambda name: (name == "c", name not in rows))
+            innermost = self.c.x.strides[2] == 1 or block.channels == 1
+            order = sorted(sizes, key=lambda name: (2 if innermost else 0) if name == "c" else 1 + (name not in rows) / 2)
         else:
             order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
         return [(name, sizes[name]) for name in order]
@@ -105,7 +106,9 @@ def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
     steps = blocks.channels * prod(blocks.taps)
     adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
     quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
-    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick)
+    lines = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
+    line = None if c.x.strides[2] == 1 or not packed else lines[0] if lines else ""
+    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, line=line)
     panels = -(-c.outputs // (tile.vectors * work.lanes))
     found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:

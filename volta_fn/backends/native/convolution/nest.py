@@ -126,10 +126,23 @@ class _Sum:
             return first
         unrolled: list[tuple[int, int]] = [(0, 0)]
         while dims and isinstance(size := dims[-1].size, int) and size * len(unrolled) <= _UNROLLED + 1:
-            dim = dims.pop()
-            unrolled = [(k * dim.x + a, k * dim.w + b) for k in range(size) for a, b in unrolled]
+            more = self._repeated(dims[-1], size, unrolled)
+            if self._shared(more):
+                break
+            dims.pop()
+            unrolled = more
         turns = max(1, _UNROLLED // 2 // len(unrolled))
+        if dims and self._shared(self._repeated(dims[-1], turns, unrolled)):
+            turns = 1
         return self._loops(dims, turns, unrolled, x, w, first)
+
+    def _repeated(self, dim: Dim, count: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
+
+    def _shared(self, steps: Sequence[tuple[int, int]]) -> bool:
+        """Whether rows meet the same single elements of x in several steps, which would wait for them in registers that there are not."""
+        met = [a + row.x for a, _ in steps for row in self.rows]
+        return self.along.x == 0 and len(set(met)) < len(met)
 
     def _loops(self, dims: list[Dim], turns: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
         if not dims:
@@ -138,7 +151,7 @@ class _Sum:
         type_ = self.nest.work.type
 
         def turn(count: int) -> Callable[[Value, list[Value]], list[Value]]:
-            steps = [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in unrolled] if not inner else unrolled
+            steps = self._repeated(dim, count, unrolled) if not inner else unrolled
 
             def body(index: Value, carried: list[Value]) -> list[Value]:
                 there = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
