@@ -11,7 +11,8 @@ from volta_fn.backends.native.convolution.geometry import Correlation, correlati
 from volta_fn.backends.native.convolution.igemm import Igemm, plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
-from volta_fn.backends.native.convolution.winograd import Winograd, points_for, shape_of, time_of
+from volta_fn.backends.native.convolution.winograd import Winograd
+from volta_fn.backends.native.convolution.winograd_shape import points_for, shape_of, time_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.matmul.numbers import readable, working

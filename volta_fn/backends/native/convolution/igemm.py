@@ -51,9 +51,9 @@ class Plan:
     def depth(self) -> list[tuple[str, int]]:
         """What a block sums over: by name, with sizes. The index that is cut is first.
 
-        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before others:
-        steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the registers.
-        Panels made again and again are in w's own order, in which they are quickly filled.
+        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
+        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
+        registers. Panels made again and again are in w's own order, in which they are quickly filled.
         """
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}

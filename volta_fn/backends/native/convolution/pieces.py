@@ -1,4 +1,4 @@
-"""Putting routines together of pieces: several correlations, each in up to three stages, share the phases of one routine."""
+"""Putting routines together of pieces: several correlations, each in up to four stages, share the phases of one routine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NANOSECONDS = 1 / 60
 _TASKS = 32
 _ROOM = 16 << 20
 
-#: The stages of a piece: what comes before the sums (w brought into order), the sums, and what comes after them.
-STAGES = ("prepare", "sum", "finish")
+#: The stages of a piece: what comes before the sums (w, or x, brought into order), the sums, and what comes after them.
+STAGES = ("prepare", "enter", "sum", "finish")
 
 
 @dataclass

@@ -8,128 +8,18 @@ times channels are multiplied with channels times outputs; and the products are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
-from volta_fn.backends.native.convolution.blocks import fitting, register_tile
+from volta_fn.backends.native.convolution.blocks import register_tile
 from volta_fn.backends.native.convolution.emit import Index, between, least, plus, repeat, split, step, times, value
 from volta_fn.backends.native.convolution.gather import Tile, gather, strided, tile_of
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands, dense
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
 from volta_fn.backends.native.convolution.points import Algebra, of_input, of_taps, to_places
 from volta_fn.backends.native.convolution.storing import SumTile, store_turned, store_vector
+from volta_fn.backends.native.convolution.winograd_shape import Shape
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-from volta_fn.backends.native.matmul.numbers import Working, stored_as
-
-#: Elements that a block has at all points, of x and of the products together, at most.
-_BLOCK = 128 * 1024
-
-#: Tiles for which the transformed taps are worth reading.
-_TILES = 24
-
-#: Elements of the transformed taps, at most.
-_TAPS = 3 << 20
-
-
-def points_for(c: Correlation, places: int | None = None) -> int | None:
-    """How many points along an axis serve a correlation (with so many places in a tile); None if Winograd's convolution does not."""
-    if c.groups * max(c.channels, 16) * max(c.outputs, 16) * 36 > _TAPS:
-        return None
-    if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes):
-        return None
-    taps = {axis.taps for axis in c.axes}
-    if taps == {3}:
-        return {None: 6, 4: 6, 2: 4}.get(places)
-    return 6 if taps == {5} and places in (None, 2) else None
-
-
-def time_of(c: Correlation, points: int) -> float:
-    """About how many nanoseconds it takes."""
-    places = points - c.axes[0].taps + 1
-    tiles = c.groups * c.images * prod(-(-axis.places // places) for axis in c.axes)
-    channels, outputs = max(c.channels, 16), max(c.outputs, 16)
-    return tiles * points**2 * (0.7 * (channels + outputs) + channels * outputs * NANOSECONDS * 1.1)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How a correlation is cut up."""
-
-    c: Correlation
-    work: Working
-    points: int
-    #: Images, and tiles along both axes, of a block.
-    images: int
-    tiles: tuple[int, int]
-    #: Vectors and panels of outputs, and channels in whole vectors.
-    vectors: int
-    panels: int
-
-    @property
-    def places(self) -> int:
-        """Places of a tile along an axis."""
-        return self.points - self.c.axes[0].taps + 1
-
-    @property
-    def channels(self) -> int:
-        """Channels, in whole vectors."""
-        return -(-self.c.channels // self.work.lanes) * self.work.lanes
-
-    @property
-    def width(self) -> int:
-        """Outputs of a panel."""
-        return self.vectors * self.work.lanes
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of all panels."""
-        return self.panels * self.width
-
-    @property
-    def all_tiles(self) -> list[int]:
-        """Tiles along both axes."""
-        return [-(-axis.places // self.places) for axis in self.c.axes]
-
-    @property
-    def count(self) -> int:
-        """Tiles in a block."""
-        return self.images * prod(self.tiles)
-
-    @property
-    def entered(self) -> int:
-        """Elements of x at one point: an odd number of vectors, so that the points are spread over the caches."""
-        return self._odd(self.count * self.channels)
-
-    @property
-    def multiplied(self) -> int:
-        """Elements of the products at one point."""
-        return self._odd(self.count * self.outputs)
-
-    def _odd(self, elements: int) -> int:
-        vectors = elements // self.work.lanes
-        return (vectors + 1 - vectors % 2) * self.work.lanes
-
-    @property
-    def grid(self) -> list[int]:
-        """How many blocks there are of groups, images and tiles along both axes."""
-        tiles = [-(-n // size) for n, size in zip(self.all_tiles, self.tiles, strict=True)]
-        return [self.c.groups, -(-self.c.images // self.images), *tiles]
-
-
-def shape_of(c: Correlation, work: Working, points: int) -> Shape:
-    """Blocks that fit the caches, but are worth reading the taps for."""
-    places = points - c.axes[0].taps + 1
-    tiles = [-(-axis.places // places) for axis in c.axes]
-    vectors = -(-c.outputs // work.lanes)
-    channels = -(-c.channels // work.lanes) * work.lanes
-    target = max(_TILES, _BLOCK // (points**2 * (channels + vectors * work.lanes)))
-    columns = fitting(tiles[1], min(tiles[1], target))
-    rows = fitting(tiles[0], max(1, min(tiles[0], target // columns)))
-    images = max(1, min(c.images, target // (rows * columns)))
-    register = register_tile([("m", images * rows * columns)], vectors, c.channels, None)
-    panels = -(-vectors // register.vectors)
-    return Shape(c, work, points, images, (rows, columns), register.vectors, panels)
+from volta_fn.backends.native.matmul.numbers import stored_as
 
 
 class Winograd:
@@ -144,24 +34,65 @@ class Winograd:
         self.turned = self.c.y.strides[2] != 1
         turned = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.turned else 0
         self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, turned]
-        self.taps_room = self.task_room = 0
+        self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
 
     def write(self) -> None:
         """Add the stages to the piece."""
         shape, piece, size = self.shape, self.piece, self.work.itemsize
         count = self.c.groups * shape.panels * shape.channels
-        self.taps_room = piece.reserve(shape.points**2 * count * shape.width, size)
+        self.taps_room = piece.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
         lines = piece.tasks(count, 0)
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
             piece.shared(f, task, count, lines, lambda line: self._taps(f, args, line))
 
         piece.job("prepare", lines, count * shape.width * shape.points, prepare)
-        units = prod(shape.grid)
+        cost = self.c.products * NANOSECONDS * shape.points**2 / (shape.places**2 * self.c.taps) * 1.5
+        (self._write_spread if shape.spread else self._write_blocks)(cost)
+
+    def _write_blocks(self, cost: float) -> None:
+        """Add the stage in which every block goes through all steps."""
+        piece, units, size = self.piece, prod(self.shape.grid), self.work.itemsize
         tasks = piece.tasks(units, sum(self.rooms))
         self.task_room = piece.reserve(tasks * sum(self.rooms), size)
-        cost = self.c.products * NANOSECONDS * shape.points**2 / (shape.places**2 * self.c.taps) * 1.5
-        piece.job("sum", tasks, cost, lambda f, args, task: self._sum(f, args, task, units, tasks))
+        starts = [sum(self.rooms[:k]) * size for k in range(4)]
+
+        def blocks(f: Function, args: Arguments, task: Value) -> None:
+            room = [args.room(f, self.task_room + start, sum(self.rooms) * size, task) for start in starts]
+            piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, room, unit))
+
+        piece.job("sum", tasks, cost, blocks)
+
+    def _write_spread(self, cost: float) -> None:
+        """Add the stages in which all blocks enter, all are multiplied, point by point, and all leave."""
+        piece, shape, size, points = self.piece, self.shape, self.work.itemsize, self.shape.points**2
+        x_room, entered, multiplied, turned = self.rooms
+        units = prod(shape.grid)
+        tasks = piece.tasks(units, max(x_room, turned))
+        self.task_room = piece.reserve(tasks * max(x_room, turned), size)
+        self.entered_room, self.multiplied_room = piece.reserve(entered, size), piece.reserve(multiplied, size)
+
+        def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
+            def body(f: Function, args: Arguments, task: Value) -> None:
+                room = args.room(f, self.task_room, max(x_room, turned) * size, task)
+                piece.shared(f, task, units, tasks, lambda unit: step(f, args, room, unit))
+
+            return body
+
+        def multiply(f: Function, args: Arguments, task: Value) -> None:
+            x, taps, to = [
+                args.room(f, room, elements * size, task)
+                for room, elements in (
+                    (self.entered_room, shape.entered),
+                    (self.taps_room, shape.tapped),
+                    (self.multiplied_room, shape.multiplied),
+                )
+            ]
+            self._multiply(f, x, taps, to, 1)
+
+        piece.job("enter", tasks, cost * 0.15, stage(self._enter_block))
+        piece.job("sum", points, cost * 0.7, multiply)
+        piece.job("finish", tasks, cost * 0.15, stage(self._leave_block))
 
     def _taps(self, f: Function, args: Arguments, unit: Index) -> None:
         """Transform the taps of one channel and one panel: by point, panel and channel."""
@@ -171,9 +102,9 @@ class Winograd:
         known = f.compare("icmp slt", value(channel), i64(c.channels))
         left = f.select(known, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
         w = self.piece.at(f, "w", args.w, group, first, channel)
-        line = plus(f, times(f, group, shape.points**2 * shape.panels), panel)
-        to = args.room(f, self.taps_room, shape.width * work.itemsize, plus(f, times(f, line, shape.channels), channel))
-        apart = shape.panels * shape.channels * shape.width
+        line = times(f, plus(f, times(f, panel, shape.channels), channel), shape.width)
+        apart = shape.tapped
+        room = args.room(f, self.taps_room, work.itemsize, plus(f, times(f, group, shape.points**2 * apart), line))
         a, taps, stored = Algebra(f, work), c.axes[0].taps, stored_as(self.piece.w_dtype)
         for v in range(shape.vectors):
             start = v * work.lanes
@@ -186,41 +117,68 @@ class Winograd:
             columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
             for i in range(shape.points):
                 for j, found in enumerate(of_taps(a, [column[i] for column in columns], shape.points)):
-                    f.store(found, step(f, to, work.type, (i * shape.points + j) * apart + start), work.itemsize)
+                    f.store(found, step(f, room, work.type, (i * shape.points + j) * apart + start), work.itemsize)
 
-    def _sum(self, f: Function, args: Arguments, task: Value, units: int, tasks: int) -> None:
-        size = self.work.itemsize
-        starts = [sum(self.rooms[:k]) * size for k in range(4)]
-        room = [args.room(f, self.task_room + start, sum(self.rooms) * size, task) for start in starts]
-        self.piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, room, unit))
-
-    def _block(self, f: Function, args: Arguments, room: list[Value], unit: Index) -> None:
-        """All steps of one block. The last block ends at the end, if need be by doing some tiles again."""
+    def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
+        """A block's group, first image and first tiles. The last block ends at the end, if need be by doing some tiles again."""
         shape, c = self.shape, self.c
         group, *coordinates = split(f, unit, shape.grid)
         sizes, lengths = [c.images, *shape.all_tiles], [shape.images, *shape.tiles]
-        image, *tile = [
+        image, *tiles = [
             least(f, times(f, at, length), size - length) if size > length else 0
             for at, length, size in zip(coordinates, lengths, sizes, strict=True)
         ]
+        return group, image, tiles
+
+    def _block(self, f: Function, args: Arguments, room: list[Value], unit: Index) -> None:
+        """All steps of one block."""
+        shape, type_ = self.shape, self.work.type
+        group, image, tiles = self._at(f, unit)
         each = prod(shape.tiles)
-        places = [times(f, t, shape.places) for t in tile]
 
         def enter(k: Index) -> None:
-            x = self.piece.at(f, "x", args.x, group, plus(f, image, k))
-            starts = [plus(f, place, -axis.low) for place, axis in zip(places, c.axes, strict=True)]
-            sure = [axis.inside and axis.places % shape.places == 0 for axis in c.axes]
-            gather(f, self.work, self.piece.x_dtype, c, self.x_tile, x, starts, sure, room[0])
-            self._enter(f, room[0], step(f, room[1], self.work.type, times(f, k, each * shape.channels)))
+            self._enter_image(
+                f, args, room[0], (group, plus(f, image, k), tiles), step(f, room[1], type_, times(f, k, each * shape.channels))
+            )
 
         def leave(k: Index) -> None:
-            y = self.piece.at(f, "y", args.y, group, plus(f, image, k), 0, *places)
-            self._leave(f, step(f, room[2], self.work.type, times(f, k, each * shape.outputs)), y, places, room[3])
+            products = step(f, room[2], type_, times(f, k, each * shape.outputs))
+            self._leave_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
 
         repeat(f, shape.images, enter)
-        taps = args.room(f, self.taps_room, shape.points**2 * shape.panels * shape.channels * shape.width * self.work.itemsize, group)
-        self._multiply(f, room[1], taps, room[2])
+        taps = args.room(f, self.taps_room, shape.points**2 * shape.tapped * self.work.itemsize, group)
+        self._multiply(f, room[1], taps, room[2], shape.points**2)
         repeat(f, shape.images, leave)
+
+    def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
+        """The number of a block's first tile among all."""
+        rows, columns = self.shape.all_tiles
+        return plus(f, times(f, at[1], rows * columns), times(f, at[2][0], columns), at[2][1])
+
+    def _enter_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+        at = self._at(f, unit)
+        entered = step(f, args.room(f, self.entered_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
+        self._enter_image(f, args, room, at, entered)
+
+    def _leave_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+        at = self._at(f, unit)
+        products = step(f, args.room(f, self.multiplied_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
+        self._leave_image(f, args, products, at, room)
+
+    def _enter_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
+        """Copy and transform a block's tiles of one image."""
+        shape, c = self.shape, self.c
+        group, image, tiles = at
+        starts = [plus(f, times(f, t, shape.places), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
+        sure = [axis.inside and axis.places % shape.places == 0 for axis in c.axes]
+        gather(f, self.work, self.piece.x_dtype, c, self.x_tile, self.piece.at(f, "x", args.x, group, image), starts, sure, room)
+        self._enter(f, room, to)
+
+    def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
+        """Transform a block's products of one image and store the places."""
+        group, image, tiles = at
+        places = [times(f, t, self.shape.places) for t in tiles]
+        self._leave(f, products, self.piece.at(f, "y", args.y, group, image, 0, *places), places, room)
 
     def _enter(self, f: Function, x: Value, to: Value) -> None:
         """Transform the tiles of one image of a block."""
@@ -251,13 +209,13 @@ class Winograd:
 
         repeat(f, rows, row)
 
-    def _multiply(self, f: Function, x: Value, taps: Value, to: Value) -> None:
-        """At every point, tiles times channels by channels times outputs."""
+    def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
+        """At so many points, tiles times channels by channels times outputs."""
         shape, work, count = self.shape, self.work, self.shape.count
         tile = register_tile([("m", count)], shape.panels * shape.vectors, self.c.channels, None)
         panel = shape.channels * shape.width
         dims = {
-            "e": Dim(shape.points**2, shape.entered, shape.panels * panel, shape.multiplied),
+            "e": Dim(points, shape.entered, shape.tapped, shape.multiplied),
             "panel": Dim(shape.panels, 0, panel, shape.width),
             "m": Dim(count, shape.channels, 0, shape.outputs),
             "o": Dim(shape.width, 0, 1, 1),

@@ -1,0 +1,135 @@
+"""How Winograd's convolution cuts up a correlation, when it serves, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from volta_fn.backends.native.convolution.blocks import TILE, fitting, register_tile
+from volta_fn.backends.native.convolution.geometry import Correlation
+from volta_fn.backends.native.convolution.pieces import NANOSECONDS
+from volta_fn.backends.native.matmul.numbers import Working
+
+#: Elements that a block has at all points, of x and of the products together, at most.
+_BLOCK = 128 * 1024
+
+#: Elements of transformed taps that are read again for every block, at most; and of x and products at all points, if all are kept, at most.
+_RELOADED = 256 * 1024
+_SPREAD = 4 << 20
+
+#: Tiles for which the transformed taps are worth reading.
+_TILES = 24
+
+#: Elements of the transformed taps, at most.
+_TAPS = 3 << 20
+
+
+def points_for(c: Correlation, places: int | None = None) -> int | None:
+    """How many points along an axis serve a correlation (with so many places in a tile); None if Winograd's convolution does not."""
+    if c.groups * max(c.channels, 16) * max(c.outputs, 16) * 36 > _TAPS:
+        return None
+    if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes):
+        return None
+    taps = {axis.taps for axis in c.axes}
+    if taps == {3}:
+        return {None: 6, 4: 6, 2: 4}.get(places)
+    return 6 if taps == {5} and places in (None, 2) else None
+
+
+def time_of(c: Correlation, points: int) -> float:
+    """About how many nanoseconds it takes."""
+    places = points - c.axes[0].taps + 1
+    tiles = c.groups * c.images * prod(-(-axis.places // places) for axis in c.axes)
+    channels, outputs = max(c.channels, 16), max(c.outputs, 16)
+    return tiles * points**2 * (0.7 * (channels + outputs) + channels * outputs * NANOSECONDS * 1.1)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a correlation is cut up."""
+
+    c: Correlation
+    work: Working
+    points: int
+    #: Images, and tiles along both axes, of a block.
+    images: int
+    tiles: tuple[int, int]
+    #: Vectors of a panel of outputs, and panels.
+    vectors: int
+    panels: int
+    #: Whether all blocks are transformed before they are multiplied: where taps are too large to be read again for every block.
+    spread: bool
+
+    @property
+    def places(self) -> int:
+        """Places of a tile along an axis."""
+        return self.points - self.c.axes[0].taps + 1
+
+    @property
+    def channels(self) -> int:
+        """Channels, in whole vectors."""
+        return -(-self.c.channels // self.work.lanes) * self.work.lanes
+
+    @property
+    def width(self) -> int:
+        """Outputs of a panel."""
+        return self.vectors * self.work.lanes
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of all panels."""
+        return self.panels * self.width
+
+    @property
+    def all_tiles(self) -> list[int]:
+        """Tiles along both axes."""
+        return [-(-axis.places // self.places) for axis in self.c.axes]
+
+    @property
+    def count(self) -> int:
+        """Tiles that are multiplied together: a block's, or all."""
+        return self.c.images * prod(self.all_tiles) if self.spread else self.images * prod(self.tiles)
+
+    @property
+    def tapped(self) -> int:
+        """Elements of one group's taps at one point."""
+        return self._odd(self.panels * self.channels * self.width)
+
+    @property
+    def entered(self) -> int:
+        """Elements of x at one point."""
+        return self._odd(self.count * self.channels)
+
+    @property
+    def multiplied(self) -> int:
+        """Elements of the products at one point."""
+        return self._odd(self.count * self.outputs)
+
+    def _odd(self, elements: int) -> int:
+        """An odd number of vectors, so that the points are spread over the caches."""
+        vectors = elements // self.work.lanes
+        return (vectors + 1 - vectors % 2) * self.work.lanes
+
+    @property
+    def grid(self) -> list[int]:
+        """How many blocks there are of groups, images and tiles along both axes."""
+        tiles = [-(-n // size) for n, size in zip(self.all_tiles, self.tiles, strict=True)]
+        return [self.c.groups, -(-self.c.images // self.images), *tiles]
+
+
+def shape_of(c: Correlation, work: Working, points: int) -> Shape:
+    """Blocks that fit the caches, but are worth reading the taps for."""
+    places = points - c.axes[0].taps + 1
+    tiles = [-(-axis.places // places) for axis in c.axes]
+    vectors = -(-c.outputs // work.lanes)
+    channels = -(-c.channels // work.lanes) * work.lanes
+    both = points**2 * (channels + vectors * work.lanes)
+    spread = c.groups == 1 and points**2 * channels * vectors * work.lanes > _RELOADED and c.images * prod(tiles) * both < _SPREAD
+    target = TILE // (2 * places**2 * channels) if spread else max(_TILES, _BLOCK // both)
+    columns = tiles[1] if spread else fitting(tiles[1], min(tiles[1], target))
+    rows = fitting(tiles[0], max(1, min(tiles[0], target // columns)))
+    images = 1 if spread else max(1, min(c.images, target // (rows * columns)))
+    count = c.images * prod(tiles) if spread else images * rows * columns
+    register = register_tile([("m", count)], vectors, c.channels, None)
+    panels = -(-vectors // register.vectors)
+    return Shape(c, work, points, images, (rows, columns), register.vectors, panels, spread)
