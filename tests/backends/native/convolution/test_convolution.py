@@ -161,3 +161,19 @@ def test_depthwise(numbers: Any, stride: int, algorithm: str) -> None:
 def test_depthwise_by_the_weights(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), batch_group_count=32)
     check(placed((32, 3, 40, 21), numbers[0]), placed((32, 3, 40, 21), numbers[1]), params, np.float32, 1e-5)
+
+
+@pytest.mark.parametrize("numbers", ORDERS[:2])
+def test_winograd_of_many_channels_multiplies_all_tiles_together(numbers: Any) -> None:
+    params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), algorithm="winograd")
+    lhs, rhs = placed((2, 128, 10, 13), numbers[0]), placed((100, 128, 3, 3), numbers[1])
+    routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
+    assert routine is not None
+    assert len(routine.phases) == 4
+    check(lhs, rhs, params, np.float32, 2e-5, 3)
+
+
+def test_what_transforms_do_faster_is_left_to_them() -> None:
+    avals = tuple([ShapedArray(shape, np.dtype(np.float32)) for shape in ((1, 1, 600, 600), (1, 1, 300, 300))])
+    assert maker(avals, params_of(2)) is None
+    assert maker(avals, params_of(2, algorithm="igemm")) is not None

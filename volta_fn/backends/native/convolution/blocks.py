@@ -64,7 +64,7 @@ def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
     for i in range(len(places)):
         while prod(places) > SUMS // 64 and places[i] > 1:
             places[i] = -(-places[i] // 2)
-    images = max(1, min(c.images, SUMS // 64 // prod(places)))
+    images = fitting(c.images, max(1, min(c.images, SUMS // 64 // prod(places))))
     taps, channels = [axis.taps for axis in c.axes], c.channels
     if prod(taps) <= STEPS:
         channels = divisor(channels, max(1, STEPS // prod(taps)))
@@ -80,7 +80,7 @@ def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
         return blocks().reach(c) > 2 * TILE or (largest is not None and rows > largest)
 
     while too_large() and images > 1:
-        images = -(-images // 2)
+        images = fitting(c.images, images - 1)
     while too_large() and channels > 1:
         channels = divisor(c.channels, channels // 2)
     while too_large() and taps[0] > 1:

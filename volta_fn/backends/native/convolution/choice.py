@@ -8,7 +8,8 @@ import numpy as np
 
 from volta_fn.backends.native.convolution.direct import DirectWriter, direct
 from volta_fn.backends.native.convolution.geometry import Correlation, correlations
-from volta_fn.backends.native.convolution.igemm import Igemm, plan
+from volta_fn.backends.native.convolution.igemm import Igemm
+from volta_fn.backends.native.convolution.igemm_plan import plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
 from volta_fn.backends.native.convolution.winograd import Winograd

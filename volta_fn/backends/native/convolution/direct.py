@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.backends.native.convolution.blocks import TILE, Blocks, RegisterTile, divisor, fitting, register_tile
 from volta_fn.backends.native.convolution.emit import Index, least, plus, repeat, split, step, times
-from volta_fn.backends.native.convolution.gather import gather, tile_of
+from volta_fn.backends.native.convolution.gather import Tile, gather, tile_of
 from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands, dense
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
@@ -120,7 +120,10 @@ class DirectWriter:
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.places, block.taps, strict=True))}
         groups = {0: way.lanes} if way.along == "g" else {}
         self.vector = 0 if groups else 3 + int(way.along[1:])
-        self.x_tile = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
+        self.x_tile: Tile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
+        full = way.lanes % (way.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
+        if full and all(axis.inside for axis in c.axes) and is_itself(self.work, piece.x_dtype) and c.x.strides[self.vector] == 1:
+            self.x_tile = None
         self.tile_room = self.sum_room = 0
 
     def write(self) -> None:
@@ -140,7 +143,10 @@ class DirectWriter:
     @property
     def _own(self) -> int:
         """Elements of a task's tile, with room for vectors read beyond its end."""
-        return self.x_tile.elements + 4 * self.work.lanes
+        return self.x_tile.elements + 4 * self.work.lanes if self.x_tile else 0
+
+    def _x_stride(self, index: int) -> int:
+        return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         """A block's sums, in one turn or more."""
@@ -180,20 +186,23 @@ class DirectWriter:
         channel, tap = times(f, turn[0], way.blocks.channels), times(f, turn[1], way.blocks.taps[0])
         starts = [plus(f, times(f, p, axis.stride), -axis.low) for p, axis in zip(places, c.axes, strict=True)]
         starts[0] = plus(f, starts[0], times(f, tap, c.axes[0].dilation))
+        w = self.piece.at(f, "w", args.w, group, 0, channel, tap)
+        if self.x_tile is None:
+            return Operands(self.piece.at(f, "x", args.x, group, image, channel, *starts), w, y)
         x = self.piece.at(f, "x", args.x, group, image, channel)
         to = args.room(f, self.tile_room, self._own * self.work.itemsize, task)
         gather(f, self.work, self.piece.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
-        return Operands(to, self.piece.at(f, "w", args.w, group, 0, channel, tap), y)
+        return Operands(to, w, y)
 
     def _nest(self, y: tuple[int, ...], y_type: str) -> Nest:
         """The loops of a block, with y's strides of groups, images, outputs and places."""
-        way, c, x = self.way, self.c, self.x_tile
-        dims = {"o": Dim(c.outputs, 0, c.w.strides[1], y[2]), "c": Dim(way.blocks.channels, x.stride(2), c.w.strides[2])}
+        way, c, x = self.way, self.c, self._x_stride
+        dims = {"o": Dim(c.outputs, 0, c.w.strides[1], y[2]), "c": Dim(way.blocks.channels, x(2), c.w.strides[2])}
         if way.along == "g":
             dims["g"] = Dim(way.lanes, 1, 1, y[0])
         for i, axis in enumerate(c.axes):
-            dims[f"p{i}"] = Dim(way.blocks.places[i], x.stride(3 + i) * axis.stride, 0, y[3 + i])
-            dims[f"k{i}"] = Dim(way.blocks.taps[i], x.stride(3 + i) * axis.dilation, c.w.strides[3 + i])
+            dims[f"p{i}"] = Dim(way.blocks.places[i], x(3 + i) * axis.stride, 0, y[3 + i])
+            dims[f"k{i}"] = Dim(way.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
         depth = ("c", *(f"k{i}" for i in range(len(c.axes))))
         unrolled = {way.along, *dict(way.tile.rows), *depth}
         rows = tuple(sorted(way.tile.rows, key=lambda row: row[0] == "o"))

@@ -8,124 +8,18 @@ share out, in a fixed number of pieces that are added at the end in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from volta_fn.backends.native.convolution.blocks import PANELS, SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
 from volta_fn.backends.native.convolution.emit import Index, least, plus, repeat, split, step, times, value
 from volta_fn.backends.native.convolution.gather import Tile, gather, tile_of
-from volta_fn.backends.native.convolution.geometry import Correlation
+from volta_fn.backends.native.convolution.igemm_plan import Plan, turns_of
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands, dense
 from volta_fn.backends.native.convolution.panels import pack
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
 from volta_fn.backends.native.convolution.storing import SumTile
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-from volta_fn.backends.native.matmul.numbers import Working, is_itself, stored_as
-
-#: Results in fewer blocks than this are summed in pieces.
-_FEW = 8
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one correlation is computed."""
-
-    c: Correlation
-    work: Working
-    blocks: Blocks
-    tile: RegisterTile
-    #: Panels of w in all, and in a task's block.
-    panels: int
-    panel_block: int
-    #: Whether the panels are made once, in front.
-    packed: bool
-    #: Pieces of the sum.
-    pieces: int
-
-    @property
-    def width(self) -> int:
-        """Outputs in a panel."""
-        return self.tile.vectors * self.work.lanes
-
-    @property
-    def depth(self) -> list[tuple[str, int]]:
-        """What a block sums over: by name, with sizes. The index that is cut is first.
-
-        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
-        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
-        registers. Panels made again and again are in w's own order, in which they are quickly filled.
-        """
-        block = self.blocks
-        sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
-        strides = {"c": self.c.w.strides[2], **{f"k{i}": stride for i, stride in enumerate(self.c.w.strides[3:])}}
-        cut = None if block.whole(self.c) else "c" if block.channels < self.c.channels else "k0"
-        rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
-        if self.packed:
-            innermost = self.c.x.strides[2] == 1 or block.channels == 1
-            order = sorted(sizes, key=lambda name: (2 if innermost else 0) if name == "c" else 1 + (name not in rows) / 2)
-        else:
-            order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
-        return [(name, sizes[name]) for name in order]
-
-    @property
-    def steps(self) -> int:
-        """How many steps a block's sum has."""
-        return prod(size for _, size in self.depth)
-
-    @property
-    def panel(self) -> int:
-        """Elements of a panel, with room for a square written at its end."""
-        return (self.steps + (0 if self.packed else self.work.lanes)) * self.width
-
-    @property
-    def grid(self) -> list[int]:
-        """How many blocks there are of groups, images, places along every axis, and panels; and pieces."""
-        c, block = self.c, self.blocks
-        places = [-(-axis.places // size) for axis, size in zip(c.axes, block.places, strict=True)]
-        return [c.groups, -(-c.images // block.images), *places, -(-self.panels // self.panel_block), self.pieces]
-
-    @property
-    def cycles(self) -> float:
-        """About how many cycles it takes."""
-        groups, images, *places = self.grid[:-2]
-        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(places)
-
-    @property
-    def sums(self) -> int:
-        """Elements of the sums of a task's block."""
-        return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
-
-
-def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
-    """How to compute a correlation; with at most `largest` places in a block times steps of their sums."""
-    blocks, packed = place_blocks(c, largest), True
-    outputs = -(-c.outputs // work.lanes) * work.lanes
-    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps > PANELS or c.taps > 8 * c.places:
-        blocks, packed = sum_blocks(c, largest), False
-    rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
-    steps = blocks.channels * prod(blocks.taps)
-    adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
-    quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
-    lines = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
-    line = None if c.x.strides[2] == 1 or not packed else lines[0] if lines else ""
-    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, line=line)
-    panels = -(-c.outputs // (tile.vectors * work.lanes))
-    found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
-    if not packed:
-        one = replace(found, panel_block=1)
-        found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
-    while prod(found.grid) < _FEW and found.panel_block > 1:
-        found = replace(found, panel_block=-(-found.panel_block // 2))
-    if not packed and prod(found.grid) < _FEW:
-        turns = prod(_turns(found))
-        room = max(1, 2 * 1024 * 1024 // (found.sums * prod(found.grid)))
-        found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, room)))
-    return found
-
-
-def _turns(plan: Plan) -> list[int]:
-    """How many blocks the sum has along channels and along the taps of the first axis."""
-    return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]
+from volta_fn.backends.native.matmul.numbers import is_itself, stored_as
 
 
 class Igemm:
@@ -234,7 +128,7 @@ class Igemm:
             return
         sums = args.room(f, self.sum_room, plan.sums * work.itemsize, unit if plan.pieces > 1 else task)
         repeat(f, plan.sums, lambda k: f.store(work.zero(), step(f, sums, work.type, k), work.itemsize), 0, work.lanes)
-        turns = _turns(plan)
+        turns = turns_of(plan)
         first, last = [f.binary("udiv", f.binary("mul", value(plus(f, piece, k)), i64(prod(turns))), i64(plan.pieces)) for k in (0, 1)]
 
         def turn(index: Index) -> None:
@@ -245,16 +139,22 @@ class Igemm:
             self._write_out(f, sums, y, panel)
 
     def _turn(
-        self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index], Index], cut: list[Index], sums: Value
+        self,
+        f: Function,
+        args: Arguments,
+        task: Value,
+        at: tuple[Index, Index, list[Index], Index],
+        cut: list[Index],
+        sums: Value,
     ) -> None:
         """Add one block of the summation to the sums."""
         plan, c, work = self.plan, self.c, self.work
         group, image, places, panel = at
-        channel, tap = times(f, cut[0], plan.blocks.channels), times(f, cut[1], plan.blocks.taps[0])
+        tap = times(f, cut[1], plan.blocks.taps[0])
+        starts = [times(f, cut[0], plan.blocks.channels), tap, *[0] * (len(c.axes) - 1)]
         sizes: dict[str, Index] = {}
         if c.axes[0].taps % plan.blocks.taps[0]:
             sizes["k0"] = least(f, plan.blocks.taps[0], plus(f, c.axes[0].taps, times(f, tap, -1)))
-        starts = [channel, tap, *[0] * (len(c.axes) - 1)]
         x = self._x(f, args, task, group, image, places, starts)
         depth = self._depth(sizes)
         w = args.room(f, self.w_room, plan.panel_block * plan.panel * work.itemsize, task)

@@ -10,7 +10,8 @@ import numpy as np
 
 from volta_fn.backends.native.convolution.emit import Index, repeat, step, times
 from volta_fn.backends.native.convolution.gather import strided
-from volta_fn.backends.native.convolution.igemm import Igemm, Plan
+from volta_fn.backends.native.convolution.igemm import Igemm
+from volta_fn.backends.native.convolution.igemm_plan import Plan
 from volta_fn.backends.native.convolution.nest import dense
 from volta_fn.backends.native.convolution.pieces import Arguments, Piece
 from volta_fn.backends.native.llvm.text import Function, Value
