@@ -101,12 +101,12 @@ def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
     if not packed:
         one = replace(found, panel_block=1)
         found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
-    while prod(found.grid) < _FEW and found.panel_block > 1:
-        found = replace(found, panel_block=-(-found.panel_block // 2))
-    if not packed and prod(found.grid) < _FEW:
+    if not packed and prod(found.grid) < _FEW:  # in pieces, each reads its own part of x; by panels, all of it would be read again
         turns = prod(turns_of(found))
         room = max(1, 2 * 1024 * 1024 // (found.sums * prod(found.grid)))
         found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, room)))
+    while prod(found.grid) < _FEW and found.panel_block > 1:
+        found = replace(found, panel_block=-(-found.panel_block // 2))
     return found
 
 
