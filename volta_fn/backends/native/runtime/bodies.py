@@ -10,7 +10,7 @@ from volta_fn.backends.native.routines import IN_PLACE, ROUTINES
 from volta_fn.backends.native.runtime.code import Source
 from volta_fn.backends.native.scalars import supports
 from volta_fn.compiler.kernels.emit import Fused
-from volta_fn.compiler.kernels.fuse import fuse
+from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
@@ -91,8 +91,13 @@ def body_of(closed: ClosedJaxpr) -> Body:
     return body
 
 
+def partition_of(closed: ClosedJaxpr) -> Partition:
+    """A program as kernels that have machine code, and equations."""
+    return fuse(simplify(closed), _LIMITS)
+
+
 def _ready(closed: ClosedJaxpr) -> Body:
-    partition = fuse(simplify(closed), _LIMITS)
+    partition = partition_of(closed)
     roots: dict[Var, Var] = {}
     items: list[Item] = []
     for item in partition.items:
