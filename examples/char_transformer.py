@@ -74,7 +74,7 @@ class CharTransformer(nn.Module):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train, write a sample, and return both the validation loss and the sample."""
     options = common.arguments(__doc__, argv, **char_lstm.OPTIONS)
-    steps = options.steps or (40 if options.quick else 1300)
+    steps = options.steps or (40 if options.quick else 1900)
     width, layers, batch, length = (64, 2, 16, 32) if options.quick else (128, 4, 32, 128)
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
     optimizer = optim.muon(schedule, weight_decay=0.3, adam_b2=0.99, consistent_rms=0.2)
