@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
+import volta_fn.random  # packages that load on demand declare primitives, too
+import volta_fn.special  # noqa: F401
 from tests.samples.sample import Sample
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -13,7 +14,6 @@ pytest.importorskip("llvmlite")
 
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
-from volta_fn.backends.native.runtime.machinery import machinery
 from volta_fn.backends.native.runtime.pool import Workers, thread_count, write_pool
 from volta_fn.errors import ArgumentError
 
@@ -72,6 +72,24 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             thread_count()
 
 
-@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="processes cannot be forked here")
-def test_there_is_one_pool_for_all_programs() -> None:
-    assert machinery() is machinery()
+ASK_AT_ONCE = """
+import threading
+from volta_fn.backends.native.runtime.machinery import machinery
+
+found, start = [], threading.Barrier(8)
+
+def ask():
+    start.wait()
+    found.append(machinery())
+
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 8 and all(m is found[0] for m in found)
+"""
+
+
+def test_threads_that_ask_at_once_get_one_pool() -> None:
+    subprocess.run([sys.executable, "-c", ASK_AT_ONCE], check=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from typing import Any, NamedTuple
+
+_lock = threading.Lock()
 
 
 class Host(NamedTuple):
@@ -22,9 +25,14 @@ class Host(NamedTuple):
         return self.vector_bytes // itemsize
 
 
-@functools.cache
 def llvm() -> Any:
     """llvmlite's binding, imported when it is first wanted. Raises `ImportError` where it is not installed."""
+    with _lock:  # an option may be set but once
+        return _initialized()
+
+
+@functools.cache
+def _initialized() -> Any:
     binding = importlib.import_module("llvmlite.binding")
     # Reducing the strength of loops' arithmetic would take half of the time of compiling, and loops here say what they want.
     binding.set_option("volta_fn", "-disable-lsr")

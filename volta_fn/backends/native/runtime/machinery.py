@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
@@ -11,6 +12,8 @@ from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.runtime.entry import Entry, write_entry
 from volta_fn.backends.native.runtime.executor import write_executor
 from volta_fn.backends.native.runtime.pool import Workers, write_pool
+
+_lock = threading.Lock()
 
 
 class Machinery(NamedTuple):
@@ -20,9 +23,14 @@ class Machinery(NamedTuple):
     workers: Workers
 
 
-@functools.cache
 def machinery() -> Machinery:
-    """The process's entry and workers."""
+    """The process's entry and workers; one, whichever thread asks first, for a program holds on to no more than an address in it."""
+    with _lock:
+        return _compiled()
+
+
+@functools.cache
+def _compiled() -> Machinery:
     module = Module()
     write_pool(module)
     write_executor(module)
