@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 #: Tests whose jitted functions become machine code, where llvmlite is installed. Compiling takes far longer than computing with a handful
 #: of numbers, so that tests of what programs mean run on NumPy; that the native lane means the same is what its own tests are about.
-NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_memory.py", "test_random_programs.py", "test_threads.py")
+NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
 
 @pytest.fixture(autouse=True)
