@@ -10,10 +10,9 @@ from volta_fn.backends.native.convolution.emit import parts
 from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.llvm.host import host
 
-#: Elements of a tile of x, of the sums that a block holds, and of w in its panels, at most.
+#: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024
 SUMS = 48 * 1024
-PANELS = 4 * 1024 * 1024
 
 #: Steps of a summation that are worth loading and storing the sums for.
 STEPS = 256

@@ -11,7 +11,7 @@ from volta_fn.backends.native.convolution.geometry import Correlation, correlati
 from volta_fn.backends.native.convolution.igemm import Igemm
 from volta_fn.backends.native.convolution.igemm_plan import plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
-from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Piece, assembled
+from volta_fn.backends.native.convolution.pieces import NANOSECONDS, ROOM, Piece, assembled
 from volta_fn.backends.native.convolution.winograd import Winograd
 from volta_fn.backends.native.convolution.winograd_shape import points_for, shape_of, time_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
@@ -44,7 +44,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         return None
     module, pieces, workspace = Module(), [], 0
     for number, c in enumerate(parts):
-        piece = Piece(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, workspace)
+        piece = Piece(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(parts), workspace)
         if c.taps == 0:
             write_zeros(piece)
         else:
@@ -64,7 +64,7 @@ def _by_spectra(c: Correlation) -> bool:
 def _write(piece: Piece, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
     c, work, wanted = piece.c, piece.work, algorithm
-    points, way, product = points_for(c), direct(c, work, piece.w_dtype), plan(c, work)
+    points, way, product = points_for(c, work), direct(c, work, piece.w_dtype), plan(c, work, piece.room)
     if algorithm == "auto":
         times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS)}
         if points:
@@ -77,6 +77,6 @@ def _write(piece: Piece, algorithm: str) -> None:
     elif wanted == "direct" and way:
         DirectWriter(piece, way).write()
     elif wanted == "im2col":
-        Im2col(piece, plan(c, work, LARGEST)).write()
+        Im2col(piece, plan(c, work, piece.room, LARGEST)).write()
     else:
         Igemm(piece, product).write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from volta_fn.backends.native.convolution.blocks import PANELS, SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
+from volta_fn.backends.native.convolution.blocks import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
 from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.matmul.numbers import Working
 
@@ -83,11 +83,11 @@ class Plan:
         return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
 
 
-def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
-    """How to compute a correlation; with at most `largest` places in a block times steps of their sums."""
+def plan(c: Correlation, work: Working, room: int, largest: int | None = None) -> Plan:
+    """How to compute a correlation in so many bytes of room; with at most `largest` places in a block times steps of their sums."""
     blocks, packed = place_blocks(c, largest), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
-    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps > PANELS or c.taps > 8 * c.places:
+    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.places:
         blocks, packed = sum_blocks(c, largest), False
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
     steps = blocks.channels * prod(blocks.taps)
@@ -103,8 +103,8 @@ def plan(c: Correlation, work: Working, largest: int | None = None) -> Plan:
         found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
     if not packed and prod(found.grid) < _FEW:  # in pieces, each reads its own part of x; by panels, all of it would be read again
         turns = prod(turns_of(found))
-        room = max(1, 2 * 1024 * 1024 // (found.sums * prod(found.grid)))
-        found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, room)))
+        most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
+        found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, most)))
     while prod(found.grid) < _FEW and found.panel_block > 1:
         found = replace(found, panel_block=-(-found.panel_block // 2))
     return found

@@ -16,9 +16,11 @@ from volta_fn.backends.native.routine import Phase, Routine
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60
 
-#: Tasks of a stage, and bytes of the workspace for all of them, at most.
+#: Bytes of the workspace of all pieces, at most.
+ROOM = 32 << 20
+
+#: Tasks of a stage, at most.
 _TASKS = 32
-_ROOM = 16 << 20
 
 #: The stages of a piece: what comes before the sums (w, or x, brought into order), the sums, and what comes after them.
 STAGES = ("prepare", "enter", "sum", "finish")
@@ -44,6 +46,8 @@ class Piece:
     x_dtype: np.dtype
     w_dtype: np.dtype
     y_dtype: np.dtype
+    #: Bytes of the workspace that it may take.
+    room: int
     #: Bytes of the workspace taken so far (by all pieces).
     workspace: int = 0
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class Piece:
 
     def tasks(self, units: int, elements: int) -> int:
         """How many tasks share so many units, if each task needs room for so many elements of its own."""
-        return max(1, min(units, _TASKS, _ROOM // max(1, elements * self.work.itemsize)))
+        return max(1, min(units, _TASKS, self.room // 2 // max(1, elements * self.work.itemsize)))
 
     def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
         """Add a stage, whose code `body` writes."""

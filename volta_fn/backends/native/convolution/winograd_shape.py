@@ -13,34 +13,38 @@ from volta_fn.backends.native.matmul.numbers import Working
 #: Elements that a block has at all points, of x and of the products together, at most.
 _BLOCK = 128 * 1024
 
-#: Elements of transformed taps that are read again for every block, at most; and of x and products at all points, if all are kept, at most.
+#: Elements of transformed taps that are read again for every block, at most.
 _RELOADED = 256 * 1024
-_SPREAD = 4 << 20
+
+#: Bytes of transformed taps, and of these with x and the products at all points, if all are kept, at most.
+_TAPS, _SPREAD = 18 << 20, 26 << 20
 
 #: Tiles for which the transformed taps are worth reading.
 _TILES = 24
 
-#: Elements of the transformed taps, at most.
-_TAPS = 3 << 20
+#: Channels of which six points round too much.
+MANY = 128
 
 
-def points_for(c: Correlation, places: int | None = None) -> int | None:
-    """How many points along an axis serve a correlation (with so many places in a tile); None if Winograd's convolution does not."""
-    if c.groups * max(c.channels, 16) * max(c.outputs, 16) * 36 > _TAPS:
-        return None
+def points_for(c: Correlation, work: Working) -> int | None:
+    """How many points along an axis serve a correlation; None if Winograd's convolution does not.
+
+    More points multiply less, but round more, the more so the more channels there are, and transform more taps.
+    """
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes):
         return None
-    taps = {axis.taps for axis in c.axes}
-    if taps == {3}:
-        return {None: 6, 4: 6, 2: 4}.get(places)
-    return 6 if taps == {5} and places in (None, 2) else None
+    points = {(3, 3): 4 if c.channels > MANY else 6, (5, 5): 6}.get((c.axes[0].taps, c.axes[1].taps))
+    fits = points is not None and points**2 * c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize <= _TAPS
+    return points if fits else None
 
 
 def time_of(c: Correlation, points: int) -> float:
-    """About how many nanoseconds it takes."""
+    """About how many nanoseconds it takes; infinitely many if it rounds too much to be chosen."""
     places = points - c.axes[0].taps + 1
     tiles = c.groups * c.images * prod(-(-axis.places // places) for axis in c.axes)
     channels, outputs = max(c.channels, 16), max(c.outputs, 16)
+    if points == 6 and c.channels > MANY:
+        return float("inf")
     return tiles * points**2 * (0.7 * (channels + outputs) + channels * outputs * NANOSECONDS * 1.1)
 
 
@@ -124,7 +128,8 @@ def shape_of(c: Correlation, work: Working, points: int) -> Shape:
     vectors = -(-c.outputs // work.lanes)
     channels = -(-c.channels // work.lanes) * work.lanes
     both = points**2 * (channels + vectors * work.lanes)
-    spread = c.groups == 1 and points**2 * channels * vectors * work.lanes > _RELOADED and c.images * prod(tiles) * both < _SPREAD
+    taps, all_tiles = points**2 * channels * vectors * work.lanes, c.images * prod(tiles)
+    spread = c.groups == 1 and taps > _RELOADED and (all_tiles * both + taps) * work.itemsize < _SPREAD
     target = TILE // (2 * places**2 * channels) if spread else max(_TILES, _BLOCK // both)
     columns = tiles[1] if spread else fitting(tiles[1], min(tiles[1], target))
     rows = fitting(tiles[0], max(1, min(tiles[0], target // columns)))
