@@ -26,15 +26,15 @@ class CpuBackend(NumpyBackend):
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        return _native_program()(closed, donated).function() if self.native else super().compile(closed, donated)
+        return _native_program().of(closed, donated).function() if self.native else super().compile(closed, donated)
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        return _native_program()(closed, donated).temporaries if self.native else super().temporaries(closed, donated)
+        return _native_program().of(closed, donated).temporaries if self.native else super().temporaries(closed, donated)
 
 
 @functools.cache
-def _native_program() -> Callable[..., Any]:
+def _native_program() -> Any:
     """The native lane's programs, loaded when the first one is compiled."""
     return importlib.import_module("volta_fn.backends.native.runtime.program").Program
 

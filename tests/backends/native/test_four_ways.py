@@ -38,7 +38,7 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
     given_, kept = arrays(inputs), [x.copy() for x in inputs]
     expected = host(function(*given_))
     closed = vf.make_jaxpr(function)(*given_)
-    program = Program(closed)
+    program = Program.of(closed)
     first = program(False, *inputs)
     ways = {
         "on NumPy": NumpyBackend().compile(closed, ())(False, *inputs),

@@ -24,9 +24,9 @@ def entry_file(tmp_path: Path, name: str) -> Path:
 
 def test_an_entry_comes_back() -> None:
     name = objects.name_of("a routine")
-    assert objects.read(name) is None
-    objects.write(name, ENTRY)
-    assert objects.read(name) == ENTRY
+    assert objects.read_compiled(name) is None
+    objects.write_compiled(name, ENTRY)
+    assert objects.read_compiled(name) == ENTRY
 
 
 def test_names_differ_by_routine() -> None:
@@ -37,15 +37,15 @@ def test_names_differ_by_routine() -> None:
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d[:40], lambda d: b"", lambda d: d[:-3] + b"xyz", lambda d: b"other" + d])
 def test_a_damaged_entry_is_deleted(tmp_path: Path, damage: object) -> None:
     name = objects.name_of("a routine")
-    objects.write(name, ENTRY)
+    objects.write_compiled(name, ENTRY)
     path = entry_file(tmp_path, name)
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]  # a function of bytes
-    assert objects.read(name) is None
+    assert objects.read_compiled(name) is None
     assert not path.exists()
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
     name = objects.name_of("a routine")
-    objects.write(name, ENTRY)
-    assert objects.read(name) is None
+    objects.write_compiled(name, ENTRY)
+    assert objects.read_compiled(name) is None

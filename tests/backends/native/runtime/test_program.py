@@ -21,7 +21,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def compiled(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ()) -> Program:
-    return Program(vf.make_jaxpr(function)(*args), donated)
+    return Program.of(vf.make_jaxpr(function)(*args), donated)
 
 
 def check(function: Callable[..., Any], *args: np.ndarray) -> Program:

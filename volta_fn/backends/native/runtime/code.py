@@ -17,11 +17,14 @@ _WORTH_SHARING = 20_000.0
 
 
 class LoadedPhase(NamedTuple):
-    """A phase at an address."""
+    """A phase at an address, of a name in an object."""
 
     address: int
     tasks: int
     shared: bool
+    symbol: str
+    #: The name of the object's entry on disk.
+    entry: str
 
 
 class Loaded(NamedTuple):
@@ -60,32 +63,33 @@ class Library:
         else:
             compiled = [_compiled(source) for source in missing]
         for source, found in zip(missing, compiled, strict=True):
-            loaded = None if found is None else _loaded(found)
+            loaded = None if found is None else _loaded(*found)
             with self._lock:
                 self._loaded.setdefault(source.key, loaded)
         return [self._loaded[s.key] for s in sources]
 
 
-def _compiled(source: Source) -> objects.Compiled | None:
+def _compiled(source: Source) -> tuple[str, objects.Compiled] | None:
+    """The name of its entry on disk, which no other routine has, and what is or might be in it."""
     name = objects.name_of(repr(source.key))
-    found = objects.read(name)
-    if found is not None:
-        return found
-    routine = source.make()
-    if routine is None:
-        return None
-    phases = tuple([(p.symbol, p.tasks, p.cost) for p in routine.phases])
-    compiled = objects.Compiled(compile_object(routine.text), phases, routine.workspace)
-    objects.write(name, compiled)
-    return compiled
+    found = objects.read_compiled(name)
+    if found is None:
+        routine = source.make()
+        if routine is None:
+            return None
+        suffix = f"_{name}"  # so that the routines of a program can be loaded together
+        phases = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.phases])
+        found = objects.Compiled(compile_object(routine.text, suffix), phases, routine.workspace)
+        objects.write_compiled(name, found)
+    return name, found
 
 
-def _loaded(compiled: objects.Compiled) -> Loaded:
+def _loaded(entry: str, compiled: objects.Compiled) -> Loaded:
     addresses = load_object(compiled.code, [symbol for symbol, _, _ in compiled.phases])
     phases = tuple(
         [
-            LoadedPhase(address, tasks, tasks > 1 and cost > _WORTH_SHARING)
-            for address, (_, tasks, cost) in zip(addresses, compiled.phases, strict=True)
+            LoadedPhase(address, tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry)
+            for address, (symbol, tasks, cost) in zip(addresses, compiled.phases, strict=True)
         ]
     )
     return Loaded(phases, compiled.workspace, sum(cost for _, _, cost in compiled.phases))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.native.runtime.failures import fail
 from volta_fn.backends.native.runtime.slots import Slot
 from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.backends.numpy.quiet import silenced
@@ -18,11 +18,6 @@ from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.core.jaxpr import Equation
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-_failures = threading.local()
-
-#: The status of a host function that raised an exception.
-FAILED = 1
-
 
 Place = tuple[Slot, tuple[int, ...], Any]
 
@@ -52,8 +47,7 @@ class HostCall:
             for result, value in zip(self.results, found, strict=True):
                 _array(table, *result)[...] = value
         except BaseException as error:  # it is raised again when the program has ended
-            _failures.exception = error
-            return FAILED
+            return fail(error)
         return 0
 
 
@@ -73,13 +67,6 @@ def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot
     sources = [(slot, (b.size,), b.dtype) for slot, b in zip(operands, kernel.inputs, strict=True)]
     targets = [(slot, s.shape, b.dtype) for slot, s, b in zip(results, kernel.stores, kernel.outputs, strict=True)]
     return HostCall(partial(interpret, kernel), sources, targets)
-
-
-def failure() -> BaseException:
-    """What the host function of this thread raised last."""
-    error: BaseException = _failures.exception
-    del _failures.exception
-    return error
 
 
 def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

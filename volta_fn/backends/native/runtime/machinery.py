@@ -1,4 +1,4 @@
-"""The runtime's own machine code, compiled when the first program is."""
+"""The runtime's own machine code, compiled when the first program is, and kept on disk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
 from volta_fn.backends.native.llvm.text import Module
+from volta_fn.backends.native.runtime import objects
 from volta_fn.backends.native.runtime.entry import Entry, write_entry
 from volta_fn.backends.native.runtime.executor import write_executor
 from volta_fn.backends.native.runtime.pool import Workers, write_pool
@@ -35,7 +36,13 @@ def _compiled() -> Machinery:
     write_pool(module)
     write_executor(module)
     write_entry(module)
-    enter, work, reset = load_object(compile_object(str(module)), ["enter", "work", "reset"])
+    text = str(module)
+    name = objects.name_of(text)
+    found = objects.read_compiled(name)
+    if found is None:
+        found = objects.Compiled(compile_object(text), (), 0)
+        objects.write_compiled(name, found)
+    enter, work, reset = load_object(found.code, ["enter", "work", "reset"])
     return Machinery(Entry(enter), Workers(work, reset))
 
 

@@ -1,7 +1,7 @@
 """Machine code kept on disk, so that a later process need not compile it again.
 
-An entry is a file named by a hash of what it was compiled from: the routine, this package's version, the compiler's and the CPU. It holds a
-checksum, so that a damaged entry is noticed, deleted and made anew, and what the runtime must know beside the code. Entries are
+An entry is a file named by a hash of what it was made from: a routine or a program, the state of this package, the versions of what it
+uses, and the CPU. It holds a checksum, so that a damaged entry is noticed, deleted and made anew, a line of JSON, and bytes. Entries are
 written under another name and then renamed: readers see whole ones only. The folder is VOLTA_CACHE_DIR, else ``volta_fn`` in the user's
 cache folder; VOLTA_CACHE_DIR set to nothing keeps nothing.
 """
@@ -11,18 +11,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import ml_dtypes
+import numpy as np
 
 from volta_fn.backends.native.llvm.host import host, llvm
 
-_MAGIC = b"volta_fn object 1\n"
+T = TypeVar("T")
+_MAGIC = b"volta_fn object 2\n"
 _DIGEST = 32
+_START = len(_MAGIC) + _DIGEST
 
 
 class Compiled(NamedTuple):
@@ -48,21 +53,15 @@ def folder() -> Path | None:
 
 @functools.cache
 def _circumstances() -> bytes:
-    try:
-        version = importlib.metadata.version("volta-fn")
-    except importlib.metadata.PackageNotFoundError:
-        version = "0"
-    return repr((version, _sources(), llvm().llvm_version_info, host())).encode()
+    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info)
+    return repr((_sources(), versions, host())).encode()
 
 
 def _sources() -> str:
-    """A hash of the code that writes machine code: an entry is of no use to another state of it."""
-    root = Path(__file__).parent.parent
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        stat = path.stat()
-        found.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return found.hexdigest()
+    """A hash of this package's files, by their names, sizes and times: an entry is of no use to another state of them."""
+    root = Path(__file__).parents[3]
+    found = [f"{path.relative_to(root)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in root.rglob("*.py")]
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
 
 
 def name_of(key: str) -> str:
@@ -70,8 +69,8 @@ def name_of(key: str) -> str:
     return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
 
 
-def read(name: str) -> Compiled | None:
-    """An entry, or None if there is none that is whole; a damaged one is deleted."""
+def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
+    """What a function makes of an entry's header and bytes, or None if there is no entry that is whole; a damaged one is deleted."""
     where = folder()
     if where is None:
         return None
@@ -80,29 +79,21 @@ def read(name: str) -> Compiled | None:
         data = path.read_bytes()
     except OSError:
         return None
-    found = _parsed(data)
-    if found is None:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    return found
+    if data.startswith(_MAGIC) and hashlib.sha256(data[_START:]).digest() == data[len(_MAGIC) : _START]:
+        header, _, content = data[_START:].partition(b"\n")
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is whole, and of something else
+            return parse(json.loads(header), content)
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
 
 
-def _parsed(data: bytes) -> Compiled | None:
-    start = len(_MAGIC) + _DIGEST
-    if not data.startswith(_MAGIC) or hashlib.sha256(data[start:]).digest() != data[len(_MAGIC) : start]:
-        return None
-    header, _, code = data[start:].partition(b"\n")
-    said: dict[str, Any] = json.loads(header)
-    return Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"])
-
-
-def write(name: str, compiled: Compiled) -> None:
+def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
     """Keep an entry; where that is impossible (no room, no right to write) nothing is kept."""
     where = folder()
     if where is None:
         return
-    header = json.dumps({"phases": compiled.phases, "workspace": compiled.workspace}).encode()
-    body = header + b"\n" + compiled.code
+    body = b"".join([json.dumps(header).encode(), b"\n", *contents])
     target = where / name[:2]
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
@@ -110,3 +101,13 @@ def write(name: str, compiled: Compiled) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + hashlib.sha256(body).digest() + body)
         os.replace(temporary, target / name)
+
+
+def read_compiled(name: str) -> Compiled | None:
+    """A routine, if it is kept."""
+    return read(name, lambda said, code: Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"]))
+
+
+def write_compiled(name: str, compiled: Compiled) -> None:
+    """Keep a routine."""
+    write(name, {"phases": compiled.phases, "workspace": compiled.workspace}, [compiled.code])

@@ -1,85 +1,72 @@
-"""Programs compiled: traced programs to functions of NumPy arrays."""
+"""Programs ready to run: functions of NumPy arrays, made from artifacts that are compiled, or were kept on disk."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.native.runtime.bodies import Body, body_of, sources_in
-from volta_fn.backends.native.runtime.code import LIBRARY
-from volta_fn.backends.native.runtime.control_flow import CONTROL_FLOW
+from volta_fn.backends.native.runtime import store
+from volta_fn.backends.native.runtime.artifact import Artifact, Output
 from volta_fn.backends.native.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
-from volta_fn.backends.native.runtime.host import failure
+from volta_fn.backends.native.runtime.failures import failure
 from volta_fn.backends.native.runtime.machinery import libc_free, machinery
-from volta_fn.backends.native.runtime.slots import Slot
-from volta_fn.backends.native.runtime.writer import Writer
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 
-#: A program of more nanoseconds than this lets other Python threads run.
-_LONG = 20_000.0
 
-
-class _Output(NamedTuple):
-    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
-
-    made: int | None
-    argument: int | None
-    constant: np.ndarray | None
-    shape: tuple[int, ...]
+@functools.cache
+def _building() -> Any:
+    """The compiler, loaded when the first program is compiled that is not on disk."""
+    return importlib.import_module("volta_fn.backends.native.runtime.building")
 
 
 class Program:
     """A compiled program: a function ``(donate, *arrays) -> arrays``."""
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> None:
-        body = body_of(closed)
-        sources = sources_in(body)
-        loaded = dict(zip([s.key for s in sources], LIBRARY.load(sources), strict=True))
-        writer = Writer(loaded, CONTROL_FLOW)
-        jaxpr = body.program.jaxpr
-        inputs = [writer.slots.caller() for _ in jaxpr.invars]
-        made = list(dict.fromkeys([body.root(v) for v in jaxpr.outvars if isinstance(v, Var) and body.root(v) in body.makers]))
-        targets = {var: writer.slots.caller() for var in made}
-        places: list[Slot | None] = [targets.get(body.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
-        once: set[Slot] = set()
-        for number, place in enumerate(places):
-            if place in once:
-                places[number] = None
-            elif place is not None:
-                once.add(place)
-        writer.body(body, inputs, places, writer.slots.outermost)
-        self.outputs = [_output(body, v, made) for v in jaxpr.outvars]
-        self.specs = [(v.aval.shape, v.aval.dtype) for v in made]
-        self.reuse = _reuse(body, made, donated)
-        self._finish(writer)
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Program:
+        """A traced program, compiled unless what it became is on disk."""
+        key = store.key_of(closed, donated)
+        kept = None if key is None else store.find(key)
+        if kept is not None:
+            return cls(kept.artifact, kept.addresses)
+        built = _building().build(closed, donated)
+        if key is not None and not built.hosts:
+            store.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
+        return cls(built.artifact, [phase.address for phase in built.phases], built.hosts)
 
-    def _finish(self, writer: Writer) -> None:
-        slots = writer.slots
-        self.template, arena, first = slots.number()
-        self.code = writer.code()
-        self.kept = (writer.hosts, [s.array for s in slots.constants.values()])
-        end = self.code.ctypes.data + self.code.nbytes
+    def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
+        """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
+        self.outputs, self.specs, self.reuse, layout = artifact.outputs, artifact.specs, artifact.reuse, artifact.layout
+        self.code = artifact.words.copy()
+        self.code[artifact.places] = np.array(addresses, np.int64)[artifact.words[artifact.places]]
+        self.template = np.zeros(layout.slots, np.int64)
+        constants = layout.callers + len(layout.offsets)
+        self.template[layout.callers : constants] = layout.offsets
+        self.template[constants : constants + len(layout.constants)] = [array.ctypes.data for array in layout.constants]
+        self.kept = (hosts, layout.constants)
         words = {
             Record.CODE: self.code.ctypes.data,
-            Record.END: end,
-            Record.SLOTS: len(self.template),
-            Record.CALLER: len(slots.callers),
-            Record.ARENA_FIRST: first,
-            Record.ARENA_SLOTS: len(slots.arena),
-            Record.ARENA_BYTES: arena,
+            Record.END: self.code.ctypes.data + self.code.nbytes,
+            Record.SLOTS: layout.slots,
+            Record.CALLER: layout.callers,
+            Record.ARENA_FIRST: layout.callers,
+            Record.ARENA_SLOTS: len(layout.offsets),
+            Record.ARENA_BYTES: layout.arena,
             Record.TEMPLATE: self.template.ctypes.data,
             Record.TABLE: 0,
-            Record.LONG: int(writer.cost > _LONG),
+            Record.LONG: int(artifact.long),
         }
         self.record = np.array([words[name] for name in Record], np.int64)
         weakref.finalize(self, release, self.record, libc_free)
         self.enter = machinery().entry.function(self.record)
         #: Bytes of the arena.
-        self.temporaries = arena
+        self.temporaries = layout.arena
 
     def function(self) -> Callable[..., Sequence[np.ndarray]]:
         """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
@@ -116,7 +103,7 @@ class Program:
             self._failed(status, arguments, made)
         return tuple([self._result(output, arguments, made) for output in self.outputs])
 
-    def _result(self, output: _Output, arguments: Sequence[np.ndarray], made: Sequence[np.ndarray]) -> np.ndarray:
+    def _result(self, output: Output, arguments: Sequence[np.ndarray], made: Sequence[np.ndarray]) -> np.ndarray:
         if output.made is not None:
             array = made[output.made]
         else:
@@ -136,26 +123,3 @@ class Program:
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return array if array.shape == shape else array.reshape(shape)
-
-
-def _output(body: Body, atom: Atom, made: list[Var]) -> _Output:
-    if isinstance(atom, Literal):
-        return _Output(None, None, atom.val.buffer(), atom.aval.shape)
-    root, jaxpr = body.root(atom), body.program.jaxpr
-    if root in body.makers:
-        return _Output(made.index(root), None, None, atom.aval.shape)
-    if root in jaxpr.constvars:
-        return _Output(None, None, body.program.consts[jaxpr.constvars.index(root)].buffer(), atom.aval.shape)
-    return _Output(None, jaxpr.invars.index(root), None, atom.aval.shape)
-
-
-def _reuse(body: Body, made: list[Var], donated: Sequence[bool]) -> list[tuple[int, int]]:
-    """Results that go into the memory of donated arguments: pairs of their numbers."""
-    free = [i for i, d in enumerate(donated) if d]
-    pairs = []
-    for number, var in enumerate(made):
-        found = next((i for i in free if body.may_share(body.program.jaxpr.invars[i], var)), None)
-        if found is not None:
-            free.remove(found)
-            pairs.append((number, found))
-    return pairs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,18 @@ class Slot:
         self.number = -1
         self.begin: int | None = None
         self.end = 0
+
+
+class Layout(NamedTuple):
+    """The table of slots: those of the caller, then of the arena, of constants, and others."""
+
+    callers: int
+    #: Where in the arena its slots are, and how many bytes it has.
+    offsets: np.ndarray
+    arena: int
+    constants: tuple[np.ndarray, ...]
+    #: How many slots there are.
+    slots: int
 
 
 class Slots:
@@ -98,19 +110,11 @@ class Slots:
 
     # the end
 
-    def number(self) -> tuple[np.ndarray, int, int]:
-        """Number the slots: the caller's, the arena's, constants, moving ones.
-
-        Gives the template of the table, the arena's size, and the number of its first slot.
-        """
+    def number(self) -> Layout:
+        """Number the slots: the caller's, the arena's, constants, moving ones."""
         ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
         for number, slot in enumerate(ordered):
             slot.number = number
-        lifetimes = [Lifetime(s.begin or 0, s.end, s.size) for s in self.arena]
-        offsets, size = arrange(lifetimes)
-        template = np.zeros(max(len(ordered), 1), np.int64)
-        first = len(self.callers)
-        template[first : first + len(offsets)] = offsets
-        for slot in self.constants.values():
-            template[slot.number] = slot.array.ctypes.data if slot.array is not None else 0
-        return template, size, first
+        offsets, size = arrange([Lifetime(s.begin or 0, s.end, s.size) for s in self.arena])
+        constants = tuple([s.array for s in self.constants.values() if s.array is not None])
+        return Layout(len(self.callers), np.array(offsets, np.int64), size, constants, max(len(ordered), 1))

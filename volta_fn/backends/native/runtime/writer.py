@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.runtime.bodies import Body, Item
-from volta_fn.backends.native.runtime.code import Loaded
+from volta_fn.backends.native.runtime.code import Loaded, LoadedPhase
 from volta_fn.backends.native.runtime.commands import MOST_BUFFERS, Op
 from volta_fn.backends.native.runtime.host import HostCall, equation_call, kernel_call
 from volta_fn.backends.native.runtime.slots import Block, Slot, Slots
@@ -29,7 +29,7 @@ class Writer:
         self.loaded = loaded
         self.control_flow = control_flow
         self.slots = Slots()
-        self.words: list[int | Slot] = []
+        self.words: list[int | Slot | LoadedPhase] = []
         self.hosts: list[HostCall] = []
         #: Nanoseconds that the program takes, roughly.
         self.cost = 0.0
@@ -78,7 +78,7 @@ class Writer:
             self.slots.touch(slot, block)
         for phase in loaded.phases:
             if phase.tasks:
-                self.words += [Op.RUN, phase.address, phase.tasks, int(phase.shared), len(buffers), *buffers]
+                self.words += [Op.RUN, phase, phase.tasks, int(phase.shared), len(buffers), *buffers]
         self.slots.time += 1
 
     def host(self, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
@@ -94,9 +94,12 @@ class Writer:
 
     # the end
 
-    def code(self) -> np.ndarray:
-        """The commands as words; the slots are numbered."""
-        return np.array([w.number if isinstance(w, Slot) else w for w in self.words], np.int64)
+    def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedPhase]]:
+        """The commands as words, which words are phases, by number, and the phases; the slots are numbered."""
+        phases = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedPhase)]))}
+        places = [i for i, w in enumerate(self.words) if isinstance(w, LoadedPhase)]
+        words = [w.number if isinstance(w, Slot) else phases[w] if isinstance(w, LoadedPhase) else w for w in self.words]
+        return np.array(words, np.int64), np.array(places, np.int64), list(phases)
 
 
 class _Places:

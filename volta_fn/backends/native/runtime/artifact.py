@@ -1,0 +1,34 @@
+"""Artifacts: compiled programs as data, which can be kept on disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.native.runtime.slots import Layout
+
+
+class Output(NamedTuple):
+    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
+
+    made: int | None
+    argument: int | None
+    constant: np.ndarray | None
+    shape: tuple[int, ...]
+
+
+class Artifact(NamedTuple):
+    """What a program became."""
+
+    #: The commands; the words at `places` are numbers of phases, which stand for their addresses.
+    words: np.ndarray
+    places: np.ndarray
+    layout: Layout
+    #: Whether other Python threads should run meanwhile.
+    long: bool
+    outputs: tuple[Output, ...]
+    #: The arrays that the program makes.
+    specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
+    #: Results that go into the memory of donated arguments: pairs of their numbers.
+    reuse: tuple[tuple[int, int], ...]
