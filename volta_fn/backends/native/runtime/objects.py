@@ -59,8 +59,11 @@ def _circumstances() -> bytes:
 
 def _sources() -> str:
     """A hash of this package's files, by their names, sizes and times: an entry is of no use to another state of them."""
-    root = Path(__file__).parents[3]
-    found = [f"{path.relative_to(root)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in root.rglob("*.py")]
+    root, found = str(Path(__file__).parents[3]), []
+    for directory, _, names in os.walk(root):
+        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
+            stat = os.stat(path)
+            found.append(f"{path.removeprefix(root)} {stat.st_size} {stat.st_mtime_ns}")
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
 
 
