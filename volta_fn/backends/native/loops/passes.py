@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from volta_fn.backends.native.loops.facts import Facts
 from volta_fn.backends.native.scalars import cost
+from volta_fn.compiler.kernels.facts import Facts
 from volta_fn.compiler.kernels.ir import Apply, Constant, Load, Reduce, operands
 
 #: Nanoseconds per element that computing a value again must take for it to be worth keeping.

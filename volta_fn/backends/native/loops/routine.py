@@ -7,12 +7,12 @@ from dataclasses import replace
 from volta_fn import dtypes
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.loops.emit import entry, nest_of, write
-from volta_fn.backends.native.loops.facts import Facts
 from volta_fn.backends.native.loops.schedule import schedule_of
 from volta_fn.backends.native.loops.split import Split, is_split
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import supports
 from volta_fn.compiler.kernels.axes import simplified
+from volta_fn.compiler.kernels.facts import Facts
 from volta_fn.compiler.kernels.ir import Kernel
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from volta_fn import dtypes
 from volta_fn.backends.native.llvm.host import host
-from volta_fn.backends.native.loops.facts import Facts, coefficient
 from volta_fn.backends.native.loops.passes import Pass, cost_of, passes_of
 from volta_fn.backends.native.loops.rows import Segment, Vectors
 from volta_fn.backends.native.loops.tiles import BLOCK, crossing
+from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
 
 #: Nanoseconds that a task should take.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-from volta_fn.backends.native.loops.facts import Facts, coefficient
 from volta_fn.backends.native.loops.whole import plus, times
 from volta_fn.backends.native.scalars import Number, apply, constant, load, position, splat, store
+from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
 from volta_fn.compiler.kernels.ir import Apply, Constant, Inside, Load, Node, Position, operands
 
