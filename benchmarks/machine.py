@@ -37,6 +37,17 @@ def limit_threads(threads: int) -> None:
         os.environ[variable] = str(threads)
 
 
+def on_gpu() -> bool:
+    """Whether the frameworks compute on the GPU in this run."""
+    return os.environ.get("BENCHMARK_DEVICE") == "gpu"
+
+
+def use_gpu() -> None:
+    """Let all frameworks that are started from now on compute on the GPU, in true float32: no TF32 anywhere."""
+    os.environ |= {"BENCHMARK_DEVICE": "gpu", "VOLTA_DEVICE": "gpu", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
 def native_lane() -> bool:
     """Whether volta_fn may compile machine code: llvmlite is here, and VOLTA_NATIVE does not say no."""
     return importlib.util.find_spec("llvmlite") is not None and os.environ.get("VOLTA_NATIVE") != "0"

@@ -55,10 +55,10 @@ def forget_peak() -> bool:
 
 def measure(name: str, framework: str, quick: bool) -> dict[str, int]:
     """Bytes beyond the baseline at the peak of some training steps, and at that of everything, compilation included."""
-    contestant(framework, named(WARM_UP).case())()
+    contestant(framework, named(WARM_UP).case()).call()
     settle()
     baseline = _status("VmRSS") or highest()
-    call = contestant(framework, named(name).case(quick))
+    call = contestant(framework, named(name).case(quick)).call
     call()
     everything = highest()
     settle()

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, on_gpu
 from benchmarks.workloads import named
-from benchmarks.workloads.case import arrays_in, competes, contestant
+from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant
 
+NOTHING = Contestant(lambda: None, lambda result: None)
 STEPS = 3  # of a training step, the losses before it, after one and after two updates are compared
 
 
@@ -71,35 +71,38 @@ class Bench:
 
     def __init__(self, framework: str) -> None:
         self.framework = framework
-        self.call: Callable[[], Any] = lambda: None
+        self.work = NOTHING
         if framework == "torch":
             importlib.import_module("torch").set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
     def prepare(self, name: str, quick: bool) -> tuple[float, list[Any]] | None:
         """Make a workload ready: the seconds of its first call, and results to compare; None if the framework has no such work."""
-        self.call = lambda: None
+        self.work = NOTHING
         gc.enable()
         gc.collect()
         case = named(name).case(quick)
         if not competes(self.framework, case):
             return None
-        call = contestant(self.framework, case)
+        work = contestant(self.framework, case)
         start = time.perf_counter()
-        result = call()
+        result = work.call()
+        work.wait(result)
         seconds = time.perf_counter() - start
-        results = [arrays_in(result)] + [arrays_in(call()) for _ in range(STEPS - 1 if case.stateful else 0)]
-        self.call = call
+        results = [arrays_in(result)] + [arrays_in(work.call()) for _ in range(STEPS - 1 if case.stateful else 0)]
+        self.work = work
         gc.disable()
         return seconds, results
 
     def turn(self, count: int, warm_up: bool) -> float:
-        """The seconds of one of so many calls."""
-        call = self.call
+        """The seconds of one of so many calls; on a GPU those of all of them, until the last one is done, shared out."""
+        call, wait = self.work
         if warm_up:
-            call()
+            wait(call())
         start = time.perf_counter()
         for _ in range(count):
-            call()
+            result = call()
+        if on_gpu():
+            wait(result)
         return (time.perf_counter() - start) / count
 
 

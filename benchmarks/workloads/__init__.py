@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.workloads import calls, convolutions, derivatives, networks, operations, products, sequences
+from benchmarks.workloads import calls, convolutions, derivatives, large, networks, operations, products, sequences
 from benchmarks.workloads.case import Workload
 
 WORKLOADS: list[Workload] = [
@@ -17,5 +17,5 @@ WORKLOADS: list[Workload] = [
 
 
 def named(name: str) -> Workload:
-    """The workload of that name."""
-    return next(workload for workload in WORKLOADS if workload.name == name)
+    """The workload of that name, the GPU's among them."""
+    return next(workload for workload in (*WORKLOADS, *large.WORKLOADS) if workload.name == name)

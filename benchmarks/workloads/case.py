@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.machine import on_gpu
+
 
 class Library(NamedTuple):
     """The modules of JAX, or of volta_fn under JAX's names."""
@@ -92,11 +94,18 @@ def arrays_in(tree: Any) -> list[np.ndarray]:
         return [array for name in sorted(tree) for array in arrays_in(tree[name])]
     if isinstance(tree, tuple | list):
         return [array for value in tree for array in arrays_in(value)]
-    return [np.asarray(tree.detach() if hasattr(tree, "detach") else tree)]
+    return [np.asarray(tree.detach().cpu() if hasattr(tree, "detach") else tree)]
 
 
-def contestant(framework: str, case: Case) -> Callable[[], Any]:
-    """The work made ready: a function without arguments that does it once."""
+class Contestant(NamedTuple):
+    """A work made ready: a function without arguments that does it once, and one that waits until a result is there."""
+
+    call: Callable[[], Any]
+    wait: Callable[[Any], Any]
+
+
+def contestant(framework: str, case: Case) -> Contestant:
+    """The work made ready. On a GPU calls only begin it, so that steps follow each other closely."""
     return _torch(case) if framework == "torch" else _functional(library(framework), case)
 
 
@@ -105,30 +114,32 @@ def competes(framework: str, case: Case) -> bool:
     return framework != "torch" or case.torch is not None
 
 
-def _functional(lib: Library, case: Case) -> Callable[[], Any]:
+def _functional(lib: Library, case: Case) -> Contestant:
     function, args = case.functional(lib), map_arrays(lib.jnp.array, case.inputs)
+    wait = lib.jax.block_until_ready
     if case.jit:
         function = lib.jax.jit(function, donate_argnums=(0,) if case.stateful else ())
-    if not case.wait:
-        return functools.partial(function, *args)
+    finish = wait if case.wait and not on_gpu() else lambda result: result
     if not case.stateful:
-        return lambda: lib.jax.block_until_ready(function(*args))
+        return Contestant(functools.partial(function, *args) if not case.wait else lambda: finish(function(*args)), wait)
     state, batch = args[0], args[1:]
 
     def step() -> Any:
         nonlocal state
-        state, result = lib.jax.block_until_ready(function(state, *batch))
+        state, result = finish(function(state, *batch))
         return result
 
-    return step
+    return Contestant(step, wait)
 
 
-def _torch(case: Case) -> Callable[[], Any]:
+def _torch(case: Case) -> Contestant:
     torch = importlib.import_module("torch")
     assert case.torch is not None
+    place = "cuda" if on_gpu() else "cpu"
 
     def tensor(array: np.ndarray) -> Any:
         """A copy; whole numbers are made int64, as PyTorch's indices are."""
-        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None)
+        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None, device=place)
 
-    return case.torch(torch, *map_arrays(tensor, case.inputs))
+    wait = lambda result: torch.cuda.synchronize() if on_gpu() else None
+    return Contestant(case.torch(torch, *map_arrays(tensor, case.inputs)), wait)

@@ -1,9 +1,10 @@
-"""Steps of training of feed-forward networks: an MLP, LeNet, two blocks of a ResNet-18."""
+"""Steps of training of feed-forward networks: an MLP, LeNet, two blocks of a ResNet-18 and all of it."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,40 +67,101 @@ def lenet(rng: np.random.Generator, batch: int) -> Case:
     return training(params, (normal(rng, batch, 1, 28, 28), rng.integers(0, 10, batch, np.int32)), loss, torch_loss, sgd)
 
 
-def resnet(rng: np.random.Generator, batch: int, channels: int, side: int) -> Case:
-    """Two of ResNet-18's blocks (He et al. 2016), the second with stride 2 and twice the channels, SGD with momentum.
+class _Normalised(NamedTuple):
+    """A convolution followed by batch normalisation by the batch's own statistics."""
 
-    Batch normalisation is by the batch's own statistics; the loss is the mean square of the difference to a target.
-    """
-    n, m = channels, 2 * channels
-    kernels = {"a1": (n, n, 3), "a2": (n, n, 3), "b1": (m, n, 3), "b2": (m, m, 3), "b3": (m, n, 1)}
+    outputs: int
+    inputs: int
+    taps: int
+    stride: int = 1
+
+
+def _normalised_params(rng: np.random.Generator, layers: dict[str, _Normalised]) -> dict[str, np.ndarray]:
     params: dict[str, np.ndarray] = {}
-    for name, (outputs, inputs, taps) in kernels.items():
+    for name, (outputs, inputs, taps, _) in layers.items():
         params[name] = normal(rng, outputs, inputs, taps, taps, scale=(inputs * taps**2) ** -0.5)
         params |= {name + "scale": np.ones(outputs, np.float32), name + "shift": np.zeros(outputs, np.float32)}
+    return params
+
+
+def _normalised(lib: Library, params: Any, name: str, layer: _Normalised, x: Any) -> Any:
+    x = _convolve(lib, x, params[name], layer.stride, layer.taps // 2)
+    centred = x - lib.jnp.mean(x, (0, 2, 3), keepdims=True)
+    variance = lib.jnp.mean(centred**2, (0, 2, 3), keepdims=True)
+    scale, shift = params[name + "scale"][:, None, None], params[name + "shift"][:, None, None]
+    return centred * lib.lax.rsqrt(variance + 1e-5) * scale + shift
+
+
+def _torch_normalised(torch: Any, params: Any, name: str, layer: _Normalised, x: Any) -> Any:
+    x = torch.nn.functional.conv2d(x, params[name], stride=layer.stride, padding=layer.taps // 2)
+    return torch.nn.functional.batch_norm(x, None, None, params[name + "scale"], params[name + "shift"], training=True)
+
+
+def _block(relu: Any, layer: Callable[[str, Any], Any], name: str, x: Any, projected: bool) -> Any:
+    """A block of ResNet-18 (He et al. 2016)."""
+    return relu(layer(name + "2", relu(layer(name + "1", x))) + (layer(name + "3", x) if projected else x))
+
+
+def _block_layers(name: str, inputs: int, outputs: int) -> dict[str, _Normalised]:
+    """Its layers; with more outputs than inputs it has stride 2 and a projection."""
+    if inputs == outputs:
+        return {name + "1": _Normalised(outputs, inputs, 3), name + "2": _Normalised(outputs, outputs, 3)}
+    first, project = _Normalised(outputs, inputs, 3, 2), _Normalised(outputs, inputs, 1, 2)
+    return {name + "1": first, name + "2": _Normalised(outputs, outputs, 3), name + "3": project}
+
+
+def resnet(rng: np.random.Generator, batch: int, channels: int, side: int) -> Case:
+    """Two of ResNet-18's blocks, the second with stride 2 and twice the channels, SGD with momentum.
+
+    The loss is the mean square of the difference to a target.
+    """
+    n, m = channels, 2 * channels
+    layers = _block_layers("a", n, n) | _block_layers("b", n, m)
+
+    def blocks(relu: Any, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        return _block(relu, layer, "b", _block(relu, layer, "a", x, False), True)
 
     def loss(lib: Library, params: Any, x: Any, y: Any) -> Any:
-        def layer(name: str, x: Any, stride: int = 1) -> Any:
-            x = _convolve(lib, x, params[name], stride, kernels[name][2] // 2)
-            centred = x - lib.jnp.mean(x, (0, 2, 3), keepdims=True)
-            variance = lib.jnp.mean(centred**2, (0, 2, 3), keepdims=True)
-            scale, shift = params[name + "scale"][:, None, None], params[name + "shift"][:, None, None]
-            return centred * lib.lax.rsqrt(variance + 1e-5) * scale + shift
-
+        layer = lambda name, x: _normalised(lib, params, name, layers[name], x)
         return lib.jnp.mean((blocks(lib.nn.relu, layer, x) - y) ** 2)
 
     def torch_loss(torch: Any, params: Any, x: Any, y: Any) -> Any:
-        def layer(name: str, x: Any, stride: int = 1) -> Any:
-            x = torch.nn.functional.conv2d(x, params[name], stride=stride, padding=kernels[name][2] // 2)
-            return torch.nn.functional.batch_norm(x, None, None, params[name + "scale"], params[name + "shift"], training=True)
-
+        layer = lambda name, x: _torch_normalised(torch, params, name, layers[name], x)
         return torch.nn.functional.mse_loss(blocks(torch.relu, layer, x), y)
 
-    def blocks(relu: Any, layer: Any, x: Any) -> Any:
-        x = relu(layer("a2", relu(layer("a1", x))) + x)
-        return relu(layer("b2", relu(layer("b1", x, 2))) + layer("b3", x, 2))
+    data = normal(rng, batch, n, side, side), normal(rng, batch, m, side // 2, side // 2)
+    return training(_normalised_params(rng, layers), data, loss, torch_loss, sgd)
 
-    return training(params, (normal(rng, batch, n, side, side), normal(rng, batch, m, side // 2, side // 2)), loss, torch_loss, sgd)
+
+def resnet18(rng: np.random.Generator, batch: int, width: int) -> Case:
+    """ResNet-18 as it is for 32×32 pixels: a first layer of 3×3 taps, four stages of two blocks, a mean, ten classes; SGD with momentum."""
+    layers, inputs = {"first": _Normalised(width, 3, 3)}, width
+    projected: dict[str, bool] = {}
+    for stage in range(4):
+        for half in "ab":
+            found = _block_layers(f"{stage}{half}", inputs, width << stage)
+            layers, inputs = layers | found, width << stage
+            projected[f"{stage}{half}"] = len(found) == 3
+    params = _normalised_params(rng, layers) | {
+        "head": normal(rng, 8 * width, 10, scale=(8 * width) ** -0.5),
+        "headb": np.zeros(10, np.float32),
+    }
+
+    def features(relu: Any, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        x = relu(layer("first", x))
+        for name, project in projected.items():
+            x = _block(relu, layer, name, x, project)
+        return x
+
+    def loss(lib: Library, params: Any, x: Any, labels: Any) -> Any:
+        x = features(lib.nn.relu, lambda name, x: _normalised(lib, params, name, layers[name], x), x)
+        return cross_entropy(lib, lib.jnp.mean(x, (2, 3)) @ params["head"] + params["headb"], labels)
+
+    def torch_loss(torch: Any, params: Any, x: Any, labels: Any) -> Any:
+        x = features(torch.relu, lambda name, x: _torch_normalised(torch, params, name, layers[name], x), x)
+        return torch.nn.functional.cross_entropy(x.mean((2, 3)) @ params["head"] + params["headb"], labels)
+
+    return training(params, (normal(rng, batch, 3, 32, 32), rng.integers(0, 10, batch, np.int32)), loss, torch_loss, sgd)
 
 
 WORKLOADS = [

@@ -18,12 +18,17 @@ def gelu(rng: np.random.Generator, count: int, approximate: bool) -> Case:
     )
 
 
-def softmax(rng: np.random.Generator, side: int) -> Case:
+def add(rng: np.random.Generator, count: int) -> Case:
+    """x + y."""
+    return Case((normal(rng, count), normal(rng, count)), lambda lib: lambda x, y: x + y, lambda torch, x, y: lambda: x + y)
+
+
+def softmax(rng: np.random.Generator, rows: int, columns: int) -> Case:
     """Softmax of each row."""
-    return Case((normal(rng, side, side),), lambda lib: lib.nn.softmax, lambda torch, x: lambda: torch.softmax(x, -1))
+    return Case((normal(rng, rows, columns),), lambda lib: lib.nn.softmax, lambda torch, x: lambda: torch.softmax(x, -1))
 
 
-def softmax_gradient(rng: np.random.Generator, side: int) -> Case:
+def softmax_gradient(rng: np.random.Generator, rows: int, columns: int) -> Case:
     """The cotangent of a softmax's input from that of its result."""
 
     def ours(lib: Any) -> Any:
@@ -33,7 +38,7 @@ def softmax_gradient(rng: np.random.Generator, side: int) -> Case:
         x.requires_grad_()
         return lambda: torch.autograd.grad(torch.softmax(x, -1), x, ct)[0]
 
-    return Case((normal(rng, side, side), normal(rng, side, side)), ours, torch_work)
+    return Case((normal(rng, rows, columns), normal(rng, rows, columns)), ours, torch_work)
 
 
 def _layer_norm(lib: Any, x: Any, scale: Any, shift: Any) -> Any:
@@ -107,8 +112,8 @@ def random_normal(rng: np.random.Generator, count: int) -> Case:
     """Normal random numbers; each framework has its generator, so PyTorch's are other numbers."""
 
     def torch_work(torch: Any, key: Any) -> Any:
-        generator = torch.Generator().manual_seed(0)
-        return lambda: torch.randn(count, generator=generator)
+        generator = torch.Generator(key.device).manual_seed(0)
+        return lambda: torch.randn(count, generator=generator, device=key.device)
 
     def ours(lib: Any) -> Any:
         return lambda key: lib.random.normal(lib.random.wrap_key_data(key), (count,), "float32")
@@ -123,8 +128,8 @@ MATRIX, SMALL_MATRIX = {"rows": 2048, "columns": 2048}, {"rows": 12, "columns": 
 WORKLOADS = [
     Workload("op/gelu by tanh 4M", gelu, {"count": 2**22, "approximate": True}, {"count": 100}),
     Workload("op/gelu exact 4M", gelu, {"count": 2**22, "approximate": False}, {"count": 100}),
-    Workload("op/softmax 2048×2048", softmax, SQUARE, SMALL),
-    Workload("op/softmax gradient 2048×2048", softmax_gradient, SQUARE, SMALL),
+    Workload("op/softmax 2048×2048", softmax, MATRIX, SMALL_MATRIX),
+    Workload("op/softmax gradient 2048×2048", softmax_gradient, MATRIX, SMALL_MATRIX),
     Workload("op/layer norm 4096×1024", layer_norm, {"rows": 4096, "width": 1024}, {"rows": 5, "width": 16}),
     Workload("op/layer norm gradient 4096×1024", layer_norm_gradient, {"rows": 4096, "width": 1024}, {"rows": 5, "width": 16}),
     Workload("op/sum 2048×2048", total, MATRIX | {"axis": None}, SMALL_MATRIX),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks import __main__ as program
 from benchmarks import fresh, report, targets
+from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
 from benchmarks.worker import Worker
@@ -72,6 +74,17 @@ def test_a_failure_is_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pyt
     results = json.loads((tmp_path / "x.json").read_text())
     assert [row["name"] for row in results["times"]] == ["call/eager add"]
     assert results["failures"] == [{"name": "call/jitted add", "error": "RuntimeError: planted"}]
+
+
+def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU here: what differs is only where the frameworks compute."""
+    monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn",))
+    monkeypatch.setattr(gpu_program, "use_gpu", lambda: None)
+    path = tmp_path / "gpu.json"
+    assert gpu_program.main(["--quick", "--first", "--only", "product/512|train/mlp", "--json", str(path)]) == 0
+    results = json.loads(path.read_text())
+    assert [row["name"] for row in results["times"]] == ["gpu train/mlp", "gpu product/512×512×512"]
+    assert results["first_steps"]["gpu train/mlp"]["volta_fn"] > 0 and results["failures"] == []
 
 
 def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +152,7 @@ def test_a_failing_process_says_why() -> None:
 
 
 def test_what_the_readme_names_exists() -> None:
-    options = program.parse([])
+    options = argparse.Namespace(**vars(program.parse([])) | vars(gpu_program.parse([])))
     for option in re.findall(r"--([a-z]+)", README):
         assert hasattr(options, option), option
     for path in re.findall(r"\]\(([\w./]+)\)|`python (benchmarks/\w+\.py)`", README):

@@ -1,0 +1,1 @@
+"""Speed on a GPU beside JAX and PyTorch on CUDA: `python -m benchmarks.gpu`."""

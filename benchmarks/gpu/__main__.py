@@ -1,0 +1,86 @@
+"""`python -m benchmarks.gpu`: volta_fn's WGSL beside JAX and PyTorch on CUDA, in true float32, on one GPU and in one run.
+
+Frameworks take turns, each in its own process. A turn is many calls, begun one after another and awaited together, as in a training loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import fresh, report
+from benchmarks.harness import QUICK, Pace, WrongResultError, measure
+from benchmarks.machine import ROOT, describe, installed, use_gpu
+from benchmarks.targets import geometric_mean
+from benchmarks.worker import Worker
+from benchmarks.workloads.large import TRAINING, WORKLOADS
+
+OUTPUT = ROOT / "build" / "benchmarks" / "gpu.json"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="volta_fn beside JAX and PyTorch on a GPU.")
+    parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each framework (default %(default)s)")
+    parser.add_argument("--json", type=Path, default=OUTPUT, metavar="FILE", help="where the numbers go (%(default)s)")
+    parser.add_argument("--first", action="store_true", help="also time first training steps, each in a fresh process")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see whether everything runs")
+    return parser.parse_args(arguments)
+
+
+def times(options: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Every workload, the frameworks in turns; failures are written down, and the others go on."""
+    pace = QUICK if options.quick else Pace(options.rounds, turn=0.05, budget=4.0)
+    workers = {framework: Worker(framework) for framework in installed()}
+    print(report.time_heading(), flush=True)
+    for workload in WORKLOADS:
+        if not re.search(options.only, workload.name):
+            continue
+        try:
+            row = measure(workload, workers, pace, options.quick)
+        except (WrongResultError, RuntimeError) as error:
+            results["failures"].append({"name": workload.name, "error": str(error)})
+            print(f"{workload.name} FAILED: {error}", flush=True)
+        else:
+            results["times"].append(row)
+            print(report.time_line(row), flush=True)
+    for worker in workers.values():
+        worker.stop()
+
+
+def first_steps(options: argparse.Namespace, results: dict[str, Any]) -> None:
+    """The first training steps, each framework in a fresh process with nothing compiled before."""
+    flags = ["--quick"] if options.quick else []
+    for workload in TRAINING:
+        if not re.search(options.only, workload.name):
+            continue
+        with tempfile.TemporaryDirectory() as cache:
+            found = {f: fresh.run_fresh("first_call", workload.name, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in installed()}
+        results["first_steps"][workload.name] = found
+        print(report.mapping_lines(f"first step of {workload.name}", found), flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; 1 if something failed or gave wrong numbers."""
+    options = parse(arguments)
+    use_gpu()
+    results: dict[str, Any] = {"machine": describe(0), "times": [], "first_steps": {}, "failures": []}
+    times(options, results)
+    if options.first:
+        first_steps(options, results)
+    results["geometric_mean"] = geometric_mean(results)
+    print(f"geometric mean over the faster peer: {report.ratio(results['geometric_mean'])}")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    return 1 if results["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
