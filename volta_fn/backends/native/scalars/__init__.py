@@ -16,4 +16,4 @@ from volta_fn.backends.native.scalars.operations import position as position
 from volta_fn.backends.native.scalars.operations import supports as supports
 from volta_fn.backends.native.scalars.reductions import combine as combine
 from volta_fn.backends.native.scalars.reductions import horizontal as horizontal
-from volta_fn.backends.native.scalars.reductions import identity as identity
+from volta_fn.backends.scalars.reductions import identity as identity

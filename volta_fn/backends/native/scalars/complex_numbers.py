@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from volta_fn.backends.native.scalars.integers import integer_pow
 from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.scalars.whole_powers import integer_pow
 
 
 class Complex(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from volta_fn.backends.native.scalars.integers import Operation, integer_pow
+from volta_fn.backends.native.scalars.integers import Operation
 from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.scalars.whole_powers import integer_pow
 
 
 def _compare(predicate: str) -> Operation:

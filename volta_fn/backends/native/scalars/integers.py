@@ -6,10 +6,10 @@ A function takes `Lanes`; whether integers are signed is known where the functio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from volta_fn.backends.native.llvm.text import Value, i64
 from volta_fn.backends.native.scalars.lanes import Lanes, overload
+from volta_fn.backends.scalars.whole_powers import integer_pow
 
 Operation = Callable[..., Lanes]
 
@@ -69,22 +69,6 @@ def _clamp(below: str, above: str) -> Operation:
 
 def _sign(x: Lanes) -> Lanes:
     return x.above(0).select(1, x.shift_right(x.bits - 1, signed=True))
-
-
-def integer_pow(x: Any, *, y: int) -> Any:
-    """x (`Lanes`, or complex) to a whole power known beforehand, multiplied in the order of repeated squaring.
-
-    Only floats have the power 0 and negative ones.
-    """
-    result, square, exponent = None, x, abs(y)
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else result * square
-        exponent >>= 1
-        square = square * square if exponent else square
-    if result is None:
-        return x.like(1)
-    return 1.0 / result if y < 0 else result
 
 
 def _pow_unsigned(x: Lanes, y: Lanes) -> Lanes:

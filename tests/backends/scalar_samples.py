@@ -1,0 +1,60 @@
+"""What elementwise operations are tested with: operands with all that is special about a dtype, and which operations are exact."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+
+from volta_fn import dtypes
+
+INTEGERS = sorted(dtypes.INTEGERS, key=str)
+FLOATS = sorted(dtypes.FLOATS, key=str)
+BOOL = [np.dtype(bool)]
+
+
+def samples(dtype):
+    """Values of a dtype, with all that is special about it."""
+    rng = np.random.default_rng(7)
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        edges = np.array([0, 1, 2, 3, 7, info.bits - 1, info.bits, info.max, info.max - 1, info.min, info.min + 1], dtype)
+        return np.concatenate([edges, -edges, rng.integers(info.min, info.max, 12, dtype, endpoint=True)])
+    info = ml_dtypes.finfo(dtype)
+    tiny = float(info.smallest_subnormal)
+    edges = [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 7.3, float(info.max), float(info.tiny), tiny, 3 * tiny, np.inf, np.nan]
+    values = np.concatenate([edges, rng.normal(size=6), 10.0 ** rng.uniform(-6, 6, 8)])
+    with np.errstate(all="ignore"):
+        return np.concatenate([values, -values]).astype(dtype)
+
+
+def operands(arity, dtype):
+    """All combinations of samples, as arrays."""
+    values = samples(dtype)
+    chosen = values if arity < 3 else values[::3]
+    return [np.array(column, dtype) for column in zip(*itertools.product(chosen, repeat=arity), strict=True)]
+
+
+def assert_same_bits(actual, expected):
+    """Equal, zeros with their signs, all NaNs alike."""
+    assert actual.dtype == expected.dtype
+    if actual.dtype in dtypes.FLOATS:
+        with np.errstate(all="ignore"):
+            nan = np.isnan(expected)
+            assert np.array_equal(np.isnan(actual), nan)
+        actual, expected = (np.where(nan, np.zeros((), x.dtype), x).view(f"u{x.dtype.itemsize}") for x in (actual, expected))
+    np.testing.assert_array_equal(actual, expected)
+
+
+COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
+BITS = ["and", "or", "xor", "not"]
+SHIFTS = ["shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count", "clz"]
+ARITHMETIC = ["add", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "clamp"]
+ROUNDING = ["floor", "ceil", "round", "round_half_even", "is_finite", "sqrt", "rsqrt"]
+CASES = [
+    *itertools.product([*COMPARISONS, *BITS, "add", "mul", "max", "min", "clamp"], BOOL),
+    *itertools.product([*COMPARISONS, *BITS, *SHIFTS, *ARITHMETIC, "rem", "pow"], INTEGERS),
+    *itertools.product([*COMPARISONS, *ARITHMETIC, *ROUNDING], FLOATS),
+    *itertools.product(["nextafter"], [np.dtype(np.float32), np.dtype(np.float64)]),
+]

@@ -1,0 +1,100 @@
+"""Operations that are exact, or rounded once: they have the bits of the evaluation rules."""
+
+import itertools
+from collections import defaultdict
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn  # noqa: F401  # declares the primitives
+from tests.backends.scalar_samples import BOOL, CASES, FLOATS, INTEGERS, assert_same_bits, operands, samples
+from tests.backends.wgsl.scalars.running import Call, run
+from volta_fn import dtypes
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.scalars import supports
+from volta_fn.core.primitive import PRIMITIVES
+
+
+def check(calls, arrays):
+    """Shaders against the evaluation rules. A call is (op, numbers of operands, parameters)."""
+    made, expected = [], []
+    for op, places, params in calls:
+        with np.errstate(all="ignore"):
+            expected.append(np.asarray(PRIMITIVES[op].evaluate(*[arrays[i] for i in places], **params)))
+        made.append(Call(op, places, expected[-1].dtype, params))
+    for call, actual, wanted in zip(made, run(made, arrays), expected, strict=True):
+        try:
+            assert_same_bits(actual, wanted)
+        except AssertionError as error:
+            error.add_note(f"of {call.op} {dict(call.params)}")
+            raise
+
+
+def by_operands():
+    """The operations by the dtype and the number of their operands."""
+    groups = defaultdict(list)
+    for op, dtype in CASES:
+        if op != "nextafter":
+            groups[dtype, PRIMITIVES[op].arity].append(op)
+    return [(dtype, arity, ops) for (dtype, arity), ops in groups.items()]
+
+
+@pytest.mark.parametrize("dtype, arity, ops", by_operands(), ids=str)
+def test_bits_of_the_evaluation_rule(dtype, arity, ops):
+    check([(op, tuple(range(arity)), {}) for op in ops], operands(arity, dtype))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_integer_pow(dtype):
+    powers = [2, 3, 10, *([-1, -2, 0] if dtype in dtypes.FLOATS else [])]
+    check([("integer_pow", (0,), {"y": y}) for y in powers], operands(1, dtype))
+
+
+@pytest.mark.parametrize("old", [*BOOL, *INTEGERS, *FLOATS], ids=str)
+def test_conversion(old):
+    values = samples(old)
+    calls = [("convert_element_type", (0,), {"new_dtype": new, "weak_type": False}) for new in [*BOOL, *INTEGERS, *FLOATS]]
+    bits = [("bitcast_convert_type", (0,), {"new_dtype": new}) for new in [*INTEGERS, *FLOATS] if new.itemsize == old.itemsize]
+    check(calls + (bits if old.kind != "b" else []), [values])
+
+
+def test_conversion_of_float64_rounds_once():
+    halves = np.random.default_rng(1).integers(0, 0x7C00, 4000, np.uint16).view(np.float16).astype(np.float64)
+    middle = np.nextafter(halves.astype(np.float16), np.float16(np.inf)).astype(np.float64) / 2 + halves / 2
+    values = np.concatenate([middle, np.nextafter(middle, 0), np.nextafter(middle, np.inf), -middle * (1 + 1e-12)])
+    check([("convert_element_type", (0,), {"new_dtype": np.dtype(np.float16), "weak_type": False})], [values])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)], ids=str)
+def test_every_half_survives(dtype):
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    to_float = {"new_dtype": np.dtype(np.float32), "weak_type": False}
+    check([("bitcast_convert_type", (0,), {"new_dtype": dtype}), ("convert_element_type", (1,), to_float)], [bits, bits.view(dtype)])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)], ids=str)
+def test_rounding_to_halves(dtype):
+    """Halves, the numbers between neighbours, and what is next to these."""
+    halves = np.arange(0x7C00 if dtype == np.float16 else 0x7F80, dtype=np.uint16).view(dtype).astype(np.float32)
+    middle = ((halves[1:].astype(np.float64) + halves[:-1]) / 2).astype(np.float32)
+    values = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf)), -middle])
+    check([("convert_element_type", (0,), {"new_dtype": dtype, "weak_type": False})], [values])
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "float16", "bfloat16", "float32", "float64", "complex64"])
+def test_select_n(name):
+    dtype = dtypes.as_dtype(name)
+    values = samples(dtype) if dtype.kind != "c" else np.arange(20) * np.complex64(1 + 2j)
+    x, y = [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
+    which = np.arange(x.size, dtype=np.int32) % 3
+    check([("select_n", (0, 2, 3), {}), ("select_n", (1, 2, 3, 4), {})], [which == 0, which, x, y, x[::-1].copy()])
+
+
+def test_what_a_device_lacks_is_refused():
+    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    assert supports("add", (single, single), {}, Facts())
+    assert not supports("add", (double, double), {}, Facts())
+    assert not supports("convert_element_type", (single,), {"new_dtype": np.dtype(np.int64)}, Facts())
+    assert not supports("sort", (single,), {}, Facts())
+    assert not supports("bitcast_convert_type", (single,), {"new_dtype": double}, Facts(float64=True))

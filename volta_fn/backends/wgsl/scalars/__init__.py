@@ -1,0 +1,19 @@
+"""Scalars in shaders: what kernels and library routines are made of.
+
+In the order in which to read: `shader` (a compute shader in the making), `number` (dtypes in shaders), `memory` (storage buffers as arrays,
+and `halves`, the bits of float16 and bfloat16), `lanes` (values with operators), `integers`, `floats`, `convert` (one family of
+operations each), `operations` (all of them by name), `reductions`.
+"""
+
+from volta_fn.backends.scalars.reductions import identity as identity
+from volta_fn.backends.wgsl.scalars.convert import convert as convert
+from volta_fn.backends.wgsl.scalars.memory import Array as Array
+from volta_fn.backends.wgsl.scalars.number import Number as Number
+from volta_fn.backends.wgsl.scalars.number import constant as constant
+from volta_fn.backends.wgsl.scalars.number import is_supported as is_supported
+from volta_fn.backends.wgsl.scalars.number import wgsl_type as wgsl_type
+from volta_fn.backends.wgsl.scalars.operations import apply as apply
+from volta_fn.backends.wgsl.scalars.operations import supports as supports
+from volta_fn.backends.wgsl.scalars.reductions import combine as combine
+from volta_fn.backends.wgsl.scalars.reductions import combine_places as combine_places
+from volta_fn.backends.wgsl.scalars.shader import Shader as Shader

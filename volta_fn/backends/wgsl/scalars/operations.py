@@ -1,0 +1,65 @@
+"""Elementwise primitives by name: which of them there are for which dtypes, and applying them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.scalars import floats, integers
+from volta_fn.backends.wgsl.scalars.convert import bitcast, convert
+from volta_fn.backends.wgsl.scalars.halves import rounded
+from volta_fn.backends.wgsl.scalars.lanes import Lanes
+from volta_fn.backends.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind
+from volta_fn.backends.wgsl.text import Function
+
+_REAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT, "float": floats.FLOAT}
+
+
+def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: Facts) -> bool:
+    """Whether `apply` can write the primitive for operands of these dtypes on a device."""
+    if not all(is_supported(dtype, facts) for dtype in in_dtypes):
+        return False
+    if op in _SPECIAL:
+        if op == "bitcast_convert_type":
+            return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], facts)
+        return op != "convert_element_type" or is_supported(params["new_dtype"], facts)
+    return in_dtypes[0].kind != "c" and op in _REAL[kind(in_dtypes[0])]
+
+
+def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
+    """The result, of `dtype`, of an elementwise primitive that `supports` approves of."""
+    special = _SPECIAL.get(op)
+    if special is not None:
+        return special(f, operands, dtype)
+    before = operands[0].dtype
+    lanes = [Lanes(f, x.type, x.text) for x in operands]
+    what = kind(before)
+    if what != "float":
+        return Number(dtype, _REAL[what][op](before, *lanes, **params).text)
+    result = (floats.HALF if before == FLOAT16 else floats.FLOAT)[op](*lanes, **params)
+    exact = op in floats.EXACT or dtype not in (FLOAT16, BFLOAT16)
+    return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
+    which, *cases = operands
+    if which.dtype == np.bool_:
+        return _chosen(f, which.text, cases[-1], cases[0])
+    result = cases[0]
+    for k, case in enumerate(cases[1:], 1):
+        result = _chosen(f, f"{which.text} >= {k}i", case, result)
+    return result
+
+
+def _chosen(f: Function, condition: str, yes: Number, no: Number) -> Number:
+    return Number(yes.dtype, f.let(yes.type, f"select({no.text}, {yes.text}, {condition})"))
+
+
+_SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
+    "select_n": _select_n,
+    "convert_element_type": lambda f, x, dtype: convert(f, x[0], dtype),
+    "bitcast_convert_type": lambda f, x, dtype: bitcast(f, x[0], dtype),
+}

@@ -1,0 +1,62 @@
+"""Compute shaders in the making."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.routine import Dispatch, grid
+from volta_fn.backends.wgsl.scalars.lanes import ONE
+from volta_fn.backends.wgsl.scalars.memory import Array
+from volta_fn.backends.wgsl.text import Function, Module
+
+
+class Shader(Function):
+    """The text of a module with the entry point `main`, whose statements are written here, for workgroups of `invocations`."""
+
+    #: Numbers of the workgroup in the grid and of the invocation in the workgroup, as u32.
+    group = "group"
+    local = "local"
+
+    def __init__(self, facts: Facts, invocations: int = 64) -> None:
+        super().__init__(Module(facts))
+        self.invocations = invocations
+        self._arrays: dict[int, Array] = {}
+        self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
+
+    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0) -> Array:
+        """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`)."""
+        assert number not in self._arrays, f"buffer {number} is there already"
+        self._arrays[number] = Array(self, f"b{number}", dtype, written, size)
+        return self._arrays[number]
+
+    def workgroup(self, name: str, type_: str, length: int = 0) -> str:
+        """Declares a variable, or an array, that the workgroup shares. Returns its name. It holds anything at first."""
+        return self.module.declare(name, f"var<workgroup> {name}: {f'array<{type_}, {length}>' if length else type_};")
+
+    def builtin(self, name: str, type_: str = "u32") -> str:
+        """``subgroup_size``, ``subgroup_invocation_id``, … as a name."""
+        self._builtins[name] = type_
+        return f"_{name}"
+
+    def dispatch(self, groups: int) -> Dispatch:
+        """The shader run by so many workgroups."""
+        shape = grid(groups, self.module.facts.groups)
+        arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
+        head = []
+        for place, array in enumerate(arrays.values()):
+            access = "read_write" if array.written else "read"
+            head += [f"@group(0) @binding({place}) var<storage, {access}> {array.name}: {array.declaration};", *array.accessors]
+        parameters = ", ".join(f"@builtin({name}) _{name}: {type_}" for name, type_ in self._builtins.items())
+        main = [
+            f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{",
+            "  let local = _local_invocation_index;",
+            f"  let group = _workgroup_id.x + _workgroup_id.y * {shape[0]}u;",
+        ]
+        if shape[0] * shape[1] > groups:
+            main.append(f"  if (group >= {groups}u) {{ return; }}")
+        if ONE in self.module:
+            main.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
+        source = "\n".join([*head, str(self.module), *main, *self.lines, "}\n"])
+        written = frozenset(number for number, array in arrays.items() if array.written)
+        return Dispatch(source, tuple(arrays), written, shape)
