@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from volta_fn.backends.native.convolution.emit import parts
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.llvm.host import host
+from volta_fn.compiler.contractions.geometry import Correlation
 
 #: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024

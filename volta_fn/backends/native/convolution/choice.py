@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.convolution.direct import DirectWriter, direct
-from volta_fn.backends.native.convolution.geometry import Correlation, correlations
 from volta_fn.backends.native.convolution.igemm import Igemm
 from volta_fn.backends.native.convolution.igemm_plan import plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
@@ -19,6 +18,7 @@ from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.matmul.numbers import readable, working
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.numpy.spectral import spectra_pay
+from volta_fn.compiler.contractions.geometry import Correlation, correlations
 from volta_fn.core.aval import ShapedArray
 
 #: Nanoseconds of a cycle, about.

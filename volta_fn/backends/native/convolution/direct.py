@@ -16,12 +16,12 @@ import numpy as np
 from volta_fn.backends.native.convolution.blocks import TILE, Blocks, RegisterTile, divisor, fitting, register_tile
 from volta_fn.backends.native.convolution.emit import Index, least, plus, repeat, split, step, times
 from volta_fn.backends.native.convolution.gather import Tile, gather, tile_of
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands, dense
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
 from volta_fn.backends.native.convolution.storing import SumTile
 from volta_fn.backends.native.llvm.text import Function, Value
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, stored_as
+from volta_fn.compiler.contractions.geometry import Correlation
 
 #: Registers for sums along groups, where elements of x wait in others for the taps that they meet.
 _FEW_REGISTERS = 16

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.native.convolution.emit import Index, between, gathered, least, most, plus, repeat, step, times, transposed, value
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, read, stored_as
+from volta_fn.compiler.contractions.geometry import Correlation
 
 
 class Side(NamedTuple):

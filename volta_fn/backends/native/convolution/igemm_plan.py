@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from volta_fn.backends.native.convolution.blocks import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.matmul.numbers import Working
+from volta_fn.compiler.contractions.geometry import Correlation
 
 #: Results in fewer blocks than this are summed in pieces.
 _FEW = 8

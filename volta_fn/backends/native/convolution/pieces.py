@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from volta_fn.backends.native.convolution.emit import Index, least, most, plus, repeat, times, value
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, stored_as
 from volta_fn.backends.native.routine import Phase, Routine
+from volta_fn.compiler.contractions.geometry import Correlation
 
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60

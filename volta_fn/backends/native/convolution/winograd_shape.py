@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from volta_fn.backends.native.convolution.blocks import TILE, fitting, register_tile
-from volta_fn.backends.native.convolution.geometry import Correlation
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS
 from volta_fn.backends.native.matmul.numbers import Working
+from volta_fn.compiler.contractions.geometry import Correlation
 
 #: Elements that a block has at all points, of x and of the products together, at most.
 _BLOCK = 128 * 1024

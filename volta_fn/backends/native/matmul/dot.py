@@ -9,12 +9,12 @@ from volta_fn.backends.native.matmul.dots import suits as few_rows
 from volta_fn.backends.native.matmul.epilogues import Store
 from volta_fn.backends.native.matmul.gemm import Gemm
 from volta_fn.backends.native.matmul.numbers import readable, working
-from volta_fn.backends.native.matmul.problem import problem_of
 from volta_fn.backends.native.matmul.schedule import schedule
 from volta_fn.backends.native.matmul.sources import Strided
 from volta_fn.backends.native.matmul.sweep import suits as one_row
 from volta_fn.backends.native.matmul.sweep import sweep
 from volta_fn.backends.native.routine import Routine
+from volta_fn.compiler.contractions.problem import problem_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 

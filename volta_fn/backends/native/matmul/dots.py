@@ -12,11 +12,12 @@ from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working, lanes_below, read
 from volta_fn.backends.native.matmul.partial import Partial, combine
-from volta_fn.backends.native.matmul.problem import Operand, Problem
 from volta_fn.backends.native.matmul.schedule import Schedule, unpacked
 from volta_fn.backends.native.matmul.tile import Tile
 from volta_fn.backends.native.matmul.transpose import shuffled
+from volta_fn.backends.native.matmul.walks import walked
 from volta_fn.backends.native.routine import Phase, Routine
+from volta_fn.compiler.contractions.problem import Operand, Problem
 
 _FEW = 8  # rows, at most, of the operand that has fewer
 _SHORT = 48  # terms, below which adding up lanes takes too long
@@ -134,8 +135,8 @@ class _Dots:
         """The addresses of `count` rows, from k = `inner` on."""
         element = f"[{operand.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
-        start = f.at(f.at(array, element, operand.stack.offset(f, batch)), element, inner)
-        return [f.at(start, element, operand.outer.offset(f, f.binary("add", first, i64(i)))) for i in range(count)]
+        start = f.at(f.at(array, element, walked(f, operand.stack, batch)), element, inner)
+        return [f.at(start, element, walked(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
 
     def _sums(self, f: Function, left: list[Value], right: list[Value], depth: Value) -> list[Value]:
         """The dot products of each row of `left` with each of `right`."""

@@ -11,8 +11,9 @@ from typing import NamedTuple, Protocol
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, put, read
-from volta_fn.backends.native.matmul.problem import Operand
 from volta_fn.backends.native.matmul.transpose import transposed_rows
+from volta_fn.backends.native.matmul.walks import walked
+from volta_fn.compiler.contractions.problem import Operand
 
 _CHUNK = 16
 
@@ -75,7 +76,7 @@ class Strided:
             zero = Value(self.work.type, "zeroinitializer")
 
             def line(k: Value) -> None:
-                offset = inner.offset(f, f.binary("add", span.inner, k))
+                offset = walked(f, inner, f.binary("add", span.inner, k))
                 first = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
                 for j in range(width):
                     value = self._read(f, self._move(f, rows[j], offset), 1, None) if j < count else zero
@@ -100,11 +101,11 @@ class Strided:
 
     def _matrix(self, f: Function, span: Span) -> Value:
         array = f.load("ptr", f.at(span.buffers, "ptr", i64(self.buffer)), 8)
-        return self._move(f, array, self.operand.stack.offset(f, span.batch))
+        return self._move(f, array, walked(f, self.operand.stack, span.batch))
 
     def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
-        line = self._move(f, matrix, self.operand.outer.offset(f, outer))
-        return line if inner.name == "0" else self._move(f, line, self.operand.inner.offset(f, inner))
+        line = self._move(f, matrix, walked(f, self.operand.outer, outer))
+        return line if inner.name == "0" else self._move(f, line, walked(f, self.operand.inner, inner))
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)

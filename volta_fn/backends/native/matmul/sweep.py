@@ -9,9 +9,10 @@ from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, read
-from volta_fn.backends.native.matmul.problem import Problem
 from volta_fn.backends.native.matmul.tile import Tile
+from volta_fn.backends.native.matmul.walks import walked
 from volta_fn.backends.native.routine import Phase, Routine
+from volta_fn.compiler.contractions.problem import Problem
 
 _NARROW = 256  # columns, below which tiles do better
 _RUN = 512  # columns that a task has about
@@ -38,8 +39,8 @@ def sweep(work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[i
     arrays = [f.load("ptr", f.at(buffers, "ptr", i64(number)), 8) for number in operands]
 
     def part(batch: Value, column: Value, count: int) -> None:
-        x = f.at(arrays[0], f"[{left.dtype.itemsize} x i8]", left.stack.offset(f, batch))
-        start = f.binary("add", right.stack.offset(f, batch), column)
+        x = f.at(arrays[0], f"[{left.dtype.itemsize} x i8]", walked(f, left.stack, batch))
+        start = f.binary("add", walked(f, right.stack, batch), column)
         matrix = f.at(arrays[1], f"[{right.dtype.itemsize} x i8]", start)
         whole = count - count % lanes
 
@@ -56,10 +57,10 @@ def sweep(work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[i
         def rows(k: Value, together: int) -> None:
             steps = [f.binary("add", k, i64(i)) for i in range(together)]
             scales = [
-                f.splat(read(f, work, left.dtype, f.at(x, f"[{left.dtype.itemsize} x i8]", left.inner.offset(f, s)), 1), lanes)
+                f.splat(read(f, work, left.dtype, f.at(x, f"[{left.dtype.itemsize} x i8]", walked(f, left.inner, s)), 1), lanes)
                 for s in steps
             ]
-            lines = [f.at(matrix, f"[{right.dtype.itemsize} x i8]", right.inner.offset(f, s)) for s in steps]
+            lines = [f.at(matrix, f"[{right.dtype.itemsize} x i8]", walked(f, right.inner, s)) for s in steps]
             each(f, i64(0), i64(whole), lambda j: add(lines, scales, j, None), lanes)
             if whole < count:
                 add(lines, scales, i64(whole), first_lanes(count - whole, lanes))

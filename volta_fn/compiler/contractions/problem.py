@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.native.llvm.text import Function, Value, i64
-
 Axes = tuple[int, ...]
 
 
@@ -32,19 +30,6 @@ class Walk(NamedTuple):
     def stride(self) -> int | None:
         """The one stride, if there is but one axis (0 if there is none)."""
         return self.strides[0] if len(self.strides) == 1 else None if self.strides else 0
-
-    def offset(self, f: Function, index: Value) -> Value:
-        """How far from the start the index is, in elements."""
-        total = i64(0)
-        for place in range(len(self.sizes) - 1, -1, -1):
-            size, stride = self.sizes[place], self.strides[place]
-            digit = index
-            if place:
-                digit = f.binary("urem", index, i64(size))
-                index = f.binary("udiv", index, i64(size))
-            term = digit if stride == 1 else f.binary("mul nsw", digit, i64(stride))
-            total = term if total.name == "0" else f.binary("add nsw", total, term)
-        return total
 
 
 class Operand(NamedTuple):
@@ -94,18 +79,18 @@ def problem_of(
     """The problem of `dot_general` for contiguous operands; `dtypes` are the operands' and the result's."""
     (lhs_inner, rhs_inner), (lhs_stack, rhs_stack) = dimension_numbers
     shapes = lhs_shape, rhs_shape
-    strides = _strides(lhs_shape), _strides(rhs_shape)
+    strides = contiguous_strides(lhs_shape), contiguous_strides(rhs_shape)
     stacks = _walks(shapes, strides, lhs_stack, rhs_stack)
     inners = min((_walks(shapes, strides, *order) for order in _orders(lhs_inner, rhs_inner)), key=lambda walks: len(walks[0].sizes))
     operands = []
     for side, taken in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
         free = [axis for axis in range(len(shapes[side])) if axis not in taken[0] and axis not in taken[1]]
-        (outer,) = _merged([shapes[side][axis] for axis in free], [[strides[side][axis] for axis in free]])
+        (outer,) = merged([shapes[side][axis] for axis in free], [[strides[side][axis] for axis in free]])
         operands.append(Operand(dtypes[side], stacks[side], outer, inners[side]))
     return Problem(operands[0], operands[1], dtypes[2])
 
 
-def _strides(shape: Axes) -> Axes:
+def contiguous_strides(shape: Axes) -> Axes:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -117,10 +102,10 @@ def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
 
 
 def _walks(shapes: Sequence[Axes], strides: Sequence[Axes], lhs: Axes, rhs: Axes) -> list[Walk]:
-    return _merged([shapes[0][axis] for axis in lhs], [[strides[0][axis] for axis in lhs], [strides[1][axis] for axis in rhs]])
+    return merged([shapes[0][axis] for axis in lhs], [[strides[0][axis] for axis in lhs], [strides[1][axis] for axis in rhs]])
 
 
-def _merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]:
+def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]:
     """One walk for each of `strides` over axes of these sizes, of which those of size 1 are left out and neighbours are merged."""
     kept: list[tuple[int, tuple[int, ...]]] = []
     for size, *steps in zip(sizes, *strides, strict=True):

@@ -1,0 +1,20 @@
+"""How far a walk has come."""
+
+from __future__ import annotations
+
+from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.compiler.contractions.problem import Walk
+
+
+def walked(f: Function, walk: Walk, index: Value) -> Value:
+    """How far from the start an index is, in elements."""
+    total = i64(0)
+    for place in range(len(walk.sizes) - 1, -1, -1):
+        size, stride = walk.sizes[place], walk.strides[place]
+        digit = index
+        if place:
+            digit = f.binary("urem", index, i64(size))
+            index = f.binary("udiv", index, i64(size))
+        term = digit if stride == 1 else f.binary("mul nsw", digit, i64(stride))
+        total = term if total.name == "0" else f.binary("add nsw", total, term)
+    return total
