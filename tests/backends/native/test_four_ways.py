@@ -21,9 +21,10 @@ from tests.samples import all_samples
 from tests.samples.sample import Sample
 from tests.test_random_programs import Step, drawn, programs, run
 from volta_fn import dtypes
-from volta_fn.backends.native.runtime.bodies import partition_of
+from volta_fn.backends.native.lane import LANE
 from volta_fn.backends.native.runtime.program import Program
 from volta_fn.backends.numpy.backend import NumpyBackend
+from volta_fn.compiler.bodies import partition_of
 
 SAMPLES = list(all_samples())
 
@@ -43,7 +44,7 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
     ways = {
         "on NumPy": NumpyBackend().compile(closed, ())(False, *inputs),
         "as machine code": first,
-        "by the interpreter": oracle.run(partition_of(closed), *inputs),
+        "by the interpreter": oracle.run(partition_of(closed, LANE), *inputs),
     }
     for way, found in ways.items():
         for result, wanted in zip(found, expected, strict=True):

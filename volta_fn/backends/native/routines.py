@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from volta_fn.backends.native import convolution, library, matmul
-from volta_fn.backends.native.routine import Routine
-from volta_fn.core.aval import ShapedArray
-
-#: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if it has none.
-RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]
+from volta_fn.compiler.bodies import RoutineMaker
 
 ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 

@@ -4,6 +4,6 @@ In the order in which to read: `commands` (what a program is to the machine), `e
 (threads that share out a routine's tasks), `entry` (how Python calls a program), `objects` (what is kept on disk), `machinery` (executor,
 pool and entry, compiled), `slots` (where a program's values are), `artifact` (a compiled program as data), `serial` (a traced program as
 text), `store` (artifacts on disk, by that text), `failures`, and `program` (all of it together). The rest compiles what is not on disk:
-`code` (routines compiled and loaded), `host` (equations that NumPy computes), `bodies` (partitions made ready), `writer` and
-`control_flow` (partitions as commands), and `building`.
+`code` (routines compiled and loaded), `host` (equations that NumPy computes), `writer` and `control_flow` (bodies as commands), and
+`building`.
 """

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from volta_fn.backends.native.lane import LANE
 from volta_fn.backends.native.runtime.artifact import Artifact, Output
-from volta_fn.backends.native.runtime.bodies import Body, body_of, sources_in
 from volta_fn.backends.native.runtime.code import LIBRARY, LoadedPhase
 from volta_fn.backends.native.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.native.runtime.host import HostCall
 from volta_fn.backends.native.runtime.slots import Slot
 from volta_fn.backends.native.runtime.writer import Writer
+from volta_fn.compiler.bodies import Body, body_of, sources_in
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
 
 #: A program of more nanoseconds than this lets other Python threads run.
@@ -28,7 +29,7 @@ class Built(NamedTuple):
 
 def build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
     """Compile a program."""
-    body = body_of(closed)
+    body = body_of(closed, LANE)
     sources = sources_in(body)
     writer = Writer(dict(zip([s.key for s in sources], LIBRARY.load(sources), strict=True)), CONTROL_FLOW)
     made = _write(writer, body)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
-from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.runtime import objects
 from volta_fn.backends.native.runtime.pool import thread_count
+from volta_fn.compiler.bodies import Source
 
 #: A phase that costs less than this many nanoseconds is done by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
@@ -34,17 +34,6 @@ class Loaded(NamedTuple):
     workspace: int
     #: Nanoseconds, roughly, on one thread.
     cost: float
-
-
-#: How a routine is written, if it can be.
-Maker = Callable[[], Routine | None]
-
-
-class Source(NamedTuple):
-    """What a routine is of: a key that says all about it, and how to write it."""
-
-    key: Any
-    make: Maker
 
 
 class Library:

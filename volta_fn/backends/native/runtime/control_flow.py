@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from volta_fn.backends.native.runtime.bodies import Body, body_of
+from volta_fn.backends.native.lane import LANE
 from volta_fn.backends.native.runtime.commands import Op
 from volta_fn.backends.native.runtime.slots import Block, Slot
 from volta_fn.backends.native.runtime.writer import ControlFlow, Writer
+from volta_fn.compiler.bodies import Body, body_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 
@@ -55,7 +56,7 @@ def _turn(writer: Writer, carries: Sequence[_Carry], block: Block) -> None:
 
 
 def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    body, length = body_of(eqn.params["jaxpr"]), eqn.params["length"]
+    body, length = body_of(eqn.params["jaxpr"], LANE), eqn.params["length"]
     consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
     carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
     counter = writer.slots.pointer(block)
@@ -82,7 +83,7 @@ def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
 
 
 def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = body_of(eqn.params["cond_jaxpr"]), body_of(eqn.params["body_jaxpr"])
+    condition, body = body_of(eqn.params["cond_jaxpr"], LANE), body_of(eqn.params["body_jaxpr"], LANE)
     first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
     flag = writer.slots.memory(1, block)
@@ -110,7 +111,7 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     for number, branch in enumerate(branches):
         start = len(writer.words)
         inner = writer.slots.begin(block)
-        writer.body(body_of(branch), arguments, results, inner)
+        writer.body(body_of(branch, LANE), arguments, results, inner)
         writer.slots.finish(inner)
         writer.words[place + number] = len(writer.words) - start
 

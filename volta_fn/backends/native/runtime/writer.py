@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.native.runtime.bodies import Body, Item
 from volta_fn.backends.native.runtime.code import Loaded, LoadedPhase
 from volta_fn.backends.native.runtime.commands import MOST_BUFFERS, Op
 from volta_fn.backends.native.runtime.host import HostCall, equation_call, kernel_call
 from volta_fn.backends.native.runtime.slots import Block, Slot, Slots
+from volta_fn.compiler.bodies import Body, Item
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 

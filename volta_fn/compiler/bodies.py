@@ -1,36 +1,70 @@
-"""Partitions made ready to be written: what each item is to the runtime, when each value is last read, and what may overwrite what."""
+"""Partitions made ready to be written: what each item is to the runtime, when each value is last read, and what may overwrite what.
+
+Code generators that run whole programs by themselves (*lanes*) share this; they differ in what they compute, and by which routines.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from volta_fn.backends.native.loops import routine as loop_routine
-from volta_fn.backends.native.routines import IN_PLACE, ROUTINES
-from volta_fn.backends.native.runtime.code import Source
-from volta_fn.backends.native.scalars import supports
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
+from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
 from volta_fn.compiler.kernels.overwrite import overwritable
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.compiler.passes.driver import simplify
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
-
-def _computes(eqn: Equation) -> bool:
-    """Whether machine code has the equation's operation for its dtypes."""
-    dtypes = [v.aval.dtype for v in eqn.invars]
-    if is_elementwise(eqn):
-        return supports(eqn.primitive.name, dtypes, eqn.params)
-    return not reduces(eqn) or dtypes[0].kind != "c"
-
-
-_LIMITS = Limits(buffers=48, computes=_computes)
-_READY = "native body"
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
+
+#: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if it has none.
+RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A way to run programs: what kernels may be, and what writes the routines of kernels and equations."""
+
+    #: Inputs and outputs of a kernel.
+    buffers: int
+    #: Whether kernels can do a scalar operation: (name, operands' dtypes, parameters).
+    supports: Callable[[str, list[Any], dict[str, Any]], bool]
+    #: A kernel's routine, or None.
+    kernel: Callable[[Kernel], Any]
+    #: What writes the routines of equations, by their primitives' names.
+    equations: Mapping[str, RoutineMaker]
+    #: Primitives whose routines let the first result be the memory of the operand at a position.
+    in_place: Mapping[str, int]
+    #: Whether the outputs of kernels may be the memory of inputs, where the order of reads and writes allows it.
+    overwrites: bool
+
+    def computes(self, eqn: Equation) -> bool:
+        """Whether a kernel may do the equation's operation for its dtypes."""
+        dtypes = [v.aval.dtype for v in eqn.invars]
+        if is_elementwise(eqn):
+            return self.supports(eqn.primitive.name, dtypes, eqn.params)
+        return not reduces(eqn) or dtypes[0].kind != "c"
+
+    def overwritable(self, item: Item, result: int) -> list[int]:
+        """The operands of an item whose memory may hold a result, if they are read there for the last time."""
+        if isinstance(item.what, Fused):
+            return overwritable(item.what.kernel, result) if self.overwrites else []
+        name = item.what.primitive.name
+        return [self.in_place[name]] if item.source is not None and name in self.in_place and result == 0 else []
+
+
+class Source(NamedTuple):
+    """What a routine is of: a key that says all about it, and how to write it (None: it cannot be)."""
+
+    key: Any
+    make: Callable[[], Any]
 
 
 class Item(NamedTuple):
@@ -41,17 +75,11 @@ class Item(NamedTuple):
     results: tuple[Var, ...]
     source: Source | None
 
-    def overwritable(self, result: int) -> list[int]:
-        """The operands whose memory may hold a result, if they are read here for the last time."""
-        if isinstance(self.what, Fused):
-            return overwritable(self.what.kernel, result)
-        name = self.what.primitive.name
-        return [IN_PLACE[name]] if self.source is not None and name in IN_PLACE and result == 0 else []
-
 
 class Body(NamedTuple):
     """A program, or the body of control flow, ready to be written."""
 
+    lane: Lane
     program: ClosedJaxpr
     items: tuple[Item, ...]
     #: The variable whose memory a variable is: reshapes share their operand's.
@@ -80,24 +108,24 @@ class Body(NamedTuple):
         """Whether an item may make a result in an operand's memory."""
         item = self.items[number]
         places = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and self.root(v) is source]
-        return len(places) == 1 and places[0] in item.overwritable(item.results.index(result))
+        return len(places) == 1 and places[0] in self.lane.overwritable(item, item.results.index(result))
 
 
-def body_of(closed: ClosedJaxpr) -> Body:
-    """A program made ready, which is kept on it."""
-    body = closed.cache.get(_READY)
+def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
+    """A program made ready for a lane, which is kept on it."""
+    body = closed.cache.get(lane)
     if body is None:
-        body = closed.cache[_READY] = _ready(closed)
+        body = closed.cache[lane] = _ready(closed, lane)
     return body
 
 
-def partition_of(closed: ClosedJaxpr) -> Partition:
-    """A program as kernels that have machine code, and equations."""
-    return fuse(simplify(closed), _LIMITS)
+def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
+    """A program as kernels that a lane has routines for, and equations."""
+    return fuse(simplify(closed), Limits(buffers=lane.buffers, computes=lane.computes))
 
 
-def _ready(closed: ClosedJaxpr) -> Body:
-    partition = partition_of(closed)
+def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:
+    partition = partition_of(closed, lane)
     roots: dict[Var, Var] = {}
     items: list[Item] = []
     for item in partition.items:
@@ -105,37 +133,37 @@ def _ready(closed: ClosedJaxpr) -> Body:
             operand = item.invars[0]
             roots[item.outvars[0]] = roots.get(operand, operand)
         else:
-            items.append(_item(item))
+            items.append(_item(item, lane))
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
     for number, ready in enumerate(items):
         last.update({roots.get(v, v): number for v in ready.operands if isinstance(v, Var)})
         makers.update(dict.fromkeys(ready.results, number))
     last.update({roots.get(v, v): len(items) for v in partition.program.jaxpr.outvars if isinstance(v, Var)})
-    return Body(partition.program, tuple(items), roots, last, makers)
+    return Body(lane, partition.program, tuple(items), roots, last, makers)
 
 
-def _item(what: Fused | Equation) -> Item:
+def _item(what: Fused | Equation, lane: Lane) -> Item:
     if isinstance(what, Fused):
-        return Item(what, what.operands, what.results, _loop_source(what))
+        return Item(what, what.operands, what.results, _kernel_source(what, lane))
     name = what.primitive.name
     avals = tuple([v.aval for v in what.invars])
-    if name in ROUTINES:
+    if name in lane.equations:
         key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(what.params.items())))
-        return Item(what, tuple(what.invars), tuple(what.outvars), Source(key, partial(ROUTINES[name], avals, what.params)))
-    if is_lowered(what) and _computes(what):
+        return Item(what, tuple(what.invars), tuple(what.outvars), Source(key, partial(lane.equations[name], avals, what.params)))
+    if is_lowered(what) and lane.computes(what):
         try:
             kernel, operands = lower_equation(what)
         except NotAffine:
             pass
         else:
             fused = Fused(kernel, operands, tuple(what.outvars))
-            return Item(fused, operands, fused.results, _loop_source(fused))
+            return Item(fused, operands, fused.results, _kernel_source(fused, lane))
     return Item(what, tuple(what.invars), tuple(what.outvars), None)
 
 
-def _loop_source(fused: Fused) -> Source:
-    return Source(("loop", fused.kernel), partial(loop_routine, fused.kernel))
+def _kernel_source(fused: Fused, lane: Lane) -> Source:
+    return Source(("loop", fused.kernel), partial(lane.kernel, fused.kernel))
 
 
 def sources_in(body: Body) -> list[Source]:
@@ -143,7 +171,7 @@ def sources_in(body: Body) -> list[Source]:
     found = [item.source for item in body.items if item.source is not None]
     for item in body.items:
         for inner in inner_programs(item):
-            found += sources_in(body_of(inner))
+            found += sources_in(body_of(inner, body.lane))
     return found
 
 
