@@ -10,9 +10,10 @@ from volta_fn.backends.native.runtime.artifact import Artifact, Output
 from volta_fn.backends.native.runtime.code import LIBRARY, LoadedPhase
 from volta_fn.backends.native.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.native.runtime.host import HostCall
-from volta_fn.backends.native.runtime.slots import Slot
+from volta_fn.backends.native.runtime.slots import layout_of
 from volta_fn.backends.native.runtime.writer import Writer
 from volta_fn.compiler.bodies import Body, body_of, sources_in
+from volta_fn.compiler.slots import Slot
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
 
 #: A program of more nanoseconds than this lets other Python threads run.
@@ -35,7 +36,7 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
     made = _write(writer, body)
     outputs = tuple([_output(body, v, made) for v in body.program.jaxpr.outvars])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in made])
-    layout = writer.slots.number()
+    layout = layout_of(writer.slots)
     words, places, phases = writer.code()
     artifact = Artifact(words, places, layout, bool(writer.cost > _LONG), outputs, specs, _reuse(body, made, donated))
     return Built(artifact, phases, writer.hosts)

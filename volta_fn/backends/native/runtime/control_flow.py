@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from volta_fn.backends.native.lane import LANE
 from volta_fn.backends.native.runtime.commands import Op
-from volta_fn.backends.native.runtime.slots import Block, Slot
 from volta_fn.backends.native.runtime.writer import ControlFlow, Writer
 from volta_fn.compiler.bodies import Body, body_of
+from volta_fn.compiler.slots import Block, Slot
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 

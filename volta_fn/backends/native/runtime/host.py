@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.runtime.failures import fail
-from volta_fn.backends.native.runtime.slots import Slot
 from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.compiler.slots import Slot
 from volta_fn.core.jaxpr import Equation
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)

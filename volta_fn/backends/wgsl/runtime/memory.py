@@ -1,0 +1,179 @@
+"""Device memory: blocks in classes of sizes, which are used again; and buffers, the values that programs take and give.
+
+A block that is let go may be given out again at once, though commands that use it are still waiting: the queue does them in their order.
+Only writing from the host overtakes commands that are not submitted yet, so a block to be written must not have been used by those.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.wgsl.runtime.raw import Watched, native
+from volta_fn.errors import OutOfMemoryError, VoltaError
+
+#: Elements of arrays of up to so many bytes are kept on the host, too.
+SMALL = 64
+
+
+def size_class(size: int) -> int:
+    """The size of the block in which `size` bytes lie: four sizes to each power of two, sixteen where that would waste megabytes."""
+    if size <= 256:
+        return 256
+    bits = (size - 1).bit_length()
+    step = 1 << (bits - (3 if bits < 24 else 5))
+    return -(-size // step) * step
+
+
+class Block:
+    """A buffer of the GPU."""
+
+    __slots__ = ("batch", "handle", "number", "size")
+
+    def __init__(self, handle: Any, number: int, size: int) -> None:
+        self.handle = handle
+        self.number = number
+        self.size = size
+        #: The last batch of commands that may use it.
+        self.batch = -1
+
+    def __lt__(self, other: Block) -> bool:
+        return self.number < other.number
+
+
+class Lease:
+    """The use of a block, until nobody refers to this object any more."""
+
+    __slots__ = ("__weakref__", "block", "returned")
+
+    def __init__(self, block: Block, returned: list[Block]) -> None:
+        self.block = block
+        self.returned = returned
+
+    def __del__(self) -> None:
+        self.returned.append(self.block)  # no lock: this may happen at any moment, in any thread
+
+
+class Pool:
+    """The blocks of a device. All but `Lease.__del__` happens under the device's lock."""
+
+    def __init__(self, device: Any, largest: int, limit: int | None) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device
+        self.largest = largest
+        #: The most bytes that blocks may have together (None: as many as there is room for).
+        self.limit = limit
+        self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
+        self.watched = Watched()
+        self.free: dict[int, list[Block]] = {}
+        self.returned: list[Block] = []
+        self.count = 0
+        self.held = 0
+        self.in_use = 0
+        self.peak = 0
+        #: The batch of commands that is being written.
+        self.batch = 0
+        #: How often blocks were given back to the system: what was prepared with them is of no use any more.
+        self.trims = 0
+        #: What to do when there is no room: let go of what is only kept for speed, and wait for the GPU.
+        self.make_room: Callable[[], None] = lambda: None
+
+    def lease(self, size: int) -> Lease:
+        """A block of at least `size` bytes that holds anything."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted)
+        block = heapq.heappop(free) if free else self._new(min(wanted, max(self.largest, size)), size)
+        return self._leased(block)
+
+    def lease_unused(self, size: int) -> Lease | None:
+        """The same, but a block that no waiting command uses. None if all do."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted, [])
+        found = next((b for b in free if b.batch < self.batch), None)
+        if found is not None:
+            free.remove(found)
+            heapq.heapify(free)
+        elif free:
+            return None
+        return self._leased(found or self._new(min(wanted, max(self.largest, size)), size))
+
+    def _leased(self, block: Block) -> Lease:
+        self.in_use += block.size
+        self.peak = max(self.peak, self.in_use)
+        return Lease(block, self.returned)
+
+    def collect(self) -> None:
+        """Take back the blocks whose leases have ended."""
+        returned = self.returned
+        while returned:
+            block = returned.pop()
+            block.batch = self.batch
+            self.in_use -= block.size
+            heapq.heappush(self.free.setdefault(block.size, []), block)
+
+    def _new(self, size: int, wanted: int) -> Block:
+        if wanted > self.largest:
+            raise OutOfMemoryError(f"an array of {wanted} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it")
+        if self._full(size):
+            self.trim()
+        if self._full(size):
+            self.make_room()
+            self.trim()
+        if self._full(size):
+            raise OutOfMemoryError(
+                f"{wanted} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
+                "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
+            )
+        try:
+            handle = self.create(size, self.usage)
+        except VoltaError:
+            self.make_room()
+            self.trim()
+            handle = self.create(size, self.usage)
+        self.count += 1
+        self.held += size
+        return Block(handle, self.count, size)
+
+    def _full(self, size: int) -> bool:
+        return self.limit is not None and self.held + size > self.limit
+
+    def create(self, size: int, usage: int) -> Any:
+        """A new buffer of the system."""
+        descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
+        with self.watched:
+            return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
+
+    def trim(self) -> None:
+        """Give the blocks that nobody uses back to the system."""
+        self.collect()
+        for blocks in self.free.values():
+            for block in blocks:
+                self.held -= block.size
+                self.lib.wgpuBufferRelease(block.handle)
+        self.free.clear()
+        self.trims += 1
+
+
+class Buffer:
+    """An array's elements on the GPU, or about to be there."""
+
+    __slots__ = ("__weakref__", "dtype", "known", "lease", "shape", "size")
+
+    def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
+        #: None as long as nobody on the GPU has asked for the elements.
+        self.lease = lease
+        self.shape = shape
+        self.dtype = dtype
+        #: Bytes.
+        self.size = size
+        #: The elements, if they are on the host, too.
+        self.known = known
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.dtype}{list(self.shape)})"

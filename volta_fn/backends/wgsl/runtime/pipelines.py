@@ -1,0 +1,126 @@
+"""Pipelines by the text of their shaders, and bind groups by their buffers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from volta_fn.backends.wgsl.runtime.raw import Watched, native
+from volta_fn.errors import DeviceError
+
+#: Bind groups kept before all are dropped.
+_MOST_GROUPS = 1 << 14
+
+
+class Pipeline(NamedTuple):
+    """A compiled shader, and the layout of its buffers."""
+
+    handle: Any
+    layout: Any
+
+
+class Binding(NamedTuple):
+    """A part of a block."""
+
+    block: Any
+    offset: int
+    size: int
+
+
+class Pipelines:
+    """The compiled shaders of a device. `checked` ones have all of the driver's and the translator's checks."""
+
+    def __init__(self, device: Any, checked: bool = True) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device
+        self.checked = checked
+        self._found: dict[tuple[str, int, frozenset[int]], Pipeline] = {}
+        self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
+        self._groups: dict[tuple[Any, ...], Any] = {}
+        self._lock = threading.Lock()
+
+    def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
+        """The pipeline of a module with so many buffers, some of which are written."""
+        key = (source, count, written)
+        found = self._found.get(key)
+        if found is None:
+            made = self._make(source, count, written)
+            with self._lock:
+                found = self._found.setdefault(key, made)
+        return found
+
+    def prepare(self, wanted: Iterable[tuple[str, int, frozenset[int]]]) -> None:
+        """Compile what is new on several threads."""
+        missing = [key for key in dict.fromkeys(wanted) if key not in self._found]
+        if len(missing) > 1 and (os.cpu_count() or 1) > 1:
+            with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
+                list(threads.map(lambda key: self.find(*key), missing))
+
+    def _make(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
+        with self._lock:
+            if (count, written) not in self._layouts:
+                self._layouts[count, written] = self._layout(count, written)
+            layout, whole = self._layouts[count, written]
+        ffi, watched = self.ffi, Watched()
+        try:
+            with watched:
+                module = self._module(source)
+            with watched:
+                entry = ffi.new("char[]", b"main")
+                descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": whole._internal})
+                descriptor.compute.module = module
+                descriptor.compute.entryPoint.data = entry
+                descriptor.compute.entryPoint.length = 4
+                handle = self.lib.wgpuDeviceCreateComputePipeline(self.device._internal, descriptor)
+        except DeviceError as error:
+            raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
+        self.lib.wgpuShaderModuleRelease(module)
+        return Pipeline(handle, layout._internal)
+
+    def _module(self, source: str) -> Any:
+        ffi, text = self.ffi, source.encode()
+        characters = ffi.new("char[]", text)
+        code = ffi.new("WGPUShaderSourceWGSL *")
+        code.chain.sType = self.lib.WGPUSType_ShaderSourceWGSL
+        code.code.data, code.code.length = characters, len(text)
+        descriptor = ffi.new("WGPUShaderModuleDescriptor *", {"nextInChain": ffi.addressof(code, "chain")})
+        if self.checked:
+            return self.lib.wgpuDeviceCreateShaderModule(self.device._internal, descriptor)
+        return self.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, 0)
+
+    def _layout(self, count: int, written: frozenset[int]) -> tuple[Any, Any]:
+        """The layouts of a bind group, and of a pipeline with one."""
+        entries = [
+            {"binding": i, "visibility": 4, "buffer": {"type": "storage" if i in written else "read-only-storage"}} for i in range(count)
+        ]
+        layout = self.device.create_bind_group_layout(entries=entries)
+        return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
+
+    def group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
+        """The bind group of some parts of blocks."""
+        key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
+        found = self._groups.get(key)
+        if found is None:
+            if len(self._groups) >= _MOST_GROUPS:
+                self.drop_groups()
+            found = self._groups[key] = self._new_group(pipeline, bindings)
+        return found
+
+    def _new_group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
+        entries = self.ffi.new("WGPUBindGroupEntry[]", len(bindings))
+        for number, (block, offset, size) in enumerate(bindings):
+            entry = entries[number]
+            entry.binding, entry.buffer, entry.offset, entry.size = number, block.handle, offset, size
+        descriptor = self.ffi.new("WGPUBindGroupDescriptor *")
+        descriptor.layout, descriptor.entryCount, descriptor.entries = pipeline.layout, len(bindings), entries
+        return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
+
+    def drop_groups(self) -> None:
+        """Forget all bind groups."""
+        for group in self._groups.values():
+            self.lib.wgpuBindGroupRelease(group)
+        self._groups.clear()

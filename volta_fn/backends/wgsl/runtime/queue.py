@@ -1,0 +1,205 @@
+"""The queue: commands are collected into batches, a batch is submitted, and somebody may wait for it.
+
+A batch is one compute pass. A few batches may be under way at a time; whoever wants to submit more waits. All waiting is by asking again
+and again, quickly at first: so it ends at once when the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds
+without progress, 300 unless set).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.wgsl.runtime.memory import Block, Pool
+from volta_fn.backends.wgsl.runtime.raw import Watched, native
+from volta_fn.errors import DeviceError
+
+#: Commands in a batch, batches under way, and bytes written from the host between batches, at most.
+_COMMANDS = 256
+_UNDER_WAY = 16
+_WRITTEN = 1 << 26
+
+_ALLOW_PROCESS_EVENTS = 2
+_MAP_READ, _COPY_DST = 0x1, 0x8
+
+
+class Queue:
+    """The queue of one device. Methods that write commands are called under `lock`."""
+
+    def __init__(self, device: Any, pool: Pool) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device._internal
+        self.queue = device.queue._internal
+        self.pool = pool
+        self.lock = threading.RLock()
+        self.watched = Watched()
+        self.encoder: Any = None
+        #: The compute pass that is being written.
+        self.run: Any = None
+        self.commands = 0
+        self.written = 0
+        self.submitted = 0
+        self.done = 0
+        #: Counters, for statistics.
+        self.dispatches = 0
+        self.reads = 0
+        self.timeout = float(os.environ.get("VOLTA_GPU_TIMEOUT") or 300)
+        self.mapped: dict[int, int] = {}
+        self.maps = 0
+        self.staging: dict[int, list[Any]] = {}
+        self._make_callbacks()
+
+    def _make_callbacks(self) -> None:
+        ffi = self.ffi
+
+        def work_done(status: int, message: Any, number: Any, unused: Any) -> None:
+            self.done = max(self.done, int(ffi.cast("uintptr_t", number)))
+
+        def map_done(status: int, message: Any, number: Any, unused: Any) -> None:
+            self.mapped[int(ffi.cast("uintptr_t", number))] = status
+
+        self._work_done = ffi.callback("WGPUQueueWorkDoneCallback", work_done)
+        self._map_done = ffi.callback("WGPUBufferMapCallback", map_done)
+        self._work_info = ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._work_done})
+        self._map_info = ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._map_done})
+
+    # writing commands
+
+    def begin(self) -> Any:
+        """The compute pass to write to."""
+        if self.run is None:
+            if self.encoder is None:
+                self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
+            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self.encoder, self.ffi.NULL)
+        return self.run
+
+    def wrote(self, commands: int) -> None:
+        """Note that commands were written; submits if there are many."""
+        self.commands += commands
+        self.dispatches += commands
+        if self.commands >= _COMMANDS:
+            self.submit()
+
+    def _end_run(self) -> None:
+        if self.run is not None:
+            self.lib.wgpuComputePassEncoderEnd(self.run)
+            self.lib.wgpuComputePassEncoderRelease(self.run)
+            self.run = None
+
+    def submit(self) -> int:
+        """Submit what is written; the number of the last batch."""
+        with self.lock:
+            if self.encoder is None:
+                return self.submitted
+            with self.watched:
+                self._end_run()
+                encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
+                commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
+                self.lib.wgpuCommandEncoderRelease(encoder)
+                self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
+                self.lib.wgpuCommandBufferRelease(commands)
+            self.submitted += 1
+            self.pool.batch = self.submitted
+            self._work_info.userdata1 = self.ffi.cast("void *", self.submitted)
+            self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._work_info[0])
+            return self.submitted
+
+    # waiting
+
+    def poll(self) -> None:
+        """Hear what the GPU has done."""
+        self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
+
+    def wait_for(self, reached: Callable[[], bool]) -> None:
+        """Wait until a condition holds. Raises `DeviceError` if the GPU makes no progress for too long."""
+        if reached():
+            return
+        start, progress, last = time.perf_counter(), self.done, time.perf_counter()
+        while True:
+            self.poll()
+            if reached():
+                return
+            now = time.perf_counter()
+            if self.done != progress:
+                progress, last = self.done, now
+            elif now - last > self.timeout:
+                raise DeviceError(
+                    f"the GPU has finished nothing for {self.timeout:g} seconds. It may be busy with something large, or hang: "
+                    "waiting again may help; VOLTA_GPU_TIMEOUT sets the seconds"
+                )
+            waited = now - start
+            if waited > 1e-4:
+                time.sleep(min(waited / 16, 1e-3))
+
+    def wait(self, batch: int | None = None) -> None:
+        """Wait for a batch, else for all that is written."""
+        number = self.submit() if batch is None else batch
+        self.wait_for(lambda: self.done >= number)
+
+    def hold_back(self) -> None:
+        """Wait while too many batches are under way."""
+        if self.submitted - self.done >= _UNDER_WAY:
+            self.wait(self.submitted - _UNDER_WAY // 2)
+
+    # data
+
+    def write(self, block: Block, data: np.ndarray) -> None:
+        """Write bytes to a block that no waiting command uses."""
+        size = data.nbytes
+        if size % 4:
+            data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
+        with self.watched:
+            self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, 0, self.ffi.from_buffer(data), data.nbytes)
+        self.written += data.nbytes
+        if self.written > _WRITTEN:
+            self.begin()
+            self.submit()
+
+    def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
+        """The first bytes of a block, when what is written so far is done."""
+        padded = max(-(-size // 4) * 4, 4)
+        with self.lock:
+            self.reads += 1
+            staging = self._staging(padded)
+            self._end_run()
+            if self.encoder is None:
+                self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
+            self.lib.wgpuCommandEncoderCopyBufferToBuffer(self.encoder, block.handle, offset, staging[1], 0, padded)
+            self.submit()
+            self.maps += 1
+            number = self.maps
+            self._map_info.userdata1 = self.ffi.cast("void *", number)
+            with self.watched:
+                self.lib.wgpuBufferMapAsync(staging[1], _MAP_READ, 0, padded, self._map_info[0])
+        self.wait_for(lambda: number in self.mapped)
+        if self.mapped.pop(number) != 1:
+            raise DeviceError("the GPU's memory could not be read; it was probably lost. Make the arrays again")
+        source = self.lib.wgpuBufferGetConstMappedRange(staging[1], 0, padded)
+        result = np.empty(size, np.uint8)
+        self.ffi.memmove(self.ffi.from_buffer(result), source, size)
+        self.lib.wgpuBufferUnmap(staging[1])
+        with self.lock:
+            self._give_back(staging)
+        return result
+
+    def _staging(self, size: int) -> tuple[int, Any]:
+        """A buffer that the host can read, and its size."""
+        rounded = 1 << max(size - 1, 4095).bit_length()
+        free = self.staging.get(rounded)
+        if free:
+            return rounded, free.pop()
+        return rounded, self.pool.create(rounded, _MAP_READ | _COPY_DST)
+
+    def _give_back(self, staging: tuple[int, Any]) -> None:
+        size, handle = staging
+        free = self.staging.setdefault(size, [])
+        if len(free) < 4 and size <= 1 << 24:
+            free.append(handle)
+        else:
+            self.lib.wgpuBufferRelease(handle)

@@ -1,0 +1,65 @@
+"""wgpu's C interface. Its calls cost a third of those of the Python classes around it; those serve where nothing is called often."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import sys
+from typing import Any, NamedTuple
+
+from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
+
+
+class Native(NamedTuple):
+    """The library: its functions, cffi, its functions with errors raised, and where errors are reported."""
+
+    lib: Any
+    ffi: Any
+    checked: Any
+    errors: Any
+
+
+def wgpu() -> Any:
+    """The package wgpu, imported on first use."""
+    try:
+        return importlib.import_module("wgpu")
+    except ImportError as error:
+        raise DeviceError(f"the platform 'gpu' needs the package wgpu ({error}); pip install wgpu, or use the device 'cpu'") from None
+
+
+@functools.cache
+def native() -> Native:
+    """The library behind the package."""
+    if sys.platform.startswith("linux"):
+        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # what looks for a screen there complains when it is not set
+    wgpu()
+    logging.getLogger("wgpu").addHandler(logging.NullHandler())
+    module = importlib.import_module("wgpu.backends.wgpu_native._api")
+    return Native(module.lib, module.ffi, module.libf, module.error_handler)
+
+
+def typed(kind: str, message: str) -> VoltaError:
+    """An error that the library reported, as one of ours."""
+    lowered = message.lower()
+    if "lost" in lowered:
+        return DeviceError(f"the GPU was lost: {message}. Arrays that it held are gone; make them again")
+    if kind == "OutOfMemory" or "out of memory" in lowered or "not enough memory" in lowered:
+        return OutOfMemoryError(f"the GPU has no room: {message}")
+    return DeviceError(f"the GPU's driver refused: {message}")
+
+
+class Watched:
+    """``with watched:`` raises what the library reports meanwhile in this thread as an error of ours. Much cheaper than per call."""
+
+    def __init__(self) -> None:
+        self.errors = native().errors
+
+    def __enter__(self) -> None:
+        self.errors.capture("volta_fn")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        found = self.errors.release("volta_fn")
+        if found is not None and error is None:
+            raise typed(*found)

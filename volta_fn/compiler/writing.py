@@ -1,0 +1,97 @@
+"""Bodies written as a lane's commands: what is the same for every lane is which slot each value is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.compiler.bodies import Body, Item
+from volta_fn.compiler.slots import Block, Slot, Slots
+from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
+
+
+class BodyWriter:
+    """The commands of one program, written item by item. A lane says how an item and a copy are written."""
+
+    def __init__(self) -> None:
+        self.slots = Slots()
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        raise NotImplementedError
+
+    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+        """Copy an array of so many bytes."""
+        raise NotImplementedError
+
+    def body(self, body: Body, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
+        """Write a body that reads its inputs at the given slots and puts its outputs where the targets say (None: nowhere)."""
+        places = _Places(self, body, inputs, targets, block)
+        for number, item in enumerate(body.items):
+            if (isinstance(item.what, Equation) and item.what.primitive.effectful) or any(v.aval.size for v in item.results):
+                self.item(item, places.operands(item), places.results(number, item), block)
+        done: set[Var] = set()
+        for out, target in zip(body.program.jaxpr.outvars, targets, strict=True):
+            root = body.root(out) if isinstance(out, Var) else None
+            if root is not None and root not in done and places.wanted.get(root) is target:
+                done.add(root)
+            elif target is not None and out.aval.size:
+                self.copy(target, places.operand(out), out.aval.size * out.aval.dtype.itemsize, block)
+
+
+class _Places:
+    """Where the values of one body are."""
+
+    def __init__(self, writer: BodyWriter, body: Body, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
+        self.writer = writer
+        self.body = body
+        self.block = block
+        jaxpr = body.program.jaxpr
+        self.slots: dict[Var, Slot] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for var, value in zip(jaxpr.constvars, body.program.consts, strict=True):
+            self.slots[var] = writer.slots.constant(value.buffer())
+        #: Values that this body made in memory of its own.
+        self.own: set[Var] = set()
+        #: Where outputs that this body makes go.
+        self.wanted: dict[Var, Slot] = {}
+        for out, target in zip(jaxpr.outvars, targets, strict=True):
+            if isinstance(out, Var) and target is not None and body.root(out) in body.makers:
+                self.wanted.setdefault(body.root(out), target)
+
+    def operand(self, atom: Atom) -> Slot:
+        """Where an operand is."""
+        if isinstance(atom, Literal):
+            return self.writer.slots.constant(atom.val.buffer())
+        if not atom.aval.size:
+            return self.writer.slots.constant(np.zeros(1, np.int64))
+        return self.slots[self.body.root(atom)]
+
+    def operands(self, item: Item) -> list[Slot]:
+        """Where an item's operands are."""
+        return [self.operand(v) for v in item.operands]
+
+    def results(self, number: int, item: Item) -> list[Slot]:
+        """Where an item's results go."""
+        taken: set[Var] = set()
+        return [self.result(number, item, position, taken) for position in range(len(item.results))]
+
+    def result(self, number: int, item: Item, position: int, taken: set[Var]) -> Slot:
+        """A target, or an operand's memory, or new memory."""
+        var = item.results[position]
+        slot = self.wanted.get(var)
+        if slot is None:
+            self.own.add(var)
+            dying = [v for v in self.own - taken if self.body.last.get(v) == number and v not in self.wanted and v in self.slots]
+            old = next((v for v in dying if _fits(v, var) and self.body.overwrites(number, v, var)), None)
+            if old is not None:
+                taken.add(old)
+                slot = self.slots[old]
+            else:
+                slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
+        self.slots[var] = slot
+        return slot
+
+
+def _fits(old: Var, new: Var) -> bool:
+    return (old.aval.size, old.aval.dtype) == (new.aval.size, new.aval.dtype)
