@@ -10,16 +10,14 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.jaxpr import Atom, Literal
 
 
-def on_cpu(value: Array) -> np.ndarray | None:
+def numbers_of(value: Array) -> np.ndarray | None:
     """The numbers of a constant, if they are there to read."""
-    if type(value) is not ConcreteArray or value.device.platform != "cpu":
-        return None
-    return value.buffer()
+    return value.device.backend.known(value.buffer()) if type(value) is ConcreteArray else None
 
 
 def literal_key(atom: Atom) -> Any:
     """What two literals of the same dtype and the same bits have in common; a variable is its own key."""
-    value = on_cpu(atom.val) if type(atom) is Literal else None
+    value = numbers_of(atom.val) if type(atom) is Literal else None
     return atom if value is None else (value.dtype, value.tobytes())
 
 

@@ -22,7 +22,7 @@ class Block:
 class Slot:
     """A place for a value."""
 
-    def __init__(self, block: Block, size: int = 0, backing: tuple[Slot, ...] = (), array: np.ndarray | None = None) -> None:
+    def __init__(self, block: Block, size: int = 0, backing: tuple[Slot, ...] = (), array: Any = None) -> None:
         self.block = block
         #: Bytes in the arena, if it is there.
         self.size = size
@@ -60,6 +60,12 @@ class Slots:
         if key not in self.constants:
             self.constants[key] = Slot(self.outermost, array=array)
         return self.constants[key]
+
+    def held(self, value: Any) -> Slot:
+        """The slot of a constant that is on the device already."""
+        if id(value) not in self.constants:
+            self.constants[id(value)] = Slot(self.outermost, array=value)
+        return self.constants[id(value)]
 
     def memory(self, size: int, block: Block) -> Slot:
         """A slot in the arena."""
@@ -109,6 +115,6 @@ class Slots:
         """When each of the arena's slots is needed."""
         return [Lifetime(s.begin or 0, s.end, s.size) for s in self.arena]
 
-    def arrays(self) -> tuple[np.ndarray, ...]:
+    def arrays(self) -> tuple[Any, ...]:
         """The constants."""
         return tuple([s.array for s in self.constants.values() if s.array is not None])

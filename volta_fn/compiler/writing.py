@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,10 @@ class BodyWriter:
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
         """Copy an array of so many bytes."""
         raise NotImplementedError
+
+    def constant(self, value: Any) -> Slot:
+        """The slot of a constant array."""
+        return self.slots.constant(value.buffer())
 
     def body(self, body: Body, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
         """Write a body that reads its inputs at the given slots and puts its outputs where the targets say (None: nowhere)."""
@@ -50,7 +55,7 @@ class _Places:
         jaxpr = body.program.jaxpr
         self.slots: dict[Var, Slot] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var, value in zip(jaxpr.constvars, body.program.consts, strict=True):
-            self.slots[var] = writer.slots.constant(value.buffer())
+            self.slots[var] = writer.constant(value)
         #: Values that this body made in memory of its own.
         self.own: set[Var] = set()
         #: Where outputs that this body makes go.
@@ -62,7 +67,7 @@ class _Places:
     def operand(self, atom: Atom) -> Slot:
         """Where an operand is."""
         if isinstance(atom, Literal):
-            return self.writer.slots.constant(atom.val.buffer())
+            return self.writer.constant(atom.val)
         if not atom.aval.size:
             return self.writer.slots.constant(np.zeros(1, np.int64))
         return self.slots[self.body.root(atom)]
@@ -95,3 +100,57 @@ class _Places:
 
 def _fits(old: Var, new: Var) -> bool:
     return (old.aval.size, old.aval.dtype) == (new.aval.size, new.aval.dtype)
+
+
+class Output(NamedTuple):
+    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
+
+    made: int | None
+    argument: int | None
+    constant: Any
+    shape: tuple[int, ...]
+
+
+def write_program(writer: BodyWriter, body: Body) -> list[Var]:
+    """Write a program's commands; the variables that the caller gives memory for, after that of the arguments."""
+    jaxpr = body.program.jaxpr
+    inputs = [writer.slots.caller() for _ in jaxpr.invars]
+    made = list(dict.fromkeys([body.root(v) for v in jaxpr.outvars if isinstance(v, Var) and body.root(v) in body.makers]))
+    targets = {var: writer.slots.caller() for var in made}
+    places: list[Slot | None] = [targets.get(body.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
+    once: set[Slot] = set()
+    for number, place in enumerate(places):
+        if place in once:
+            places[number] = None
+        elif place is not None:
+            once.add(place)
+    writer.body(body, inputs, places, writer.slots.outermost)
+    return made
+
+
+def outputs_of(body: Body, made: list[Var]) -> list[Output]:
+    """What the program's results are."""
+    return [_output(body, v, made) for v in body.program.jaxpr.outvars]
+
+
+def _output(body: Body, atom: Atom, made: list[Var]) -> Output:
+    if isinstance(atom, Literal):
+        return Output(None, None, atom.val, atom.aval.shape)
+    root, jaxpr = body.root(atom), body.program.jaxpr
+    if root in body.makers:
+        return Output(made.index(root), None, None, atom.aval.shape)
+    if root in jaxpr.constvars:
+        return Output(None, None, body.program.consts[jaxpr.constvars.index(root)], atom.aval.shape)
+    return Output(None, jaxpr.invars.index(root), None, atom.aval.shape)
+
+
+def reusable(body: Body, made: list[Var], donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """Results that go into the memory of donated arguments: pairs of their numbers."""
+    free = [i for i, d in enumerate(donated) if d]
+    pairs = []
+    for number, var in enumerate(made):
+        found = next((i for i in free if body.may_share(body.program.jaxpr.invars[i], var)), None)
+        if found is not None:
+            free.remove(found)
+            pairs.append((number, found))
+    return tuple(pairs)

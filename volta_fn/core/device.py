@@ -26,6 +26,12 @@ class Backend(Protocol):
     def wait(self, buffer: Any) -> None:
         """Return when the buffer's elements are computed."""
 
+    def known(self, buffer: Any) -> np.ndarray | None:
+        """A buffer's elements, if they are there to read at once."""
+
+    def shared(self, buffer: Any) -> bool:
+        """Whether other buffers may have the same memory."""
+
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """One primitive as a function from buffers to a tuple of buffers."""
 

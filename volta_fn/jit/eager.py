@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends import cpu as _cpu  # noqa: F401  # registers the CPU
+from volta_fn.backends import gpu as _gpu  # noqa: F401  # registers GPUs
 from volta_fn.backends.numpy import kernels as _kernels  # noqa: F401  # attaches the evaluation rules
 from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec
 from volta_fn.core.device import Device, current_default_device

@@ -144,7 +144,7 @@ def _may_overwrite(traced: Traced, args: Sequence[Any]) -> bool:
         return False
     donated = [a for a, d in zip(args, traced.donated, strict=True) if d]
     # References to a buffer that is not shared: the array's own, the loop variable's through getrefcount's argument.
-    return all(sys.getrefcount(a._buffer) <= 2 and a._buffer.base is None for a in donated)
+    return all(sys.getrefcount(a._buffer) <= 2 and not a.device.backend.shared(a._buffer) for a in donated)
 
 
 def _delete_donated(traced: Traced, args: Sequence[Any]) -> None:

@@ -72,6 +72,14 @@ class NumpyBackend:
     def wait(self, buffer: Any) -> None:
         """Nothing: NumPy has computed it when it returns."""
 
+    def known(self, buffer: Any) -> np.ndarray | None:
+        """The buffer itself."""
+        return buffer
+
+    def shared(self, buffer: Any) -> bool:
+        """Whether the buffer is a view of another."""
+        return buffer.base is not None
+
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
         return silenced(make_kernel(primitive, avals, params), len(avals))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.compiler.keys import on_cpu
+from volta_fn.compiler.keys import numbers_of
 from volta_fn.compiler.passes.effects import holds_programs, is_pinned
 from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import EVAL
@@ -38,12 +39,20 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
         operands.append(value)
     if not operands or any(v.aval.size > _RESULT_LIMIT for v in eqn.outvars):
         return None
-    if any(v.size > _OPERAND_LIMIT or on_cpu(v) is None for v in operands):
+    if any(v.size > _OPERAND_LIMIT or numbers_of(v) is None for v in operands):
         return None
-    results = EVAL.process(eqn.primitive, operands, eqn.params)
+    results = EVAL.process(eqn.primitive, [_on_cpu(v) for v in operands], eqn.params)
     if not eqn.primitive.multiple_results:
         return _constant(eqn.outvars[0], results, program)
     return [_constant(v, r, program) for v, r in zip(eqn.outvars, results, strict=True)]
+
+
+def _on_cpu(value: Array) -> Array:
+    """A known value on the CPU, which has the result sooner than it could say what is to be computed."""
+    numbers, cpu = numbers_of(value), find_device("cpu")
+    if numbers is None or (isinstance(value, ConcreteArray) and value.device is cpu):
+        return value
+    return from_host(numbers, value.weak_type, cpu)
 
 
 def _constant(var: Var, value: ConcreteArray, program: Rewriter) -> Atom:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.keys import on_cpu
+from volta_fn.compiler.keys import numbers_of
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
@@ -117,9 +117,9 @@ class Rewriter:
     def scalar(self, atom: Atom) -> np.ndarray | None:
         """The one value that all elements of the atom have, if it is known."""
         if type(atom) is Literal:
-            return on_cpu(atom.val)
+            return numbers_of(atom.val)
         made = self.maker(atom, "broadcast_in_dim")
-        return None if made is None or type(made.invars[0]) is not Literal else on_cpu(made.invars[0].val)
+        return None if made is None or type(made.invars[0]) is not Literal else numbers_of(made.invars[0].val)
 
     def fitted(self, place: Equation, atom: Atom) -> Atom:
         """The atom broadcast to the shape of the equation's result."""

@@ -7,15 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.native.runtime.slots import Layout
-
-
-class Output(NamedTuple):
-    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
-
-    made: int | None
-    argument: int | None
-    constant: np.ndarray | None
-    shape: tuple[int, ...]
+from volta_fn.compiler.writing import Output
 
 
 class Artifact(NamedTuple):

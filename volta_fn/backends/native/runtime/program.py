@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.runtime import store
-from volta_fn.backends.native.runtime.artifact import Artifact, Output
+from volta_fn.backends.native.runtime.artifact import Artifact
 from volta_fn.backends.native.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.backends.native.runtime.failures import failure
 from volta_fn.backends.native.runtime.machinery import libc_free, machinery
+from volta_fn.compiler.writing import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 

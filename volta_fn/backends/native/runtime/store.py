@@ -15,9 +15,10 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.machine import load_objects
 from volta_fn.backends.native.runtime import objects
-from volta_fn.backends.native.runtime.artifact import Artifact, Output
+from volta_fn.backends.native.runtime.artifact import Artifact
 from volta_fn.backends.native.runtime.serial import serial
 from volta_fn.backends.native.runtime.slots import Layout
+from volta_fn.compiler.writing import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 

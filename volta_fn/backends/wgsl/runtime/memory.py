@@ -7,6 +7,7 @@ Only writing from the host overtakes commands that are not submitted yet, so a b
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ from volta_fn.errors import OutOfMemoryError, VoltaError
 
 #: Elements of arrays of up to so many bytes are kept on the host, too.
 SMALL = 64
+
+#: References to a lease that only one buffer has: its own, and getrefcount's argument.
+_OWN = 2
 
 
 def size_class(size: int) -> int:
@@ -174,6 +178,11 @@ class Buffer:
         self.size = size
         #: The elements, if they are on the host, too.
         self.known = known
+
+    @property
+    def shared(self) -> bool:
+        """Whether other buffers may have the same memory."""
+        return self.lease is None or sys.getrefcount(self.lease) > _OWN
 
     def __repr__(self) -> str:
         return f"Buffer({self.dtype}{list(self.shape)})"

@@ -42,6 +42,8 @@ class Pipelines:
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
+        #: How often bind groups were dropped.
+        self.drops = 0
 
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
         """The pipeline of a module with so many buffers, some of which are written."""
@@ -105,8 +107,6 @@ class Pipelines:
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
         found = self._groups.get(key)
         if found is None:
-            if len(self._groups) >= _MOST_GROUPS:
-                self.drop_groups()
             found = self._groups[key] = self._new_group(pipeline, bindings)
         return found
 
@@ -120,7 +120,10 @@ class Pipelines:
         return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
     def drop_groups(self) -> None:
-        """Forget all bind groups."""
+        """Forget all bind groups if there are too many. Nobody may have some that are not written to the queue yet."""
+        if len(self._groups) < _MOST_GROUPS:
+            return
+        self.drops += 1
         for group in self._groups.values():
             self.lib.wgpuBindGroupRelease(group)
         self._groups.clear()

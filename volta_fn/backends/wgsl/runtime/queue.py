@@ -19,8 +19,9 @@ from volta_fn.backends.wgsl.runtime.memory import Block, Pool
 from volta_fn.backends.wgsl.runtime.raw import Watched, native
 from volta_fn.errors import DeviceError
 
-#: Commands in a batch, batches under way, and bytes written from the host between batches, at most.
+#: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
 _COMMANDS = 256
+_ENOUGH = 16
 _UNDER_WAY = 16
 _WRITTEN = 1 << 26
 
@@ -86,6 +87,11 @@ class Queue:
         if self.commands >= _COMMANDS:
             self.submit()
 
+    def pause(self) -> None:
+        """Submit if it is worth while, or if the GPU has nothing to do."""
+        if self.commands >= _ENOUGH or self.submitted == self.done:
+            self.submit()
+
     def _end_run(self) -> None:
         if self.run is not None:
             self.lib.wgpuComputePassEncoderEnd(self.run)
@@ -149,13 +155,13 @@ class Queue:
 
     # data
 
-    def write(self, block: Block, data: np.ndarray) -> None:
+    def write(self, block: Block, data: np.ndarray, offset: int = 0) -> None:
         """Write bytes to a block that no waiting command uses."""
         size = data.nbytes
         if size % 4:
             data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
         with self.watched:
-            self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, 0, self.ffi.from_buffer(data), data.nbytes)
+            self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, offset, self.ffi.from_buffer(data), data.nbytes)
         self.written += data.nbytes
         if self.written > _WRITTEN:
             self.begin()

@@ -1,0 +1,139 @@
+"""Arrays on the GPU, and programs of all kinds there, against the same on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.laws.common import assert_same_bits, host
+from volta_fn import dtypes, lax
+from volta_fn import numpy as jnp
+
+GPU = vf.devices("gpu")[0]
+
+
+def on_gpu(x: Any) -> Any:
+    return vf.device_put(x, GPU)
+
+
+@pytest.mark.parametrize("dtype", sorted(d.name for d in dtypes.ALL))
+@pytest.mark.parametrize("shape", [(), (3,), (5, 7), (0, 2), (31, 33)])
+def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 100, shape).astype(dtypes.as_dtype(dtype))
+    there = on_gpu(values)
+    assert there.device is GPU
+    assert there.dtype == values.dtype
+    assert_same_bits(np.asarray(there), values, dtype)
+    assert_same_bits(np.asarray(jnp.reshape(there, (-1,))), values.reshape(-1), dtype)
+
+
+def both(function: Any, *args: Any) -> None:
+    """The function gives the same on both devices, jitted, twice."""
+    expected = host(function(*args))
+    run = vf.jit(function)
+    with vf.default_device(GPU):
+        given = on_gpu(args)
+        for _ in range(2):
+            found = vf.tree.leaves(run(*given))
+            assert all(x.device is GPU for x in found)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(np.asarray(one), other, rtol=1e-5, atol=1e-6)
+
+
+def pair(x: Any, y: Any) -> Any:
+    return jnp.tanh(x) * y, x.sum(), y.T, x.reshape(-1), x
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize("width", [1, 3, 64])
+def test_scans(length: int, width: int) -> None:
+    """Rows that begin where they can be bound and others, carries of all kinds, forwards and backwards."""
+
+    def run(xs: Any, small: Any, reverse: bool) -> Any:
+        def step(carry: Any, row: Any) -> Any:
+            kept, moving, a, b = carry
+            x, byte = row
+            return (kept, moving * 0.5 + x + kept, b, a), (moving, byte, x.sum())
+
+        start = (jnp.ones(width), jnp.zeros(width), jnp.arange(2.0), jnp.arange(2.0) + 5)
+        return lax.scan(step, start, (xs, small), reverse=reverse)
+
+    xs = jnp.arange(float(length * width)).reshape(length, width)
+    small = jnp.asarray(np.arange(length * 3).reshape(length, 3).astype(np.int8))
+    both(lambda x, s: (run(x, s, False), run(x, s, True)), xs, small)
+
+
+def test_a_scan_in_a_scan() -> None:
+    def inner(c: Any, x: Any) -> Any:
+        return c * 0.9 + x, c
+
+    def outer(c: Any, rows: Any) -> Any:
+        c, ys = lax.scan(inner, c, rows)
+        return c, ys
+
+    both(lambda x: lax.scan(outer, jnp.zeros(64), x), jnp.arange(5 * 6 * 64.0).reshape(5, 6, 64) / 100)
+    both(lambda x: lax.scan(outer, jnp.zeros(3), x), jnp.arange(5 * 6 * 3.0).reshape(5, 6, 3) / 100)
+
+
+def test_branches() -> None:
+    def run(i: Any, x: Any) -> Any:
+        inside = lambda x: lax.cond(x.sum() > 20, lambda x: x * 2, lambda x: x + 1, x)
+        return lax.switch(i, [lambda x: x + 1, inside, lambda x: lax.fori_loop(0, i, lambda k, y: y + k, -x), lambda x: x], x)
+
+    for i in range(4):
+        both(run, jnp.int32(i), jnp.arange(8.0))
+    both(lambda x: lax.scan(lambda c, v: (lax.cond(v > 2, lambda: c * v, lambda: c), c), jnp.float32(1), x), jnp.arange(6.0))
+
+
+@pytest.mark.parametrize("most", [0, 1, 5, 100])
+def test_while_loops(most: int) -> None:
+    def run(n: Any, x: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[2], c[1] * 0.99 + c[0]), (0, x, x + 1))
+
+    both(run, jnp.int32(most), jnp.arange(5.0))
+    both(lambda n, x: lax.fori_loop(0, 3, lambda i, x: run(n, x)[1] + i, x), jnp.int32(most), jnp.arange(5.0))
+
+
+def test_programs_of_every_shape() -> None:
+    x = jnp.arange(12.0).reshape(3, 4)
+    both(pair, x, x + 1)
+    both(lambda x: (jnp.zeros(3), 1.0, x[:0], x), x)
+    both(vf.grad(lambda x: jnp.sum(jnp.exp(-(x**2)) @ x.T)), x / 10)
+
+
+def test_donated_arguments() -> None:
+    with vf.default_device(GPU):
+        step = vf.jit(lambda x: jnp.cumsum(x) * 2.0, donate_argnums=0)
+        x = jnp.ones(1000)
+        y = step(x)
+        assert x.is_deleted()
+        np.testing.assert_array_equal(np.asarray(y), 2.0 * np.arange(1, 1001))
+
+
+def test_memory_is_used_again() -> None:
+    with vf.default_device(GPU):
+        step = vf.jit(lambda x: jnp.exp(x) * 0.5)
+        x = jnp.ones(5000)
+        pool = GPU.backend.gpu.pool
+        for _ in range(5):
+            x = step(x)
+        held = pool.held
+        for _ in range(50):
+            x = step(x)
+        assert pool.held == held
+
+
+def test_callbacks() -> None:
+    seen = []
+    with vf.default_device(GPU):
+
+        @vf.jit
+        def run(x: Any) -> Any:
+            vf.debug.callback(lambda v: seen.append(float(v)), x.sum())
+            return vf.pure_callback(lambda v: np.asarray(v) * 3, vf.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
+
+        np.testing.assert_array_equal(np.asarray(run(jnp.arange(4.0))), np.arange(4.0) * 3 + 1)
+    assert seen == [6.0]

@@ -1,0 +1,6 @@
+"""Running programs of routines on a GPU.
+
+In the order in which to read: `raw` (wgpu's C interface), `adapter` (which GPU, and what it can do), `memory` (blocks and buffers), `queue`
+(batches of commands, waiting, reading), `pipelines` (compiled shaders), `gpu` (all of that together); `commands` (what a program is to the
+runtime), `copying`, `writer` and `control_flow` (bodies as commands), `program` (commands done), and `backend`.
+"""

@@ -1,0 +1,78 @@
+"""The GPU as a backend: buffers, single primitives, and whole programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.wgsl.runtime.adapter import adapters
+from volta_fn.backends.wgsl.runtime.gpu import Counters, Gpu
+from volta_fn.backends.wgsl.runtime.memory import Buffer
+from volta_fn.backends.wgsl.runtime.program import Program
+from volta_fn.core.device import Device
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.primitive import Primitive
+
+
+class GpuBackend:
+    """One GPU. It is opened when it is first needed."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+
+    @functools.cached_property
+    def gpu(self) -> Gpu:
+        """The device, opened."""
+        return Gpu(self.adapter)
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """A buffer with these elements."""
+        return self.gpu.put(values)
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """A buffer's elements, when they are computed."""
+        return self.gpu.get(buffer)
+
+    def wait(self, buffer: Buffer) -> None:
+        """Return when the buffer's elements are computed."""
+        self.gpu.wait(buffer)
+
+    def known(self, buffer: Buffer) -> np.ndarray | None:
+        """The elements, if they are there to read without asking the device."""
+        return buffer.known
+
+    def shared(self, buffer: Buffer) -> bool:
+        """Whether other buffers may have the same memory."""
+        return buffer.shared
+
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+        """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
+        invars = [Var(a) for a in avals]
+        made = primitive.abstract(*avals, **params)
+        outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
+        eqn = Equation(primitive, [*invars], outvars, params)
+        program = Program(self.gpu, ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])))
+        if primitive.multiple_results:
+            return functools.partial(program, False)
+        return lambda *buffers: program(False, *buffers)[0]
+
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+        """A program as a function (donate, *buffers) -> buffers."""
+        return Program(self.gpu, closed, donated)
+
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        return Program(self.gpu, closed, donated).temporaries
+
+    @property
+    def counters(self) -> Counters:
+        """What the device has done so far."""
+        return self.gpu.counters
+
+
+def discover() -> list[Device]:
+    """The machine's GPUs."""
+    return [Device("gpu", number, adapter.info["device"], GpuBackend(adapter)) for number, adapter in enumerate(adapters())]

@@ -1,0 +1,114 @@
+"""What a program is to the runtime: a list of commands on slots.
+
+`Run` does one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag says so, and `Host` calls NumPy.
+Slots are numbered (`compiler.slots`): the caller's, then temporary ones, then constants. A `Place` is a part of what is in a slot; within
+loops it may move with the number of the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.slots import Block, Slot
+
+
+class Moved(Slot):
+    """A part of another slot: `size` bytes from an offset on, which moves by some bytes with every turn of some loops."""
+
+    root: Slot
+
+    def __init__(self, block: Block, base: Slot, size: int, offset: int, strides: tuple[tuple[int, int], ...]) -> None:
+        root = base.root if isinstance(base, Moved) else base
+        super().__init__(block, size, backing=(root,))
+        self.root = root
+        self.offset: int = base.offset + offset if isinstance(base, Moved) else offset
+        #: Pairs of a loop's number and the bytes per turn.
+        self.strides: tuple[tuple[int, int], ...] = (*base.strides, *strides) if isinstance(base, Moved) else strides
+
+
+class Place(NamedTuple):
+    """A part of what is in a slot."""
+
+    slot: Slot
+    offset: int
+    #: Bytes, a multiple of four.
+    size: int
+    strides: tuple[tuple[int, int], ...]
+
+
+def place(slot: Slot, size: int) -> Place:
+    """The place of an array of so many bytes."""
+    padded = max(-(-size // 4) * 4, 4)
+    if isinstance(slot, Moved):
+        return Place(slot.root, slot.offset, padded, slot.strides)
+    return Place(slot, 0, padded, ())
+
+
+@dataclass(eq=False)
+class Region:
+    """Commands that are done only if flags on the device say so: their grids are read from a buffer, where there are zeros if not."""
+
+    #: The buffer: a flag for each part of the region, then the grids.
+    grids: Slot
+    parts: int
+    #: For every command the number of its part, and its grid.
+    entries: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return 4 * self.parts + 12 * len(self.entries)
+
+
+@dataclass(eq=False)
+class Run:
+    """A dispatch."""
+
+    source: str
+    written: frozenset[int]
+    places: tuple[Place, ...]
+    groups: tuple[int, int, int]
+    #: Where its grid is read, if it belongs to a region: the region, and the number of the entry there.
+    region: Region | None = None
+    entry: int = 0
+
+
+@dataclass(eq=False)
+class Loop:
+    """Commands repeated; `number` is the loop's, by which places move."""
+
+    number: int
+    turns: int
+    body: list[Command]
+
+
+@dataclass(eq=False)
+class While:
+    """Commands repeated while a word is not zero, which the commands set."""
+
+    flag: Place
+    body: list[Command]
+
+
+@dataclass(eq=False)
+class Host:
+    """A function of NumPy arrays."""
+
+    compute: Callable[..., Sequence[np.ndarray]]
+    #: Places, shapes and dtypes.
+    operands: tuple[tuple[Place, tuple[int, ...], Any], ...]
+    results: tuple[tuple[Place, tuple[int, ...], Any], ...]
+    #: If it belongs to a region: the word that says whether it is to be called.
+    flag: Place | None = None
+
+
+Command = Run | Loop | While | Host
+
+
+def uninterrupted(command: Command) -> bool:
+    """Whether the host has nothing to do between the dispatches of a command."""
+    return isinstance(command, Run) or (isinstance(command, Loop) and all(uninterrupted(c) for c in command.body))

@@ -1,0 +1,186 @@
+"""One GPU, opened: its memory, queue, pipelines, and the routines that were written for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.backends.wgsl.runtime.adapter import open_device
+from volta_fn.backends.wgsl.runtime.memory import SMALL, Buffer, Lease, Pool, size_class
+from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
+from volta_fn.backends.wgsl.runtime.queue import Queue
+from volta_fn.backends.wgsl.scalars import supports
+from volta_fn.compiler.bodies import Lane, Source
+from volta_fn.core.aval import ShapedArray
+from volta_fn.errors import DTypeError
+
+#: What a kernel binds at most, where the device would have more: fusion gains little beyond.
+_BUFFERS = 16
+
+
+class Counters(NamedTuple):
+    """What a device has done so far."""
+
+    #: Copies of arrays from the device to the host.
+    reads: int
+    #: Equations that NumPy computed.
+    host_steps: int
+    dispatches: int
+    submissions: int
+
+
+class Gpu:
+    """A device."""
+
+    def __init__(self, adapter: Any) -> None:
+        opened = open_device(adapter)
+        self.opened, self.facts = opened, opened.facts
+        limit = os.environ.get("VOLTA_GPU_MEMORY")
+        self.pool = Pool(opened.device._internal, opened.largest, int(limit) if limit else None)
+        self.queue = Queue(opened.device, self.pool)
+        self.pool.make_room = self._make_room
+        #: Blocks from which dispatches may read their grids.
+        self.grids = Pool(opened.device._internal, opened.largest, None)
+        self.grids.usage |= 0x100  # INDIRECT
+        self.pipelines = Pipelines(opened.device)
+        self.lane = Lane(
+            buffers=min(self.facts.buffers, _BUFFERS),
+            supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
+            kernel=lambda kernel: kernel_routine(kernel, self.facts),
+            equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
+            in_place=IN_PLACE,
+            overwrites=False,
+        )
+        self.routines: dict[Any, Routine | None] = {}
+        self.host_steps = 0
+        #: Blocks for the temporary values of programs: those of one are used by the next.
+        self.scratch: dict[int, list[Lease]] = {}
+        self._constants: dict[Any, Buffer] = {}
+        self._lock = threading.Lock()
+
+    # routines
+
+    def load(self, sources: Sequence[Source]) -> dict[Any, Routine | None]:
+        """The routines of sources, their shaders compiled."""
+        for source in sources:
+            if source.key not in self.routines:
+                self.routines[source.key] = source.make()
+        found = {source.key: self.routines[source.key] for source in sources}
+        self.pipelines.prepare(_shaders(found.values()))
+        return found
+
+    # buffers
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """A buffer with these elements; small ones stay on the host until somebody on the device asks for them."""
+        self.check_dtype(values.dtype)
+        size = values.nbytes
+        buffer = Buffer(None, values.shape, values.dtype, size, values if size <= SMALL else None)
+        if size > SMALL:
+            self._upload(buffer, values)
+        return buffer
+
+    def lease_of(self, buffer: Buffer) -> Lease:
+        """The memory of a buffer, which is written first if it is still on the host."""
+        if buffer.lease is None:
+            assert buffer.known is not None
+            self._upload(buffer, buffer.known)
+        assert buffer.lease is not None
+        return buffer.lease
+
+    def _upload(self, buffer: Buffer, values: np.ndarray) -> None:
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        with self.queue.lock:
+            lease = self.pool.lease_unused(max(data.nbytes, 4))
+            if lease is None:
+                self.queue.submit()
+                lease = self.pool.lease(max(data.nbytes, 4))
+            if data.nbytes:
+                self.queue.write(lease.block, data)
+            buffer.lease = lease
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """The elements of a buffer."""
+        if buffer.known is not None:
+            return buffer.known
+        if not buffer.size:
+            return np.empty(buffer.shape, buffer.dtype)
+        data = self.queue.read(self.lease_of(buffer).block, buffer.size)
+        values = data.view(buffer.dtype).reshape(buffer.shape)
+        if buffer.size <= SMALL:
+            buffer.known = values
+        return values
+
+    def wait(self, buffer: Buffer) -> None:
+        """Return when the elements are computed."""
+        if buffer.lease is not None:
+            self.queue.wait()
+
+    def constant(self, value: Any) -> Buffer:
+        """A buffer for a constant of programs: one for equal small ones."""
+        if isinstance(value, Buffer):
+            return value
+        key = value.tobytes() if value.nbytes <= SMALL else None
+        found = None if key is None else self._constants.get(key)
+        if found is None:
+            found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
+            self.lease_of(found)
+            if key is not None:
+                self._constants[key] = found
+        return found
+
+    def check_dtype(self, dtype: np.dtype) -> None:
+        """Raise `DTypeError` for a dtype that the device does not have."""
+        if (dtype.name in ("float64", "complex128") and not self.facts.float64) or (
+            dtype.name in ("int64", "uint64") and not self.facts.int64
+        ):
+            raise DTypeError(f"the GPU {self.opened.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
+
+    # memory
+
+    def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
+        """Blocks for the temporary values of a program that is written at a stretch: the same for every program."""
+        used: dict[int, int] = {}
+        found = []
+        for size in sizes:
+            kind = size_class(size)
+            number = used.get(kind, 0)
+            used[kind] = number + 1
+            leases = self.scratch.setdefault(kind, [])
+            if number == len(leases):
+                leases.append(self.pool.lease(size))
+            found.append(leases[number])
+        return found
+
+    def _make_room(self) -> None:
+        self.scratch.clear()
+        self.queue.wait()
+
+    @property
+    def trims(self) -> int:
+        """A number that changes when prepared commands are of no use any more."""
+        return self.pool.trims + self.grids.trims + self.pipelines.drops
+
+    @property
+    def counters(self) -> Counters:
+        """What the device has done so far."""
+        return Counters(self.queue.reads, self.host_steps, self.queue.dispatches, self.queue.submitted)
+
+
+def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    return maker(avals, params, facts)
+
+
+def _shaders(routines: Any) -> Iterator[tuple[str, int, frozenset[int]]]:
+    for routine in routines:
+        for dispatch in routine.dispatches if routine is not None else ():
+            written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
+            yield dispatch.source, len(dispatch.buffers), written

@@ -1,0 +1,304 @@
+"""Programs ready to run: functions of buffers.
+
+What a program has the GPU do between two things that the host must do is a *stretch*. Written to the queue for the first time, a stretch
+is kept as a *tape*: pipelines, bind groups and grids, which can be written again as long as the blocks are the same. They often are, since
+blocks are given out in a fixed order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, uninterrupted
+from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.backends.wgsl.runtime.gpu import Gpu
+from volta_fn.backends.wgsl.runtime.memory import Block, Buffer, Lease, size_class
+from volta_fn.backends.wgsl.runtime.pipelines import Binding
+from volta_fn.backends.wgsl.runtime.writer import Writer
+from volta_fn.compiler.bodies import body_of, sources_in
+from volta_fn.compiler.memory import Lifetime
+from volta_fn.compiler.writing import Output, outputs_of, reusable, write_program
+from volta_fn.core.jaxpr import ClosedJaxpr
+
+#: Tapes kept of a stretch, their dispatches at most, and how many dispatches are written at a time.
+_TAPES = 8
+_LONGEST = 1 << 12
+_AT_A_TIME = 256
+
+#: Turns of a `while` between two looks at its flag, at most.
+_MOST_TURNS = 64
+
+
+class Step(NamedTuple):
+    """A dispatch on a tape. Its grid is at an offset in a buffer, if there is one."""
+
+    pipeline: Any
+    group: Any
+    groups: tuple[int, int, int]
+    grids: Any
+    offset: int
+
+
+class Stretch:
+    """Commands without interruption by the host."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands = commands
+        #: By the blocks that a call brings and the turns of the loops around.
+        self.tapes: dict[Any, list[Step]] = {}
+        self.trims = -1
+
+
+class Program:
+    """A compiled program: a function ``(donate, *buffers) -> buffers``."""
+
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> None:
+        self.gpu = gpu
+        for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
+            gpu.check_dtype(aval.dtype)
+        body = body_of(closed, gpu.lane)
+        writer = Writer(gpu.lane, gpu.facts, gpu.load(sources_in(body)), CONTROL_FLOW)
+        made = write_program(writer, body)
+        self.slots = [*writer.slots.ordered()]
+        for number, slot in enumerate(writer.regions, len(self.slots)):
+            slot.number = number
+        self.regions = [slot.size for slot in writer.regions]
+        self.arguments = len(body.program.jaxpr.invars)
+        self.specs = [(v.aval.shape, v.aval.dtype, v.aval.size * v.aval.dtype.itemsize) for v in made]
+        self.outputs: list[Output] = outputs_of(body, made)
+        self.reuse = dict(reusable(body, made, donated))
+        self.constants = [gpu.constant(array) for array in writer.slots.arrays()]
+        self.results = [None if o.constant is None else _shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in self.outputs]
+        self.sizes, self.numbers = _shared(writer.slots.lifetimes())
+        self.commands = _stretches(writer.commands)
+        #: Whether the host has something to do in the middle, while other programs may run.
+        self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes of values that are neither arguments nor results."""
+        return sum(map(size_class, self.sizes))
+
+    def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
+        """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
+        gpu = self.gpu
+        gpu.queue.hold_back()
+        with gpu.queue.lock:
+            given = [gpu.lease_of(a) for a in arguments]
+            made = [given[self.reuse[i]] if donate and i in self.reuse else gpu.pool.lease(max(s[2], 4)) for i, s in enumerate(self.specs)]
+            scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
+            leases = [*given, *made, *[scratch[n] for n in self.numbers], *[gpu.lease_of(c) for c in self.constants]]
+            leases += [gpu.grids.lease(size) for size in self.regions]
+            call = _Call(self, [lease.block for lease in leases], len(given) + len(made))
+            if not self.interrupted:
+                call.run(self.commands)
+        if self.interrupted:
+            call.run(self.commands)
+        with gpu.queue.lock:
+            gpu.queue.pause()
+        return tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
+
+    def _result(self, output: Output, constant: Buffer | None, arguments: Sequence[Buffer], made: Sequence[Lease]) -> Buffer:
+        if constant is not None:
+            return constant
+        if output.made is None:
+            return _shaped(arguments[output.argument or 0], output.shape)
+        _, dtype, size = self.specs[output.made]
+        return Buffer(made[output.made], output.shape, dtype, size)
+
+
+def _shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+    if buffer.shape == shape:
+        return buffer
+    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))
+
+
+class _Call:
+    """One call of a program: the blocks of all slots."""
+
+    def __init__(self, program: Program, blocks: list[Block], varying: int) -> None:
+        self.gpu = program.gpu
+        self.queue = program.gpu.queue
+        self.blocks = blocks
+        #: What tapes depend on, besides the turns of loops.
+        self.key = tuple([b.number for b in (blocks if program.interrupted or program.regions else blocks[:varying])])
+        self.turns: dict[int, int] = {}
+
+    def run(self, commands: Sequence[Any]) -> None:
+        """Do commands."""
+        for command in commands:
+            if isinstance(command, Stretch):
+                with self.queue.lock:
+                    self.stretch(command)
+            elif isinstance(command, Host):
+                self.host(command)
+            elif isinstance(command, While):
+                self.repeat(command)
+            else:
+                for turn in range(command.turns):
+                    self.turns[command.number] = turn
+                    self.run(command.body)
+
+    # dispatches
+
+    def stretch(self, stretch: Stretch) -> None:
+        """Write dispatches to the queue."""
+        gpu = self.gpu
+        gpu.pipelines.drop_groups()
+        if stretch.trims != (trims := gpu.trims):
+            stretch.tapes.clear()
+            stretch.trims = trims
+        key = (self.key, *self.turns.values())
+        tape = stretch.tapes.get(key)
+        if tape is not None:
+            self.play(tape)
+            return
+        tape = []
+        count = 0
+        for step in self.steps(stretch.commands):
+            tape.append(step)
+            if len(tape) == _LONGEST:  # long ones are not kept whole
+                self.play(tape)
+                count += len(tape)
+                tape = []
+                gpu.pipelines.drop_groups()
+        self.play(tape)
+        if not count and gpu.trims == trims:
+            if len(stretch.tapes) >= _TAPES:
+                stretch.tapes.clear()
+            stretch.tapes[key] = tape
+
+    def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
+        """Dispatches, one by one."""
+        for command in commands:
+            if isinstance(command, Run):
+                yield self.step(command)
+            elif isinstance(command, Loop):
+                for turn in range(command.turns):
+                    self.turns[command.number] = turn
+                    yield from self.steps(command.body)
+                self.turns.pop(command.number, None)
+
+    def step(self, run: Run) -> Step:
+        """One dispatch."""
+        pipelines = self.gpu.pipelines
+        pipeline = pipelines.find(run.source, len(run.places), run.written)
+        group = pipelines.group(pipeline, tuple([self.binding(p) for p in run.places]))
+        if run.region is None:
+            return Step(pipeline.handle, group, run.groups, None, 0)
+        grids = self.blocks[run.region.grids.number].handle
+        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.parts + 12 * run.entry)
+
+    def binding(self, place: Place) -> Binding:
+        """Which part of which block a place is."""
+        offset = place.offset
+        for loop, stride in place.strides:
+            offset += stride * self.turns[loop]
+        return Binding(self.blocks[place.slot.number], offset, place.size)
+
+    def play(self, tape: Sequence[Step]) -> None:
+        """Write a tape to the queue."""
+        queue, lib = self.queue, self.queue.lib
+        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+        dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
+        null = queue.ffi.NULL
+        for start in range(0, len(tape), _AT_A_TIME):
+            part = tape[start : start + _AT_A_TIME]
+            with queue.watched:
+                run = queue.begin()
+                for pipeline, group, (x, y, z), grids, offset in part:
+                    set_pipeline(run, pipeline)
+                    set_group(run, 0, group, 0, null)
+                    if grids is None:
+                        dispatch(run, x, y, z)
+                    else:
+                        indirect(run, grids, offset)
+            queue.wrote(len(part))
+
+    # the host's part
+
+    def host(self, command: Host) -> None:
+        """Call NumPy."""
+        if command.flag is not None and not self.word(command.flag):
+            return
+        arrays = [self.read(*operand) for operand in command.operands]
+        results = command.compute(*arrays)
+        self.gpu.host_steps += 1
+        for (place, shape, dtype), value in zip(command.results, results, strict=True):
+            data = np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), shape)).reshape(-1).view(np.uint8)
+            if data.nbytes:
+                self.write(place, data)
+
+    def write(self, place: Place, data: np.ndarray) -> None:
+        """Write bytes to a place, after what is waiting."""
+        binding = self.binding(place)
+        with self.queue.lock:
+            self.queue.submit()
+            self.queue.write(binding.block, data, binding.offset)
+
+    def read(self, place: Place, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array on the host."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        binding = self.binding(place)
+        return self.queue.read(binding.block, size, binding.offset).view(dtype).reshape(shape)
+
+    def word(self, place: Place) -> bool:
+        """Whether a word is not zero."""
+        return bool(self.read(place, (), np.dtype(np.uint32)))
+
+    def repeat(self, command: While) -> None:
+        """Turns of a `while`, some at a time: those beyond the end do nothing."""
+        turns = 1
+        while self.word(command.flag):
+            for _ in range(turns):
+                self.run(command.body)
+            if all(isinstance(c, Stretch) for c in command.body):
+                turns = min(2 * turns, _MOST_TURNS)
+
+
+def _stretches(commands: Sequence[Command]) -> list[Any]:
+    """Commands with those in between which the host has nothing to do put together."""
+    found: list[Any] = []
+    together: list[Command] = []
+    for command in [*commands, None]:
+        if command is not None and uninterrupted(command):
+            together.append(command)
+            continue
+        if together:
+            found.append(Stretch(together))
+            together = []
+        if isinstance(command, Loop):
+            found.append(Loop(command.number, command.turns, _stretches(command.body)))
+        elif isinstance(command, While):
+            found.append(While(command.flag, _stretches(command.body)))
+        elif command is not None:
+            found.append(command)
+    return found
+
+
+def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
+    """Blocks for values, of which those that are not needed at the same time may share one: the blocks' sizes, and each value's number."""
+    sizes: list[int] = []
+    numbers = [0] * len(lifetimes)
+    free: dict[int, list[int]] = {}
+    living: list[tuple[int, int, int]] = []
+    for value in sorted(range(len(lifetimes)), key=lambda v: lifetimes[v].begin):
+        lifetime = lifetimes[value]
+        while living and living[0][0] < lifetime.begin:
+            _, kind, number = heapq.heappop(living)
+            heapq.heappush(free.setdefault(kind, []), number)
+        kind = size_class(max(lifetime.bytes, 4))
+        if free.get(kind):
+            number = heapq.heappop(free[kind])
+        else:
+            number = len(sizes)
+            sizes.append(kind)
+        numbers[value] = number
+        heapq.heappush(living, (lifetime.end, kind, number))
+    return sizes, numbers

@@ -1,0 +1,137 @@
+"""Bodies as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.backends.numpy.backend import make_kernel
+from volta_fn.backends.numpy.quiet import silenced
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.runtime import copying
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, place
+from volta_fn.backends.wgsl.runtime.memory import Buffer
+from volta_fn.compiler.bodies import Item, Lane
+from volta_fn.compiler.kernels.emit import Fused
+from volta_fn.compiler.kernels.interpret import interpret
+from volta_fn.compiler.lifetimes import bytes_of
+from volta_fn.compiler.slots import Block, Slot
+from volta_fn.compiler.writing import BodyWriter
+from volta_fn.core.jaxpr import Equation
+
+#: How control flow is written: (writer, equation, operands' slots, results' slots, block).
+ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
+
+
+class Writer(BodyWriter):
+    """The commands of one program, written item by item."""
+
+    def __init__(self, lane: Lane, facts: Facts, routines: Mapping[Any, Routine | None], control_flow: Mapping[str, ControlFlow]) -> None:
+        super().__init__()
+        self.lane = lane
+        self.facts = facts
+        self.routines = routines
+        self.control_flow = control_flow
+        #: The commands that are being written; loops have lists of their own.
+        self.commands: list[Command] = []
+        #: The number of the next loop.
+        self.loops = 0
+        #: If commands are done only when flags say so: by which, and the part's number.
+        self.region: tuple[Region, int] | None = None
+        #: Slots of regions' buffers.
+        self.regions: list[Slot] = []
+
+    def grids(self, block: Block) -> Slot:
+        """A slot for a region's buffer."""
+        self.regions.append(Slot(block))
+        return self.regions[-1]
+
+    def ladder(self, length: int) -> Slot:
+        """The slot of a constant that holds at least so many numbers, one binding's alignment apart."""
+        return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.facts.alignment // 4))
+
+    def constant(self, value: Any) -> Slot:
+        """The slot of a constant array, which may be on the device."""
+        buffer = value.buffer()
+        if not isinstance(buffer, Buffer) or buffer.known is not None:
+            return self.slots.constant(np.asarray(value))
+        return self.slots.held(buffer)
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        routine = None if item.source is None else self.routines[item.source.key]
+        if routine is not None:
+            self.routine(routine, item, operands, results, block)
+        elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
+            self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
+        else:
+            self.host(item, operands, results, block)
+
+    def touch(self, block: Block, *slots: Slot) -> None:
+        """Note that the next command uses some slots."""
+        for slot in slots:
+            self.slots.touch(slot, block)
+
+    def routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write a routine's dispatches."""
+        workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
+        slots = [*operands, *results, *workspaces]
+        sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
+        self.touch(block, *slots)
+        for dispatch in routine.dispatches:
+            places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
+            written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
+            self.run(Run(dispatch.source, written, places, dispatch.groups))
+        self.slots.time += 1
+
+    def run(self, run: Run) -> None:
+        """Write a dispatch."""
+        if self.region is not None:
+            region, part = self.region
+            run.region, run.entry = region, len(region.entries)
+            region.entries.append((part, *run.groups))
+        self.commands.append(run)
+
+    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+        """Copy an array of so many bytes."""
+        if to is not source and size:
+            self.touch(block, to, source)
+            self.run(copying.whole(place(to, size), place(source, size), self.facts))
+            self.slots.time += 1
+
+    def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Call NumPy."""
+        self.touch(block, *operands, *results)
+        what = item.what
+        if isinstance(what, Fused):
+            compute: Callable[..., Any] = silenced(partial(interpret, what.kernel), len(operands))
+            kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in what.kernel.inputs]
+        else:
+            compute = _equation(what)
+            kinds = [(v.aval.shape, v.aval.dtype) for v in what.invars]
+        sources = tuple([(place(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
+        targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
+        flag = None
+        if self.region is not None:
+            region, part = self.region
+            self.touch(block, region.grids)
+            flag = place(region.grids, 4)._replace(offset=4 * part)
+        self.commands.append(Host(compute, sources, targets, flag))
+        self.slots.time += 1
+
+
+@lru_cache(maxsize=32)
+def _ladder(length: int, apart: int) -> np.ndarray:
+    numbers = np.zeros((length, apart), np.uint32)
+    numbers[:, 0] = np.arange(length)
+    return numbers
+
+
+def _equation(eqn: Equation) -> Callable[..., Any]:
+    """An equation on NumPy arrays."""
+    compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params), len(eqn.invars))
+    return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
