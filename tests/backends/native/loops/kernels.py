@@ -1,42 +1,16 @@
-"""Kernels of functions, and what they give as machine code against what they give by the interpreter."""
+"""What kernels give as machine code against what they give by the interpreter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from tests.backends.native.running import run_routine
-from tests.compiler.kernels.oracle import partition_of
 from tests.laws.common import ROUNDING, assert_close
 from volta_fn.backends.native.loops import routine
-from volta_fn.compiler.kernels.fuse import Fused
 from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.ir import Kernel
-
-
-def kernels_of(function: Callable[..., Any], *args: Any) -> list[Kernel]:
-    """The kernels of a function's program, which has no other equations."""
-    items = partition_of(function, *args).items
-    assert all(isinstance(item, Fused) for item in items)
-    return [item.kernel for item in items if isinstance(item, Fused)]
-
-
-def inputs_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
-    """Inputs of a kernel: normal floats, small integers."""
-    rng = np.random.default_rng(seed)
-    result = []
-    for b in kernel.inputs:
-        if b.dtype.kind == "b":
-            result.append(rng.random(b.size) < 0.5)
-        elif b.dtype.kind in "iu":
-            result.append(rng.integers(0 if b.dtype.kind == "u" else -9, 10, b.size).astype(b.dtype))
-        elif b.dtype.kind == "c":
-            result.append((rng.normal(size=b.size) + 1j * rng.normal(size=b.size)).astype(b.dtype))
-        else:
-            result.append(rng.normal(size=b.size).astype(b.dtype))
-    return result
 
 
 def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], pieces: int = 1) -> list[np.ndarray] | None:

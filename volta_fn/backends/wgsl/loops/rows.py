@@ -1,0 +1,248 @@
+"""Kernels with reductions, and those without (whose rows have one element): one dispatch, in which a workgroup does some rows.
+
+The elements of a row are shared out among the parts of a team (`together`), and so are those of groups of neighbouring rows, if the rows
+are columns in memory. A short row is *resident*: an invocation's elements are written out one by one, and what a pass has computed is at
+hand, in registers, in the next one. The elements of a long row are gone through by loops, anew in every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
+from volta_fn.backends.wgsl.loops.passes import Pass, passes_of
+from volta_fn.backends.wgsl.loops.place import Buffers, Nest, Place, arrays
+from volta_fn.backends.wgsl.loops.span import Span
+from volta_fn.backends.wgsl.loops.together import Team, Together, team
+from volta_fn.backends.wgsl.routine import Dispatch
+from volta_fn.backends.wgsl.scalars import Number, Shader
+from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.index import Range, along
+from volta_fn.compiler.kernels.views import row_major
+
+#: Turns of a loop after which a sum begins anew, so that long sums are sums of short ones.
+_BLOCK = 32
+
+
+class Schedule(NamedTuple):
+    """How a kernel is to run in one dispatch."""
+
+    #: The rows and the elements of a row; one of them may be walked by lanes.
+    rows: Span
+    row: Span
+    #: Invocations that share a row (or a group of lanes of rows), and how many such rows are in a workgroup.
+    parts: int
+    beside: int
+    #: Whether neighbouring invocations are in neighbouring rows, not in parts of one.
+    columns: bool
+    #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
+    turns: int
+    resident: bool
+
+    @property
+    def lanes(self) -> Span:
+        """What is walked by lanes."""
+        return self.rows if self.rows.lanes > 1 else self.row
+
+
+def write(kernel_facts: Facts, schedule: Schedule, shader: Shader, buffers: Buffers, bound: Range | None = None) -> Dispatch:
+    """A kernel as a dispatch. Turns in which the condition `bound` does not hold are none."""
+    nest = arrays(shader, kernel_facts, schedule.lanes, buffers)
+    _Rows(nest, schedule, bound).write()
+    return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
+
+
+class _Rows:
+    def __init__(self, nest: Nest, schedule: Schedule, bound: Range | None) -> None:
+        self.nest = nest
+        self.shader = nest.shader
+        self.facts = nest.facts
+        self.schedule = schedule
+        self.bound = bound
+        self.team: Team = team(nest.shader, schedule.parts, schedule.beside, schedule.columns)
+        self.together = Together(nest.shader, self.team)
+        inner = self.facts.kernel.inner
+        self.number_in_row = row_major(tuple(map(along, inner)), tuple([self.facts.kernel.sizes[a] for a in inner]))
+        #: Whether the invocation's row exists, where that is not certain.
+        self.live: str | None = None
+
+    def write(self) -> None:
+        """All passes over a row."""
+        passes = passes_of(self.facts)
+        root = Place(self.nest, None, {})
+        place = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
+        places = self.residents(place) if self.schedule.resident else []
+        for here in passes:
+            self.store_rows(here, place)
+            if not here.has_turns:
+                continue
+            place.prepare(here.targets(self.facts))
+            accumulators = self.accumulators(here)
+            states = self.at_once(here, accumulators, places) if places else self.by_loops(here, accumulators, place)
+            for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
+                known = self.together.combined(accumulator, lanes)
+                place.numbers[number] = tuple([accumulator.result(state) for state in known])
+
+    def row_number(self) -> str:
+        """The number of this invocation's row. Beyond the last row it is the last."""
+        count, beside = self.schedule.rows.groups, self.schedule.beside
+        if beside == 1:
+            return self.shader.group
+        number = self.shader.let("u32", f"{self.shader.group} * {beside}u + {self.team.row}")
+        if count % beside == 0:
+            return number
+        self.live = self.shader.let("bool", f"{number} < {count}u")
+        return self.shader.let("u32", f"min({number}, {count - 1}u)")
+
+    def accumulators(self, here: Pass) -> list[Accumulator]:
+        """The reductions of a pass."""
+        nodes = self.facts.kernel.nodes
+        return [Accumulator(self.shader, self.facts.reduces[n], nodes[self.facts.reduces[n].operand].dtype) for n in here.reduces]
+
+    # stores
+
+    def store_rows(self, here: Pass, place: Place) -> None:
+        """Stores per row, by its first invocation."""
+        for s in here.row_stores:
+            place.number(self.facts.kernel.stores[s].value)
+        conditions = [self.live, f"{self.team.part} == 0u" if self.schedule.parts > 1 else None]
+        self.store(here.row_stores, [place], conditions)
+
+    def store(self, stores: Sequence[int], places: Sequence[Place], conditions: Sequence[str | None]) -> None:
+        """Stores at places, where all conditions hold."""
+        if not stores:
+            return
+        wanted = [c for c in conditions if c is not None]
+        if not wanted:
+            for s in stores:
+                for place in places:
+                    place.store(s)
+            return
+        with self.shader.block(f"if ({' && '.join(wanted)})"):
+            for s in stores:
+                for place in places:
+                    place.child({}).store(s)
+
+    # resident rows
+
+    def residents(self, place: Place) -> list[Place]:
+        """The elements of a row that an invocation has. Beyond the row's end it is the last one."""
+        row, parts, shader = self.schedule.row, self.schedule.parts, self.shader
+        places = []
+        for k in range(self.schedule.turns):
+            number = self.turn_number(k)
+            if (k + 1) * parts > row.groups:
+                number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
+            places.append(place.child(row.bind(shader, shader.named("u32", number)), row))
+        return places
+
+    def turn_number(self, k: int) -> str:
+        """The number of the k-th element, or group of lanes, of an invocation."""
+        if self.schedule.parts == 1:
+            return f"{k}u"
+        return f"{self.team.part} + {k * self.schedule.parts}u" if k else self.team.part
+
+    def exists(self, k: int) -> str | None:
+        """Whether an invocation has a k-th element, where that is not certain."""
+        groups, parts = self.schedule.row.groups, self.schedule.parts
+        return None if (k + 1) * parts <= groups else f"{self.turn_number(k)} < {groups}u"
+
+    def at_once(self, here: Pass, accumulators: list[Accumulator], places: list[Place]) -> list[list[State]]:
+        """A pass over a row that is resident."""
+        write_together(places, here.targets(self.facts))
+        exist = [self.exists(k) for k in range(len(places))]
+        result = []
+        for number, accumulator in zip(here.reduces, accumulators, strict=True):
+            lanes = [
+                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, place)]
+                for place, exists in zip(places, exist, strict=True)
+            ]
+            result.append(self.over_lanes(accumulator, [accumulator.merged(list(one)) for one in zip(*lanes, strict=True)]))
+        certain = [place for place, exists in zip(places, exist, strict=True) if exists is None]
+        self.store(here.stores, certain, [self.live])
+        for place, exists in zip(places, exist, strict=True):
+            if exists is not None:
+                self.store(here.stores, [place], [self.live, exists])
+        return result
+
+    def contributions(self, number: int, accumulator: Accumulator, place: Place) -> list[State]:
+        """What one place has to be accumulated: a state for each lane."""
+        values = place.spread(self.facts.reduces[number].operand)
+        if not accumulator.is_place:
+            return [(x,) for x in values]
+        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in place.affine(self.number_in_row)]
+        return [(x, where[k % len(where)]) for k, x in enumerate(values)]
+
+    def over_lanes(self, accumulator: Accumulator, lanes: list[State]) -> list[State]:
+        """Lanes are parts of one row, or each a row."""
+        return [accumulator.merged(lanes)] if self.schedule.row.lanes > 1 else lanes
+
+    # long rows
+
+    def by_loops(self, here: Pass, accumulators: list[Accumulator], place: Place) -> list[list[State]]:
+        """A pass over a row by loops."""
+        row, parts, turns = self.schedule.row, self.schedule.parts, self.schedule.turns
+        whole = row.groups // (parts * turns)
+        totals = self.variables(accumulators, turns if whole else 1)
+        if whole > 2 * _BLOCK and any(a.rounds for a in accumulators):
+            with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
+                sums = self.variables(accumulators, turns)
+                stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
+                first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
+                self.loop(here, accumulators, place, (first, stop, turns), sums)
+                for accumulator, into, what in zip(accumulators, totals, sums, strict=True):
+                    for old, new in zip(into, what, strict=True):
+                        accumulator.add(old, accumulator.read(new))
+        elif whole:
+            self.loop(here, accumulators, place, (self.team.part, f"{whole * turns * parts}u", turns), totals)
+        if whole * turns * parts < row.groups:
+            first = f"{self.team.part} + {whole * turns * parts}u" if whole else self.team.part
+            self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
+        lanes = self.schedule.lanes.lanes
+        result = []
+        for accumulator, variables in zip(accumulators, totals, strict=True):
+            states = [accumulator.read(v) for v in variables]
+            merged = [accumulator.merged(states[k::lanes]) for k in range(lanes)]
+            result.append(self.over_lanes(accumulator, merged))
+        return result
+
+    def variables(self, accumulators: list[Accumulator], turns: int) -> list[list[list[str]]]:
+        """For every reduction variables for all lanes of so many turns."""
+        return [[a.variables() for _ in range(turns * self.schedule.lanes.lanes)] for a in accumulators]
+
+    def loop(
+        self, here: Pass, accumulators: list[Accumulator], place: Place, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+    ) -> None:
+        """A loop from one number of a turn to another, by so many turns at a time."""
+        start, stop, turns = bounds
+        row, parts = self.schedule.row, self.schedule.parts
+        with self.shader.loop(stop, start, turns * parts) as i:
+            places = []
+            for k in range(turns):
+                number = self.shader.let("u32", f"{i} + {k * parts}u") if k else i
+                places.append(place.child(row.bind(self.shader, number), row))
+            if self.bound is None:
+                self.step(here, accumulators, places, totals)
+                return
+            for k, one in enumerate(places):
+                holds = one.holds((self.bound,))
+                assert holds is not None and len(holds) == 1
+                with self.shader.block(f"if ({holds[0]})"):
+                    self.step(here, accumulators, [one.child({})], [t[k * len(t) // turns :] for t in totals])
+
+    def step(self, here: Pass, accumulators: list[Accumulator], places: list[Place], totals: list[list[list[str]]]) -> None:
+        """What is done in one turn of a loop."""
+        write_together(places, here.targets(self.facts))
+        for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
+            states = [state for place in places for state in self.contributions(number, accumulator, place)]
+            for state, into in zip(states, variables, strict=False):
+                accumulator.add(into, state)
+        self.store(here.stores, places, [self.live])
+
+
+def write_together(places: Sequence[Place], targets: Sequence[int]) -> None:
+    """Write nodes at several places, node by node, so that loads are on their way together."""
+    for n in places[0].needed(targets):
+        for place in places:
+            place.number(n)

@@ -1,0 +1,162 @@
+"""How a kernel is to run in one dispatch: which axes are walked how, and who does what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.loops.passes import passes_of
+from volta_fn.backends.wgsl.loops.rows import Schedule
+from volta_fn.backends.wgsl.loops.span import LANES, Span
+from volta_fn.backends.wgsl.scalars import wgsl_type
+from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.ir import Constant, Reduce
+
+#: A workgroup, if nothing else is asked for. Enough of them keep a GPU busy with few invocations each.
+_GROUP = 256
+_SMALL_GROUP = 64
+
+#: Statements per element, for all elements that are written out in a row.
+_STATEMENTS = 400
+
+#: Values of a row that an invocation keeps in registers.
+_VALUES = 16
+
+#: Invocations from which on a GPU is busy.
+BUSY = 1 << 17
+
+_NOTHING = Span((), ())
+
+
+def elementwise(facts: Facts, device: Device) -> Schedule:
+    """The schedule of a kernel without inner axes."""
+    sizes = facts.kernel.sizes
+    place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
+    order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
+    rows = _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True)
+    group = _GROUP if rows.groups > BUSY else _SMALL_GROUP
+    return Schedule(rows, _NOTHING, 1, min(group, power_above(rows.groups)), False, 1, True)
+
+
+def _is_packed(facts: Facts, store: int) -> bool:
+    return facts.kernel.outputs[store].dtype.itemsize < 4
+
+
+def _in_lanes(facts: Facts, span: Span, apart: bool) -> Span:
+    """The span walked by lanes, if that makes for accesses in fours."""
+    wide = span._replace(lanes=LANES)
+    if span.total < LANES or not (wide.is_aligned or apart):
+        return span
+    kernel = facts.kernel
+    places = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
+    places += list(zip(facts.store_places, kernel.outputs, strict=True))
+    fours = [b for p, b in places if wide.quarter(p) is not None]
+    if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
+        return wide
+    return span
+
+
+def rows_or_columns(facts: Facts, device: Device) -> Schedule:
+    """The schedule of a kernel with inner axes."""
+    axis = contiguous_axis(facts)
+    return columns(facts, device, axis) if axis in facts.outer else rows(facts, device, axis)
+
+
+def contiguous_axis(facts: Facts) -> int:
+    """The axis along which most of what is accessed lies side by side."""
+    places = [*facts.load_places.values(), *facts.store_places]
+
+    def score(axis: int) -> tuple[int, int]:
+        return sum(facts.size(p.axes) for p in places if abs(coefficient(p, axis)) == 1), axis
+
+    return max(range(len(facts.kernel.sizes)), key=score)
+
+
+def _span(facts: Facts, axes: Sequence[int], last: int | None) -> Span:
+    """Axes in an order in which memory is walked in big steps before small ones."""
+    places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
+
+    def step(axis: int) -> tuple[bool, int, int]:
+        found = next((abs(c) for p in places if (c := coefficient(p, axis))), 0)
+        return axis == last, -found, axis
+
+    order = sorted(axes, key=step)
+    return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
+
+
+def rows(facts: Facts, device: Device, axis: int) -> Schedule:
+    """Rows whose elements lie side by side."""
+    row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
+    outer = _span(facts, range(facts.kernel.outer), None)
+    statements = _per_element(facts) * row.lanes
+    most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
+    invocations = min(device.invocations, 1024)
+    for parts in _powers(_parts_of_row(row.groups, most), invocations):
+        turns = -(-row.groups // parts)
+        if turns <= most:
+            return _fitted(facts, device, Schedule(outer, row, parts, _beside(parts, outer.total), False, turns, True))
+    return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(statements), False))
+
+
+def _parts_of_row(groups: int, turns: int) -> int:
+    """How many invocations do a row: at first, one more for each group of lanes, then each does more."""
+    if groups <= 4:
+        return 1
+    return max(min(power_above(groups), 32), power_above(-(-groups // turns)))
+
+
+def _beside(parts: int, rows: int) -> int:
+    return min(max(1, _SMALL_GROUP // parts), power_above(rows))
+
+
+def _turns(statements: int) -> int:
+    """How many turns of a loop are written out."""
+    return 4 if statements <= 24 else 2 if statements <= 64 else 1
+
+
+def columns(facts: Facts, device: Device, axis: int) -> Schedule:
+    """Rows that lie side by side."""
+    outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
+    row = _span(facts, facts.kernel.inner, None)
+    beside = min(32, power_above(outer.groups))
+    parts = 1
+    while parts * beside < _GROUP and row.total >= 8 * parts and outer.groups * parts < BUSY:
+        parts *= 2
+    if parts == 1:
+        beside = min(_SMALL_GROUP, power_above(outer.groups))
+    statements = _per_element(facts) * outer.lanes
+    turns = -(-row.total // parts)
+    again = sum(here.has_turns for here in passes_of(facts)) > 1
+    most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
+    if turns <= most:
+        return _fitted(facts, device, Schedule(outer, row, parts, beside, True, turns, True))
+    return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(statements), False))
+
+
+def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:
+    """The schedule with as few invocations as workgroup memory is enough for."""
+    kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
+    size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
+    while 2 * size * schedule.rows.lanes * schedule.parts * schedule.beside > device.workgroup_memory:
+        if schedule.beside > 1:
+            schedule = schedule._replace(beside=schedule.beside // 2)
+        else:
+            turns = -(-schedule.row.groups * 2 // schedule.parts) if schedule.resident else schedule.turns
+            schedule = schedule._replace(parts=schedule.parts // 2, turns=turns)
+    return schedule
+
+
+def _per_element(facts: Facts) -> int:
+    """Nodes that are written for each element of a row."""
+    nodes = enumerate(facts.kernel.nodes)
+    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _powers(first: int, last: int) -> list[int]:
+    return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]

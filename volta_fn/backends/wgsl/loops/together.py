@@ -1,0 +1,104 @@
+"""Combining what the invocations of a workgroup have accumulated.
+
+Each writes its part into workgroup memory, and after a barrier everyone reads all of the parts, or some invocations combine some of
+them first. Two areas of memory take turns, so that one barrier lies between writing an area, reading it, and writing it again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
+from volta_fn.backends.wgsl.scalars import Number, Shader, wgsl_type
+
+#: So many parts are read at once by everyone.
+_ONCE = 16
+
+
+class Team(NamedTuple):
+    """How the invocations of a workgroup share its rows: `parts` of them work on each of `beside` rows.
+
+    `part` and `row` are the numbers of an invocation's part and row, which make up its own: neighbours are parts of one row, or, in
+    `columns`, the same part of neighbouring rows.
+    """
+
+    parts: int
+    beside: int
+    columns: bool
+    part: str
+    row: str
+
+    @property
+    def invocations(self) -> int:
+        """The size of a workgroup."""
+        return self.parts * self.beside
+
+    def slot(self, part: str) -> str:
+        """Where in workgroup memory a part of this invocation's row is."""
+        if self.beside == 1:
+            return part
+        return f"({part}) * {self.beside}u + {self.row}" if self.columns else f"{self.row} * {self.parts}u + {part}"
+
+
+def team(shader: Shader, parts: int, beside: int, columns: bool) -> Team:
+    """The team of an invocation; `parts` and `beside` are powers of two."""
+    local = shader.local
+    if parts == 1 or beside == 1:
+        return Team(parts, beside, columns, "0u" if parts == 1 else local, "0u" if beside == 1 else local)
+    fast = beside if columns else parts
+    low, high = shader.let("u32", f"{local} & {fast - 1}u"), shader.let("u32", f"{local} >> {fast.bit_length() - 1}u")
+    return Team(parts, beside, columns, high if columns else low, low if columns else high)
+
+
+class Together:
+    """Writes the combining of a workgroup's parts."""
+
+    def __init__(self, shader: Shader, team: Team) -> None:
+        self.shader = shader
+        self.team = team
+        self._turn = 0
+
+    def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
+        """What all parts of a row have accumulated, known to all of them. `states` has one for each lane."""
+        left, parts = states, self.team.parts
+        while parts > 1:
+            rest = 1 if parts <= _ONCE else 1 << (parts.bit_length() - 1) // 2
+            left = self._hop(accumulator, left, parts, rest)
+            parts = rest
+        return left
+
+    def _hop(self, accumulator: Accumulator, states: list[State], parts: int, rest: int) -> list[State]:
+        """`parts` parts, of which the first invocations have one each, become `rest`."""
+        shader, team = self.shader, self.team
+        self._turn ^= 1
+        names = [[self._memory(d, f"{k}_{n}") for n, d in enumerate(accumulator.dtypes)] for k in range(len(states))]
+        if parts < team.parts:
+            with shader.block(f"if ({team.part} < {parts}u)"):
+                self._write(names, states)
+        else:
+            self._write(names, states)
+        shader.line("workgroupBarrier();")
+        first = shader.let("u32", f"{team.part} & {rest - 1}u") if rest > 1 else "0u"
+        result = []
+        for lane in names:
+            read = []
+            for k in range(parts // rest):
+                slot = team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u")
+                read.append(
+                    tuple([Number(d, shader.let(wgsl_type(d), f"{n}[{slot}]")) for d, n in zip(accumulator.dtypes, lane, strict=True)])
+                )
+            result.append(accumulator.merged(read))
+        return result
+
+    def _write(self, names: list[list[str]], states: list[State]) -> None:
+        for lane, state in zip(names, states, strict=True):
+            for name, x in zip(lane, state, strict=True):
+                self.shader.line(f"{name}[{self.team.slot(self.team.part)}] = {x.text};")
+
+    def _memory(self, dtype: np.dtype, what: str) -> str:
+        """An area of workgroup memory."""
+        type_ = wgsl_type(dtype)
+        name = f"shared_{''.join(c for c in type_ if c.isalnum())}_{what}_{self._turn}"
+        return self.shader.workgroup(name, type_, self.team.invocations)
