@@ -91,6 +91,7 @@ def problem_of(
 
 
 def contiguous_strides(shape: Axes) -> Axes:
+    """The strides of a contiguous array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
