@@ -58,7 +58,7 @@ class JaxprBuilder:
 
     def atom(self, value: Array) -> Atom:
         """The atom of a value from outside the program: a literal if it is a known scalar, else a constant."""
-        if type(value) is ConcreteArray and not value.shape and value.device.platform == "cpu":
+        if type(value) is ConcreteArray and not value.shape and value.device.backend.known(value.buffer()) is not None:
             return Literal(value)
         var = self.constvars.get(id(value))
         if var is None:

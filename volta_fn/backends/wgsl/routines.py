@@ -7,7 +7,6 @@ from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.core.aval import ShapedArray
 
 #: How an equation becomes a routine: (operands' types, parameters, facts) -> routine, or None if it has none.
@@ -18,8 +17,3 @@ ROUTINES: dict[str, RoutineMaker] = {}
 
 #: Primitives whose routines let the result be the memory of the operand at a position.
 IN_PLACE: dict[str, int] = {}
-
-
-def kernel_routine(kernel: Kernel, facts: Facts) -> Routine | None:
-    """The routine of a kernel."""
-    return None

@@ -137,3 +137,13 @@ def test_callbacks() -> None:
 
         np.testing.assert_array_equal(np.asarray(run(jnp.arange(4.0))), np.arange(4.0) * 3 + 1)
     assert seen == [6.0]
+
+
+def test_a_closed_over_array_stays_where_it_is() -> None:
+    with vf.default_device(GPU):
+        w = jnp.arange(100.0)
+        before = GPU.backend.counters
+        y = vf.jit(lambda x: x + w)(jnp.ones(100))
+        assert GPU.backend.counters.reads == before.reads
+        assert GPU.backend.counters.host_steps == before.host_steps
+        assert float(y[3]) == 4.0

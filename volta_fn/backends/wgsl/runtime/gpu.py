@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES
 from volta_fn.backends.wgsl.runtime.adapter import open_device
 from volta_fn.backends.wgsl.runtime.memory import SMALL, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
@@ -54,10 +55,10 @@ class Gpu:
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
-            kernel=lambda kernel: kernel_routine(kernel, self.facts),
+            kernel=lambda kernel: loops.routine(kernel, self.facts),
             equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
             in_place=IN_PLACE,
-            overwrites=False,
+            overwrites=True,
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.backends.numpy.quiet import silenced
+from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.runtime import copying
@@ -64,6 +65,9 @@ class Writer(BodyWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         routine = None if item.source is None else self.routines[item.source.key]
+        if routine is not None and isinstance(item.what, Fused):
+            shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
+            routine = loops.routine(item.what.kernel, self.facts, shared) if shared else routine
         if routine is not None:
             self.routine(routine, item, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
