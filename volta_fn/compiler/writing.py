@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,12 +111,20 @@ class Output(NamedTuple):
     shape: tuple[int, ...]
 
 
-def write_program(writer: BodyWriter, body: Body) -> list[Var]:
-    """Write a program's commands; the variables that the caller gives memory for, after that of the arguments."""
+def made_by(body: Body) -> list[Var]:
+    """The variables that are results and made by the program, each once: arguments and constants are not."""
+    return list(dict.fromkeys([body.root(v) for v in body.program.jaxpr.outvars if isinstance(v, Var) and body.root(v) in body.makers]))
+
+
+def write_program(writer: BodyWriter, body: Body, made: Sequence[Var], reuse: Mapping[int, int] = {}) -> None:  # never changed
+    """Write a program's commands.
+
+    The caller gives memory for the arguments, then for the variables that the program makes, but those that `reuse` maps to arguments,
+    whose memory they take.
+    """
     jaxpr = body.program.jaxpr
     inputs = [writer.slots.caller() for _ in jaxpr.invars]
-    made = list(dict.fromkeys([body.root(v) for v in jaxpr.outvars if isinstance(v, Var) and body.root(v) in body.makers]))
-    targets = {var: writer.slots.caller() for var in made}
+    targets = {var: inputs[reuse[number]] if number in reuse else writer.slots.caller() for number, var in enumerate(made)}
     places: list[Slot | None] = [targets.get(body.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
     once: set[Slot] = set()
     for number, place in enumerate(places):
@@ -125,7 +133,6 @@ def write_program(writer: BodyWriter, body: Body) -> list[Var]:
         elif place is not None:
             once.add(place)
     writer.body(body, inputs, places, writer.slots.outermost)
-    return made
 
 
 def outputs_of(body: Body, made: list[Var]) -> list[Output]:

@@ -13,7 +13,7 @@ from volta_fn.backends.native.runtime.host import HostCall
 from volta_fn.backends.native.runtime.slots import layout_of
 from volta_fn.backends.native.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
-from volta_fn.compiler.writing import Output, outputs_of, reusable, write_program
+from volta_fn.compiler.writing import Output, made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: A program of more nanoseconds than this lets other Python threads run.
@@ -33,7 +33,8 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
     body = body_of(closed, LANE)
     sources = sources_in(body)
     writer = Writer(dict(zip([s.key for s in sources], LIBRARY.load(sources), strict=True)), CONTROL_FLOW)
-    made = write_program(writer, body)
+    made = made_by(body)
+    write_program(writer, body, made)
     outputs = tuple([_on_host(output) for output in outputs_of(body, made)])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in made])
     layout = layout_of(writer.slots)

@@ -165,6 +165,12 @@ class Gpu:
         self.scratch.clear()
         self.queue.wait()
 
+    def copied(self, lease: Lease, size: int) -> Lease:
+        """A copy of the first bytes of a block."""
+        copy = self.pool.lease(max(size, 4))
+        self.queue.copy(copy.block, lease.block, -(-size // 4) * 4)
+        return copy
+
     @property
     def trims(self) -> int:
         """A number that changes when prepared commands are of no use any more."""

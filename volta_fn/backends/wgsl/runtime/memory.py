@@ -182,7 +182,7 @@ class Buffer:
     @property
     def shared(self) -> bool:
         """Whether other buffers may have the same memory."""
-        return self.lease is None or sys.getrefcount(self.lease) > _OWN
+        return self.lease is not None and sys.getrefcount(self.lease) > _OWN
 
     def __repr__(self) -> str:
         return f"Buffer({self.dtype}{list(self.shape)})"

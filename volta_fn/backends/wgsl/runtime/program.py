@@ -16,12 +16,12 @@ import numpy as np
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, uninterrupted
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
-from volta_fn.backends.wgsl.runtime.memory import Block, Buffer, Lease, size_class
+from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.memory import Lifetime
-from volta_fn.compiler.writing import Output, outputs_of, reusable, write_program
+from volta_fn.compiler.writing import Output, made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: Tapes kept of a stretch, their dispatches at most, and how many dispatches are written at a time.
@@ -62,7 +62,10 @@ class Program:
             gpu.check_dtype(aval.dtype)
         body = body_of(closed, gpu.lane)
         writer = Writer(gpu.lane, gpu.facts, gpu.load(sources_in(body)), CONTROL_FLOW)
-        made = write_program(writer, body)
+        made = made_by(body)
+        #: Results that take the memory of donated arguments: pairs of their numbers.
+        self.reuse = dict(reusable(body, made, donated))
+        write_program(writer, body, made, self.reuse)
         self.slots = [*writer.slots.ordered()]
         for number, slot in enumerate(writer.regions, len(self.slots)):
             slot.number = number
@@ -70,8 +73,8 @@ class Program:
         self.arguments = len(body.program.jaxpr.invars)
         self.specs = [(v.aval.shape, v.aval.dtype, v.aval.size * v.aval.dtype.itemsize) for v in made]
         self.outputs: list[Output] = outputs_of(body, made)
-        self.reuse = dict(reusable(body, made, donated))
-        self.constants = [gpu.constant(array) for array in writer.slots.arrays()]
+        constants = [gpu.constant(array) for array in writer.slots.arrays()]
+        self.constants = [gpu.lease_of(c) for c in constants]
         self.results = [None if o.constant is None else _shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in self.outputs]
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
         self.commands = _stretches(writer.commands)
@@ -89,17 +92,22 @@ class Program:
         gpu.queue.hold_back()
         with gpu.queue.lock:
             given = [gpu.lease_of(a) for a in arguments]
-            made = [given[self.reuse[i]] if donate and i in self.reuse else gpu.pool.lease(max(s[2], 4)) for i, s in enumerate(self.specs)]
+            if not donate:
+                for number in self.reuse.values():
+                    given[number] = gpu.copied(given[number], arguments[number].size)
+            new = [gpu.pool.lease(max(size, 4)) for i, (_, _, size) in enumerate(self.specs) if i not in self.reuse]
             scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
-            leases = [*given, *made, *[scratch[n] for n in self.numbers], *[gpu.lease_of(c) for c in self.constants]]
+            leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
             leases += [gpu.grids.lease(size) for size in self.regions]
-            call = _Call(self, [lease.block for lease in leases], len(given) + len(made))
+            call = _Call(self, leases, len(given) + len(new))
             if not self.interrupted:
                 call.run(self.commands)
         if self.interrupted:
             call.run(self.commands)
         with gpu.queue.lock:
             gpu.queue.pause()
+        rest = iter(new)
+        made = [given[self.reuse[i]] if i in self.reuse else next(rest) for i in range(len(self.specs))]
         return tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
 
     def _result(self, output: Output, constant: Buffer | None, arguments: Sequence[Buffer], made: Sequence[Lease]) -> Buffer:
@@ -120,10 +128,11 @@ def _shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 class _Call:
     """One call of a program: the blocks of all slots."""
 
-    def __init__(self, program: Program, blocks: list[Block], varying: int) -> None:
+    def __init__(self, program: Program, leases: Sequence[Lease], varying: int) -> None:
         self.gpu = program.gpu
         self.queue = program.gpu.queue
-        self.blocks = blocks
+        self.leases = leases  # which keeps them
+        self.blocks = blocks = [lease.block for lease in leases]
         #: What tapes depend on, besides the turns of loops.
         self.key = tuple([b.number for b in (blocks if program.interrupted or program.regions else blocks[:varying])])
         self.turns: dict[int, int] = {}

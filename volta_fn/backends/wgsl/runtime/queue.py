@@ -72,13 +72,25 @@ class Queue:
 
     # writing commands
 
+    def _encoder(self) -> Any:
+        if self.encoder is None:
+            self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
+        return self.encoder
+
     def begin(self) -> Any:
         """The compute pass to write to."""
         if self.run is None:
-            if self.encoder is None:
-                self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
-            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self.encoder, self.ffi.NULL)
+            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.run
+
+    def copy(self, to: Block, source: Block, size: int) -> None:
+        """Copy the first bytes of a block."""
+        self._copy(to.handle, source.handle, 0, size)
+
+    def _copy(self, to: Any, source: Any, offset: int, size: int) -> None:
+        self._end_run()
+        self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
+        self.commands += 1
 
     def wrote(self, commands: int) -> None:
         """Note that commands were written; submits if there are many."""
@@ -173,10 +185,7 @@ class Queue:
         with self.lock:
             self.reads += 1
             staging = self._staging(padded)
-            self._end_run()
-            if self.encoder is None:
-                self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
-            self.lib.wgpuCommandEncoderCopyBufferToBuffer(self.encoder, block.handle, offset, staging[1], 0, padded)
+            self._copy(staging[1], block.handle, offset, padded)
             self.submit()
             self.maps += 1
             number = self.maps
