@@ -66,7 +66,10 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 }
 
 #: Primitives with parameters, and which ones to sample.
-PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {"integer_pow": ({"y": 2}, {"y": 3}, {"y": 5}, {"y": -2})}
+PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "integer_pow": ({"y": 2}, {"y": 3}, {"y": 5}, {"y": -2}),
+    "threefry2x32_word": tuple([{"word": word} for word in ("first", "second", "mixed")]),
+}
 
 #: Further domains, where the declared one shows too little.
 MORE_DOMAINS: dict[str, Domain] = {"rem": Domain(-4.4, -4.2, operands={1: (1.15, 1.35)})}

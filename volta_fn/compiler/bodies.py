@@ -17,6 +17,7 @@ from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
 from volta_fn.compiler.kernels.overwrite import overwritable
+from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.aval import ShapedArray
@@ -121,7 +122,7 @@ def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
 
 def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     """A program as kernels that a lane has routines for, and equations."""
-    return fuse(simplify(closed), Limits(buffers=lane.buffers, computes=lane.computes))
+    return fuse(write_out_random_bits(simplify(closed)), Limits(buffers=lane.buffers, computes=lane.computes))
 
 
 def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:

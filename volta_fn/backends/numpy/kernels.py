@@ -19,6 +19,7 @@ from volta_fn.primitives import random as _random  # noqa: F401
 from volta_fn.primitives import scatter as _scatter  # noqa: F401
 from volta_fn.primitives import sorting as _sorting  # noqa: F401
 from volta_fn.primitives import window as _window  # noqa: F401
+from volta_fn.primitives.scalar_functions import threefry
 
 KERNELS: dict[str, Callable[..., Any]] = {
     # contraction
@@ -55,7 +56,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmin": sorting.argmin,
     # random bits
     "random_bits": random_bits.random_bits,
-    "threefry2x32": random_bits.threefry2x32,
+    "threefry2x32": threefry.threefry2x32,
     # windows
     "reduce_window_sum": partial(windows.reduce_window, op="sum"),
     "reduce_window_max": partial(windows.reduce_window, op="max"),

@@ -27,3 +27,4 @@ from volta_fn.primitives.scalar_functions.gamma import digamma as digamma
 from volta_fn.primitives.scalar_functions.gamma import lgamma as lgamma
 from volta_fn.primitives.scalar_functions.gamma import polygamma as polygamma
 from volta_fn.primitives.scalar_functions.gamma import zeta as zeta
+from volta_fn.primitives.scalar_functions.threefry import threefry2x32_word as threefry2x32_word

@@ -1,4 +1,4 @@
-"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows, random bits.
+"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows.
 
 `whole`, `writing`, `moving` and `starts` are what they share.
 """
@@ -17,7 +17,6 @@ from volta_fn.backends.native.library.pooling import reduce_window_max, reduce_w
 from volta_fn.backends.native.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.native.library.sort import sort
 from volta_fn.backends.native.library.tangents import select_and_gather_add
-from volta_fn.backends.native.library.threefry import random_bits, threefry2x32
 from volta_fn.backends.native.library.top_k import top_k
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -44,8 +43,6 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
     "top_k": top_k,
-    "random_bits": random_bits,
-    "threefry2x32": threefry2x32,
 }
 
 #: By a primitive's name the operand whose memory the result may be: routines see where they are the same. A phase whose symbol ends with

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.loops.accumulate import Accumulator, State
 from volta_fn.backends.native.loops.passes import Pass
-from volta_fn.backends.native.loops.scope import Lane, Nest, Scope
+from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, make_side_by_side
 from volta_fn.backends.native.loops.whole import greatest, known, least, minus, plus, rounded_down
 from volta_fn.backends.native.scalars import Number, position
 from volta_fn.compiler.kernels.facts import Facts, coefficient
@@ -222,8 +222,7 @@ class RowCode:
     def _turn(self, here: Pass, accumulators: list[Accumulator], turns: list[Scope], states: States) -> States:
         """What is done in one turn, by every vector."""
         for number in turns[0].needed(here.targets(self.facts)):  # node by node, so that vectors take turns
-            for turn in turns:
-                turn.number(number)
+            make_side_by_side(turns, number)
         new = [self._step(here, accumulators, turn, state) for turn, state in zip(turns, states, strict=True)]
         self._stored(here, turns)
         for number in here.keeps:
@@ -252,8 +251,7 @@ class RowCode:
         if not stores:
             return
         for number in turns[0].needed([self.facts.kernel.stores[s].value for s in stores]):
-            for turn in turns:
-                turn.number(number)
+            make_side_by_side(turns, number)
         for s in stores:
             for turn in turns:
                 turn.store(s)

@@ -9,9 +9,11 @@ from volta_fn import dtypes
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.loops.passes import Pass, cost_of, passes_of
 from volta_fn.backends.native.loops.rows import Segment, Vectors
+from volta_fn.backends.native.loops.scope import CHAINS
 from volta_fn.backends.native.loops.tiles import BLOCK, crossing
 from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
+from volta_fn.compiler.kernels.ir import Apply
 
 #: Nanoseconds that a task should take.
 GRAIN = 40_000.0
@@ -148,7 +150,8 @@ def _unroll(facts: Facts, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = facts.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
-    wanted = 2 if heavy else 4
+    chained = any(isinstance(node, Apply) and node.op in CHAINS for node in facts.kernel.nodes)
+    wanted = 2 if heavy and not chained else 4
     if reduces and axis not in facts.inner:
         wanted = 1 if any(p.keeps for p in passes) else 8
     while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(facts.kernel.nodes) * wanted > 120):

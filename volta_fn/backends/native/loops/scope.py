@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.backends.native.loops.whole import plus, times
 from volta_fn.backends.native.scalars import Number, apply, constant, load, position, splat, store
 from volta_fn.compiler.kernels.facts import Facts, coefficient
@@ -18,6 +18,9 @@ from volta_fn.compiler.kernels.index import Affine, Range
 from volta_fn.compiler.kernels.ir import Apply, Constant, Inside, Load, Node, Position, operands
 
 Key = tuple[str, int]
+
+#: Operations of many steps that wait for each other: several vectors go through one of them side by side.
+CHAINS = frozenset({"threefry2x32_word"})
 
 #: How many bytes ahead of a load memory is told of it: half a page, as the hardware by itself does not go beyond a page.
 _AHEAD = 2048
@@ -320,6 +323,43 @@ class Scope:
             self.pointer(("slot", number))
 
 
+def make_side_by_side(places: Sequence[Scope], number: int) -> None:
+    """Write a node's value in several places, which are the same but for the turns along the vectors' axis."""
+    nest = places[0].nest
+    node = nest.facts.kernel.nodes[number]
+    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
+    if not chained or len(places) == 1 or not places[0].is_vector(nest.facts.depends[number]):
+        for place in places:
+            place.number(number)
+        return
+    assert isinstance(node, Apply)
+    read = [_joined(nest.f, [place.spread(i) for place in places]) for i in node.operands]
+    whole = apply(nest.f, node.op, read, node.dtype, dict(node.params))
+    for k, place in enumerate(places):
+        place.numbers[number] = _taken(nest.f, whole, range(k * place.lanes, (k + 1) * place.lanes))
+
+
+def _joined(f: Function, numbers: Sequence[Number]) -> Number:
+    """The lanes of several numbers (two, four, …), one after another."""
+    while len(numbers) > 1:
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.parts, y.parts, strict=True)])) for x, y in pairs]
+    return numbers[0]
+
+
+def _pair(f: Function, x: Value, y: Value) -> Value:
+    count = 2 * lanes_of(x.type)
+    order = ", ".join(f"i32 {k}" for k in range(count))
+    return f.let(vector_of(element_of(x.type), count), f"shufflevector {x}, {y}, <{count} x i32> <{order}>")
+
+
+def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
+    order = ", ".join(f"i32 {k}" for k in lanes)
+    types = [vector_of(element_of(v.type), len(lanes)) for v in x.parts]
+    places = [f.let(t, f"shufflevector {v}, {v.type} poison, <{len(lanes)} x i32> <{order}>") for t, v in zip(types, x.parts, strict=True)]
+    return Number(x.dtype, tuple(places))
+
+
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
     """Have the cache fetch what lies so many bytes ahead, if it is anywhere."""
     place = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
@@ -329,5 +369,4 @@ def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
 
 def reversed_lanes(f: Function, x: Number) -> Number:
     """The lanes from last to first."""
-    order = ", ".join(f"i32 {k}" for k in reversed(range(x.lanes)))
-    return Number(x.dtype, tuple([f.let(v.type, f"shufflevector {v}, {v.type} poison, <{x.lanes} x i32> <{order}>") for v in x.parts]))
+    return _taken(f, x, range(x.lanes)[::-1])

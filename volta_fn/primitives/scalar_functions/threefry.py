@@ -1,0 +1,71 @@
+"""The Threefry-2x32 block cipher, vectorised: the meaning of random bits.
+
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key of two 32-bit words turns a counter of
+two words into two words that look random.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_UINT32 = np.dtype(np.uint32)
+#: By how many bits each of four rounds rotates, for even and odd groups of rounds.
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+GROUPS = 5
+PARITY = 0x1BD11BDA
+_MASK = 0xFFFFFFFF
+
+#: Up to so many counters Python's integers are faster than a hundred calls of NumPy.
+FEW = 12
+
+
+def threefry2x32(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cipher of the counters (x1, x2) under the keys (k1, k2); uint32 arrays that broadcast, two of the common shape out."""
+    shape = np.broadcast_shapes(k1.shape, k2.shape, x1.shape, x2.shape)
+    if math.prod(shape) <= FEW:
+        columns = [np.broadcast_to(word, shape).ravel().tolist() for word in (k1, k2, x1, x2)]
+        pairs = [encipher_one(*words) for words in zip(*columns, strict=True)]
+        whole = np.array(pairs, _UINT32).reshape(*shape, 2)
+        return whole[..., 0], whole[..., 1]
+    first, second = np.empty(shape, _UINT32), np.empty(shape, _UINT32)
+    first[...] = x1
+    second[...] = x2
+    encipher(k1, k2, first, second, np.empty(shape, _UINT32))
+    return first, second
+
+
+def encipher_one(k1: int, k2: int, first: int, second: int) -> tuple[int, int]:
+    """The cipher of one counter, in Python's integers."""
+    words = (k1, k2, k1 ^ k2 ^ PARITY)
+    first, second = (first + k1) & _MASK, (second + k2) & _MASK
+    for group in range(GROUPS):
+        for bits in ROTATIONS[group % 2]:
+            first = (first + second) & _MASK
+            second = ((second << bits) & _MASK | second >> (32 - bits)) ^ first
+        first = (first + words[(group + 1) % 3]) & _MASK
+        second = (second + words[(group + 2) % 3] + group + 1) & _MASK
+    return first, second
+
+
+def encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarray, scratch: np.ndarray) -> None:
+    """The cipher in place. After every fourth round the next two of the key's three words are added, with the number of the group."""
+    words = (k1, k2, k1 ^ k2 ^ np.uint32(PARITY))
+    first += words[0]
+    second += words[1]
+    for group in range(GROUPS):
+        for bits in ROTATIONS[group % 2]:
+            first += second
+            np.right_shift(second, 32 - bits, out=scratch)
+            np.left_shift(second, bits, out=second)
+            second |= scratch
+            second ^= first
+        first += words[(group + 1) % 3]
+        second += words[(group + 2) % 3] + np.uint32(group + 1)
+
+
+def threefry2x32_word(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray, *, word: str) -> np.ndarray:
+    """The first or second word of the cipher, or both mixed by an exclusive or."""
+    first, second = threefry2x32(k1, k2, x1, x2)
+    return {"first": first, "second": second, "mixed": first ^ second}[word]
