@@ -39,6 +39,25 @@ def _shifts_out(y: int, bits: int) -> bool:
     return _unsigned(y, bits) >= bits
 
 
+def cipher(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:
+    """Threefry-2x32 with 20 rounds, as its authors state it."""
+    mask = 2**32 - 1
+    words = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
+    x, y = (counter[0] + key[0]) & mask, (counter[1] + key[1]) & mask
+    for turn in range(20):
+        bits = (13, 15, 26, 6, 17, 29, 16, 24)[turn % 8]
+        x = (x + y) & mask
+        y = ((y << bits) & mask | y >> (32 - bits)) ^ x
+        if turn % 4 == 3:
+            group = turn // 4 + 1
+            x, y = (x + words[group % 3]) & mask, (y + words[(group + 1) % 3] + group) & mask
+    return x, y
+
+
+def _word(first: int, second: int, word: str) -> int:
+    return {"first": first, "second": second, "mixed": first ^ second}[word]
+
+
 #: name -> function of Python integers and the number of bits
 BY_PYTHON: dict[str, Callable[..., int]] = {
     "neg": lambda x, bits: -x,
@@ -52,6 +71,7 @@ BY_PYTHON: dict[str, Callable[..., int]] = {
     "max": lambda x, y, bits: max(x, y),
     "min": lambda x, y, bits: min(x, y),
     "pow": _power,
+    "threefry2x32_word": lambda k1, k2, x1, x2, bits, word: _word(*cipher((k1, k2), (x1, x2)), word),
     "integer_pow": lambda x, bits, y: _power(x, y, bits),
     "clamp": lambda low, x, high, bits: min(max(x, low), high),
     "eq": lambda x, y, bits: x == y,

@@ -149,7 +149,7 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
             yield _sample(primitive, params, shapes, MORE_DOMAINS[primitive.name], floats, f"{label}more")
     if complexes:
         yield _sample(primitive, params, shapes, COMPLEX_DOMAINS.get(primitive.name, domain), complexes, f"{label}complex")
-    if wholes and not any(p < 0 for p in params.values()):
+    if wholes and params.get("y", 1) > 0:
         reference = by_python(primitive.name, **params) if primitive.name in BY_PYTHON else primitive.evaluate
         args = tuple([Arg(shape, extremes) for shape in shapes])
         yield Sample(

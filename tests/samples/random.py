@@ -6,25 +6,11 @@ import math
 
 import numpy as np
 
+from tests.laws.whole_numbers import cipher
 from tests.samples.sample import Arg, Sample, integers
 from volta_fn.primitives.random import random_bits, threefry2x32
 
-_MASK = 2**32 - 1
 _words = integers(0, 2**32)
-
-
-def cipher(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:
-    """Threefry-2x32 with 20 rounds, as its authors state it."""
-    words = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
-    x, y = (counter[0] + key[0]) & _MASK, (counter[1] + key[1]) & _MASK
-    for turn in range(20):
-        bits = (13, 15, 26, 6, 17, 29, 16, 24)[turn % 8]
-        x = (x + y) & _MASK
-        y = ((y << bits) & _MASK | y >> (32 - bits)) ^ x
-        if turn % 4 == 3:
-            group = turn // 4 + 1
-            x, y = (x + words[group % 3]) & _MASK, (y + words[(group + 1) % 3] + group) & _MASK
-    return x, y
 
 
 def _threefry(*operands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from volta_fn.backends.numpy import random_bits as module
-from volta_fn.backends.numpy.random_bits import random_bits, threefry2x32
+from volta_fn.backends.numpy.random_bits import random_bits
+from volta_fn.primitives.scalar_functions.threefry import threefry2x32
 
 #: (key, counter, cipher) of Threefry-2x32 with 20 rounds, from the authors' Random123 distribution.
 KNOWN = [

@@ -80,3 +80,8 @@ def test_select_n(dtype):
     x, y = operands(2, dtypes.as_dtype(dtype))
     check("select_n", [np.arange(x.size) % 3 == 0, x, y])
     check("select_n", [np.arange(x.size, dtype=np.int32) % 3, x, y, x[::-1].copy()])
+
+
+@pytest.mark.parametrize("word", ["first", "second", "mixed"])
+def test_random_words(word):
+    check("threefry2x32_word", operands(4, np.dtype(np.uint32)), word=word)

@@ -98,3 +98,8 @@ def test_what_a_device_lacks_is_refused():
     assert not supports("convert_element_type", (single,), {"new_dtype": np.dtype(np.int64)}, Facts())
     assert not supports("sort", (single,), {}, Facts())
     assert not supports("bitcast_convert_type", (single,), {"new_dtype": double}, Facts(float64=True))
+
+
+def test_random_words():
+    uint32 = np.dtype(np.uint32)
+    check([("threefry2x32_word", (0, 1, 2, 3), {"word": word}) for word in ("first", "second", "mixed")], operands(4, uint32))

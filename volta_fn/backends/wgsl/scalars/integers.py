@@ -11,6 +11,7 @@ import numpy as np
 
 from volta_fn.backends.scalars.whole_powers import integer_pow
 from volta_fn.backends.wgsl.scalars.lanes import Lanes
+from volta_fn.primitives.scalar_functions import threefry
 
 Operation = Callable[..., Lanes]
 
@@ -123,6 +124,22 @@ def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
     return bits.call("countLeadingZeros").as_type(x.type) - (32 - 8 * dtype.itemsize)
 
 
+def _threefry2x32() -> str:
+    """The cipher as a function: twenty rounds; after every fourth, two of the key's three words are added."""
+    lines = [f"let k = array(k1, k2, k1 ^ k2 ^ {threefry.PARITY}u);", "var a = x1 + k1;", "var b = x2 + k2;"]
+    for group in range(threefry.GROUPS):
+        lines += [f"a += b; b = ((b << {n}u) | (b >> {32 - n}u)) ^ a;" for n in threefry.ROTATIONS[group % 2]]
+        lines.append(f"a += k[{(group + 1) % 3}]; b += k[{(group + 2) % 3}] + {group + 1}u;")
+    body = "\n  ".join([*lines, "return vec2(a, b);"])
+    return f"fn threefry2x32(k1: u32, k2: u32, x1: u32, x2: u32) -> vec2<u32> {{\n  {body}\n}}"
+
+
+def _threefry2x32_word(dtype: np.dtype, k1: Lanes, k2: Lanes, x1: Lanes, x2: Lanes, *, word: str) -> Lanes:
+    name = k1.f.helper("threefry2x32", _threefry2x32())
+    pair = k1.f.let("vec2<u32>", f"{name}({k1.text}, {k2.text}, {x1.text}, {x2.text})")
+    return k1.let({"first": f"{pair}.x", "second": f"{pair}.y", "mixed": f"{pair}.x ^ {pair}.y"}[word], "u32")
+
+
 def _compare(op: str) -> Operation:
     return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
 
@@ -175,6 +192,7 @@ _EITHER: dict[str, Operation] = {
 
 UINT: dict[str, Operation] = {
     **_EITHER,
+    "threefry2x32_word": _threefry2x32_word,
     "abs": _plain(lambda x: x),
     "sign": lambda dtype, x: x.equals(0).select(0, x.like(1)),
     "pow": _pow_unsigned,
