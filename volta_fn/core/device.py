@@ -7,11 +7,23 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from volta_fn.errors import DeviceError
+
+
+class MemoryStats(NamedTuple):
+    """The memory of a device, in bytes."""
+
+    #: What arrays and programs use now, and used at most at a time.
+    in_use: int
+    peak: int
+    #: What is taken from the system: also what is kept to be used again.
+    held: int
+    #: What may be held at most; None if as much as there is room for.
+    limit: int | None
 
 
 class Backend(Protocol):
@@ -40,6 +52,15 @@ class Backend(Protocol):
 
     def temporaries(self, closed: Any, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
+
+    def memory(self) -> MemoryStats:
+        """The device's memory."""
+
+    def limit_memory(self, most: int | None) -> None:
+        """Allow so many bytes at most (None: as many as there is room for)."""
+
+    def free_memory(self) -> None:
+        """Give back memory that is only kept to be used again."""
 
 
 class Device:
@@ -114,6 +135,34 @@ def find_device(spec: str | Device) -> Device:
     if (number and not number.isdigit()) or index >= len(found):
         raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in found]}")
     return found[index]
+
+
+def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
+    """The memory of a device (default: the default device). On the CPU it is that of the process.
+
+    >>> import volta_fn as vf
+    >>> stats = vf.device_memory_stats("cpu")
+    >>> 0 < stats.in_use <= stats.peak
+    True
+    """
+    return _device(device).backend.memory()
+
+
+def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:
+    """Let arrays and programs hold at most so many bytes of a GPU's memory (None: as many as there is room for).
+
+    What goes beyond raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system shares out.
+    """
+    _device(device).backend.limit_memory(most)
+
+
+def free_memory(device: str | Device | None = None) -> None:
+    """Give memory back to the system that a device only keeps to use it again, after waiting for what it is doing."""
+    _device(device).backend.free_memory()
+
+
+def _device(device: str | Device | None) -> Device:
+    return current_default_device() if device is None else find_device(device)
 
 
 def current_default_device() -> Device:

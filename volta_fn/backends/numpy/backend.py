@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,15 @@ from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.lifetimes import most_temporaries
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.plan import make_plan
+from volta_fn.core.device import MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import VoltaError
+from volta_fn.errors import DeviceError, VoltaError
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
 
 Program = Callable[..., tuple[Any, ...]]
 
@@ -91,3 +99,26 @@ class NumpyBackend:
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
         return most_temporaries(simplify(closed))
+
+    def memory(self) -> MemoryStats:
+        """The memory of the process."""
+        peak = _peak()
+        statm = Path("/proc/self/statm")
+        now = int(statm.read_text().split()[1]) * resource.getpagesize() if resource is not None and statm.exists() else peak
+        return MemoryStats(now, max(now, peak), now, None)
+
+    def limit_memory(self, most: int | None) -> None:
+        """Raise `DeviceError`: the system shares out the memory."""
+        if most is not None:
+            raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
+
+    def free_memory(self) -> None:
+        """Nothing: NumPy gives memory back by itself."""
+
+
+def _peak() -> int:
+    """The most bytes that the process has had in memory."""
+    if resource is None:
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

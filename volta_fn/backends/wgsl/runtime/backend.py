@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from volta_fn.backends.wgsl.runtime.adapter import adapters
 from volta_fn.backends.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.program import Program
-from volta_fn.core.device import Device
+from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 
@@ -23,10 +24,20 @@ class GpuBackend:
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
 
-    @functools.cached_property
+        self._gpu: Gpu | None = None
+        self._lock = threading.Lock()
+
+    @property
     def gpu(self) -> Gpu:
-        """The device, opened."""
-        return Gpu(self.adapter)
+        """The device, opened; again if it was lost."""
+        found = self._gpu
+        if found is None or found.watched.lost:
+            with self._lock:
+                if self._gpu is found:
+                    self._gpu = Gpu(self.adapter)
+                found = self._gpu
+        assert found is not None
+        return found
 
     def put(self, values: np.ndarray) -> Buffer:
         """A buffer with these elements."""
@@ -54,18 +65,38 @@ class GpuBackend:
         made = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
         eqn = Equation(primitive, [*invars], outvars, params)
-        program = Program(self.gpu, ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])))
+        program = self.compile(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), ())
         if primitive.multiple_results:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        return Program(self.gpu, closed, donated)
+        program = Program(self.gpu, closed, donated)
+
+        def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+            nonlocal program
+            if program.gpu.watched.lost:
+                program = Program(self.gpu, closed, donated)
+            return program(donate, *buffers)
+
+        return run
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
         return Program(self.gpu, closed, donated).temporaries
+
+    def memory(self) -> MemoryStats:
+        """The device's memory."""
+        return self.gpu.memory()
+
+    def limit_memory(self, most: int | None) -> None:
+        """Allow so many bytes at most (None: as many as there is room for)."""
+        self.gpu.pool.limit = most
+
+    def free_memory(self) -> None:
+        """Give back memory that is only kept to be used again."""
+        self.gpu.free_memory()
 
     @property
     def counters(self) -> Counters:

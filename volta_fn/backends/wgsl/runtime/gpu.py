@@ -18,10 +18,12 @@ from volta_fn.backends.wgsl.runtime.adapter import open_device
 from volta_fn.backends.wgsl.runtime.memory import SMALL, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
+from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.core.aval import ShapedArray
-from volta_fn.errors import DTypeError
+from volta_fn.core.device import MemoryStats
+from volta_fn.errors import DeviceError, DTypeError
 
 #: What a kernel binds at most, where the device would have more: fusion gains little beyond.
 _BUFFERS = 16
@@ -45,11 +47,12 @@ class Gpu:
         opened = open_device(adapter)
         self.opened, self.facts = opened, opened.facts
         limit = os.environ.get("VOLTA_GPU_MEMORY")
-        self.pool = Pool(opened.device._internal, opened.largest, int(limit) if limit else None)
-        self.queue = Queue(opened.device, self.pool)
+        self.watched = Watched()
+        self.pool = Pool(opened.device._internal, self.watched, opened.largest, int(limit) if limit else None)
+        self.queue = Queue(opened.device, self.watched, self.pool)
         self.pool.make_room = self._make_room
         #: Blocks from which dispatches may read their grids.
-        self.grids = Pool(opened.device._internal, opened.largest, None)
+        self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device)
         self.lane = Lane(
@@ -91,11 +94,14 @@ class Gpu:
 
     def lease_of(self, buffer: Buffer) -> Lease:
         """The memory of a buffer, which is written first if it is still on the host."""
-        if buffer.lease is None:
-            assert buffer.known is not None
+        lease = buffer.lease
+        if lease is None or lease.returned is not self.pool.returned:
+            if buffer.known is None:
+                raise DeviceError(LOST)
             self._upload(buffer, buffer.known)
-        assert buffer.lease is not None
-        return buffer.lease
+            assert buffer.lease is not None
+            return buffer.lease
+        return lease
 
     def _upload(self, buffer: Buffer, values: np.ndarray) -> None:
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
@@ -164,6 +170,22 @@ class Gpu:
     def _make_room(self) -> None:
         self.scratch.clear()
         self.queue.wait()
+
+    def memory(self) -> MemoryStats:
+        """What blocks take."""
+        with self.queue.lock:
+            self.pool.collect()
+            kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
+            return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
+
+    def free_memory(self) -> None:
+        """Give back to the system what is only kept to be used again."""
+        with self.queue.lock:
+            self._make_room()
+            self.pool.trim()
+            self.grids.trim()
+            self.queue.free_staging()
+            self.queue.poll()
 
     def copied(self, lease: Lease, size: int) -> Lease:
         """A copy of the first bytes of a block."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.raw import Watched, native
-from volta_fn.errors import OutOfMemoryError, VoltaError
+from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
+from volta_fn.errors import DeviceError, OutOfMemoryError
 
 #: Elements of arrays of up to so many bytes are kept on the host, too.
 SMALL = 64
@@ -44,9 +44,6 @@ class Block:
         #: The last batch of commands that may use it.
         self.batch = -1
 
-    def __lt__(self, other: Block) -> bool:
-        return self.number < other.number
-
 
 class Lease:
     """The use of a block, until nobody refers to this object any more."""
@@ -64,7 +61,7 @@ class Lease:
 class Pool:
     """The blocks of a device. All but `Lease.__del__` happens under the device's lock."""
 
-    def __init__(self, device: Any, largest: int, limit: int | None) -> None:
+    def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device
@@ -72,8 +69,10 @@ class Pool:
         #: The most bytes that blocks may have together (None: as many as there is room for).
         self.limit = limit
         self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
-        self.watched = Watched()
-        self.free: dict[int, list[Block]] = {}
+        self.watched = watched
+        #: The numbers of free blocks by their size, least first, and the blocks.
+        self.free: dict[int, list[int]] = {}
+        self.blocks: dict[int, Block] = {}
         self.returned: list[Block] = []
         self.count = 0
         self.held = 0
@@ -91,7 +90,7 @@ class Pool:
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted)
-        block = heapq.heappop(free) if free else self._new(min(wanted, max(self.largest, size)), size)
+        block = self.blocks[heapq.heappop(free)] if free else self._new(min(wanted, max(self.largest, size)), size)
         return self._leased(block)
 
     def lease_unused(self, size: int) -> Lease | None:
@@ -99,13 +98,12 @@ class Pool:
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted, [])
-        found = next((b for b in free if b.batch < self.batch), None)
+        found = next((number for number in free if self.blocks[number].batch < self.batch), None)
         if found is not None:
             free.remove(found)
             heapq.heapify(free)
-        elif free:
-            return None
-        return self._leased(found or self._new(min(wanted, max(self.largest, size)), size))
+            return self._leased(self.blocks[found])
+        return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
 
     def _leased(self, block: Block) -> Lease:
         self.in_use += block.size
@@ -119,7 +117,7 @@ class Pool:
             block = returned.pop()
             block.batch = self.batch
             self.in_use -= block.size
-            heapq.heappush(self.free.setdefault(block.size, []), block)
+            heapq.heappush(self.free.setdefault(block.size, []), block.number)
 
     def _new(self, size: int, wanted: int) -> Block:
         if wanted > self.largest:
@@ -136,13 +134,14 @@ class Pool:
             )
         try:
             handle = self.create(size, self.usage)
-        except VoltaError:
+        except OutOfMemoryError:
             self.make_room()
             self.trim()
             handle = self.create(size, self.usage)
         self.count += 1
         self.held += size
-        return Block(handle, self.count, size)
+        block = self.blocks[self.count] = Block(handle, self.count, size)
+        return block
 
     def _full(self, size: int) -> bool:
         return self.limit is not None and self.held + size > self.limit
@@ -150,16 +149,18 @@ class Pool:
     def create(self, size: int, usage: int) -> Any:
         """A new buffer of the system."""
         descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
+        if self.watched.lost:
+            raise DeviceError(LOST)
         with self.watched:
             return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
     def trim(self) -> None:
         """Give the blocks that nobody uses back to the system."""
         self.collect()
-        for blocks in self.free.values():
-            for block in blocks:
-                self.held -= block.size
-                self.lib.wgpuBufferRelease(block.handle)
+        for number in [number for numbers in self.free.values() for number in numbers]:
+            block = self.blocks.pop(number)
+            self.held -= block.size
+            self.lib.wgpuBufferRelease(block.handle)
         self.free.clear()
         self.trims += 1
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
-from volta_fn.backends.wgsl.runtime.raw import Watched, native
+from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
 from volta_fn.errors import DeviceError
 
 #: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
@@ -32,14 +32,14 @@ _MAP_READ, _COPY_DST = 0x1, 0x8
 class Queue:
     """The queue of one device. Methods that write commands are called under `lock`."""
 
-    def __init__(self, device: Any, pool: Pool) -> None:
+    def __init__(self, device: Any, watched: Watched, pool: Pool) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device._internal
         self.queue = device.queue._internal
         self.pool = pool
         self.lock = threading.RLock()
-        self.watched = Watched()
+        self.watched = watched
         self.encoder: Any = None
         #: The compute pass that is being written.
         self.run: Any = None
@@ -73,6 +73,8 @@ class Queue:
     # writing commands
 
     def _encoder(self) -> Any:
+        if self.watched.lost:
+            raise DeviceError(LOST)
         if self.encoder is None:
             self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
         return self.encoder
@@ -115,13 +117,13 @@ class Queue:
         with self.lock:
             if self.encoder is None:
                 return self.submitted
-            with self.watched:
+            encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
+            with self.watched:  # what is wrong must not be submitted: the library would end the process
                 self._end_run()
-                encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
                 commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                 self.lib.wgpuCommandEncoderRelease(encoder)
-                self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
-                self.lib.wgpuCommandBufferRelease(commands)
+            self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
+            self.lib.wgpuCommandBufferRelease(commands)
             self.submitted += 1
             self.pool.batch = self.submitted
             self._work_info.userdata1 = self.ffi.cast("void *", self.submitted)
@@ -140,7 +142,10 @@ class Queue:
             return
         start, progress, last = time.perf_counter(), self.done, time.perf_counter()
         while True:
-            self.poll()
+            if self.watched.lost:
+                raise DeviceError(LOST)
+            with self.watched:
+                self.poll()
             if reached():
                 return
             now = time.perf_counter()
@@ -210,6 +215,12 @@ class Queue:
         if free:
             return rounded, free.pop()
         return rounded, self.pool.create(rounded, _MAP_READ | _COPY_DST)
+
+    def free_staging(self) -> None:
+        """Give back the buffers for reading that are kept."""
+        for handle in [handle for free in self.staging.values() for handle in free]:
+            self.lib.wgpuBufferRelease(handle)
+        self.staging.clear()
 
     def _give_back(self, staging: tuple[int, Any]) -> None:
         size, handle = staging

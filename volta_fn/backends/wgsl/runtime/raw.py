@@ -21,6 +21,9 @@ class Native(NamedTuple):
     errors: Any
 
 
+LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that were there are gone; make them again"
+
+
 def wgpu() -> Any:
     """The package wgpu, imported on first use."""
     try:
@@ -44,7 +47,7 @@ def typed(kind: str, message: str) -> VoltaError:
     """An error that the library reported, as one of ours."""
     lowered = message.lower()
     if "lost" in lowered:
-        return DeviceError(f"the GPU was lost: {message}. Arrays that it held are gone; make them again")
+        return DeviceError(LOST)
     if kind == "OutOfMemory" or "out of memory" in lowered or "not enough memory" in lowered:
         return OutOfMemoryError(f"the GPU has no room: {message}")
     return DeviceError(f"the GPU's driver refused: {message}")
@@ -55,11 +58,15 @@ class Watched:
 
     def __init__(self) -> None:
         self.errors = native().errors
+        #: Whether the device is known to be lost: then it must not be asked for anything any more.
+        self.lost = False
 
     def __enter__(self) -> None:
         self.errors.capture("volta_fn")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         found = self.errors.release("volta_fn")
-        if found is not None and error is None:
-            raise typed(*found)
+        if found is not None:
+            self.lost = self.lost or "lost" in found[1].lower()
+            if error is None:
+                raise typed(*found)

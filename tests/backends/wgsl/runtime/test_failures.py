@@ -1,0 +1,109 @@
+"""What goes wrong on a GPU: each time a typed error, and the next step that fits runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import numpy as jnp
+from volta_fn.backends.wgsl.runtime.backend import GpuBackend
+from volta_fn.backends.wgsl.runtime.raw import LOST
+from volta_fn.core.device import Device
+
+GPU = vf.devices("gpu")[0]
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """A device of its own, which may be broken."""
+    other = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    with vf.default_device(other):
+        yield other
+
+
+def test_no_room(device: Device) -> None:
+    pool = device.backend.gpu.pool
+    vf.set_memory_limit(1 << 20, device)
+    small = jnp.ones(1000)
+    step = vf.jit(lambda x: x * 2)
+    with pytest.raises(vf.errors.OutOfMemoryError, match=r"beyond the limit of 1048576 bytes.*donate"):
+        jnp.ones((1 << 19,))
+    with pytest.raises(vf.errors.OutOfMemoryError):
+        vf.device_put(np.ones(1 << 18, np.float32), device)
+    for _ in range(3):
+        half = vf.device_put(np.ones(1 << 17, np.float32), device)  # no room for two, so the first must go
+        assert float(half[5]) == 1.0
+        del half
+    assert float(step(small)[3]) == 2.0
+    assert vf.device_memory_stats(device).held == pool.held <= 1 << 20
+    vf.set_memory_limit(None, device)
+    assert float(jnp.ones(1 << 19).sum()) == 1 << 19
+
+
+def test_memory_is_given_back(device: Device) -> None:
+    array = 1 << 18
+    x = jnp.ones(array // 4)
+    (x + 1).block_until_ready()
+    before = vf.device_memory_stats(device)
+    assert array <= before.in_use < array + 4096 < 2 * array <= before.held
+    assert before.peak >= 2 * array
+    vf.free_memory(device)
+    assert array <= vf.device_memory_stats(device).held < array + 4096
+    assert float((x + 1)[7]) == 2.0
+    del x
+    assert vf.device_memory_stats(device).in_use < 1 << 12
+
+
+def test_an_array_larger_than_any_buffer(device: Device) -> None:
+    device.backend.gpu.pool.largest = 1 << 20
+    with pytest.raises(vf.errors.OutOfMemoryError, match="larger than the GPU's largest buffer"):
+        jnp.ones(1 << 19)
+
+
+def test_a_lost_device_is_opened_again(device: Device) -> None:
+    step = vf.jit(lambda x: x + 1)
+    x = jnp.ones(1000)
+    y = step(x)
+    assert float(y[0]) == 2.0
+    device.backend.gpu.opened.device.destroy()
+    for use in (lambda: np.asarray(y), lambda: step(x), lambda: x + x, lambda: np.asarray(x)):
+        with pytest.raises(vf.errors.DeviceError, match="make them again") as caught:
+            use()
+        assert caught.value.message == LOST
+    assert float(step(jnp.ones(1000))[3]) == 2.0
+
+
+def test_a_wait_ends(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = device.backend.gpu.queue
+    y = jnp.ones(1000) + 1
+    monkeypatch.setattr(queue, "timeout", 0.0)
+    with pytest.raises(vf.errors.DeviceError, match=r"finished nothing for 0 seconds.*waiting again may help"):
+        queue.wait_for(lambda: False)
+    monkeypatch.undo()
+    assert float(y[0]) == 2.0
+
+
+def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    facts = least.backend.gpu.facts
+    assert not (facts.float64 or facts.int64 or facts.float16 or facts.subgroups)
+    assert (facts.buffers, facts.binding, facts.workgroup_memory, facts.alignment) == (8, 1 << 27, 1 << 14, 256)
+    with vf.default_device(least):
+        for dtype in ("float64", "int64", "uint64", "complex128"):
+            with pytest.raises(vf.errors.DTypeError, match=f"has no {dtype}.*'cpu'"):
+                jnp.ones(3, dtype)
+        with pytest.raises(vf.errors.DTypeError, match="has no float64"):
+            vf.jit(lambda x: x.astype("float64").sum())(jnp.ones(3))
+        assert float(vf.jit(lambda x: x.astype("float16").sum())(jnp.ones(3))) == 3.0
+
+
+def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from volta_fn.backends.wgsl.runtime import adapter
+
+    monkeypatch.setenv("VOLTA_GPU_ADAPTER", "Voodoo 2")
+    with pytest.raises(vf.errors.DeviceError, match=r"no GPU is called 'Voodoo 2'.*there are"):
+        adapter.adapters.__wrapped__()
