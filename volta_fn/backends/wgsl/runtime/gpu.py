@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,9 +15,10 @@ from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES
 from volta_fn.backends.wgsl.runtime.adapter import open_device
 from volta_fn.backends.wgsl.runtime.memory import SMALL, Buffer, Lease, Pool, size_class
-from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
+from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
+from volta_fn.backends.wgsl.runtime.selftest import needed_checks
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.core.aval import ShapedArray
@@ -54,7 +54,7 @@ class Gpu:
         #: Blocks from which dispatches may read their grids.
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
-        self.pipelines = Pipelines(opened.device)
+        self.pipelines = Pipelines(opened.device, self.watched)
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
@@ -68,7 +68,8 @@ class Gpu:
         #: Blocks for the temporary values of programs: those of one are used by the next.
         self.scratch: dict[int, list[Lease]] = {}
         self._constants: dict[Any, Buffer] = {}
-        self._lock = threading.Lock()
+        if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
+            self.pipelines.checks = needed_checks(self)
 
     # routines
 
@@ -192,6 +193,19 @@ class Gpu:
         copy = self.pool.lease(max(size, 4))
         self.queue.copy(copy.block, lease.block, -(-size // 4) * 4)
         return copy
+
+    def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
+        """Run one workgroup of a shader, once and by itself."""
+        pipeline = self.pipelines.make(source, len(buffers), written, checks)
+        with self.queue.lock:
+            bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
+            group = self.pipelines.group(pipeline, bindings)
+            with self.watched:
+                run, lib = self.queue.begin(), self.queue.lib
+                lib.wgpuComputePassEncoderSetPipeline(run, pipeline.handle)
+                lib.wgpuComputePassEncoderSetBindGroup(run, 0, group, 0, self.queue.ffi.NULL)
+                lib.wgpuComputePassEncoderDispatchWorkgroups(run, 1, 1, 1)
+            self.queue.wrote(1)
 
     @property
     def trims(self) -> int:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.runtime.raw import Watched, native
+from volta_fn.backends.wgsl.runtime.selftest import ALL
 from volta_fn.errors import DeviceError
 
 #: Bind groups kept before all are dropped.
@@ -31,13 +32,14 @@ class Binding(NamedTuple):
 
 
 class Pipelines:
-    """The compiled shaders of a device. `checked` ones have all of the driver's and the translator's checks."""
+    """The compiled shaders of a device, with some checks (`selftest`)."""
 
-    def __init__(self, device: Any, checked: bool = True) -> None:
+    def __init__(self, device: Any, watched: Watched) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device
-        self.checked = checked
+        self.watched = watched
+        self.checks = ALL
         self._found: dict[tuple[str, int, frozenset[int]], Pipeline] = {}
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
@@ -50,7 +52,7 @@ class Pipelines:
         key = (source, count, written)
         found = self._found.get(key)
         if found is None:
-            made = self._make(source, count, written)
+            made = self.make(source, count, written, self.checks)
             with self._lock:
                 found = self._found.setdefault(key, made)
         return found
@@ -62,15 +64,16 @@ class Pipelines:
             with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
                 list(threads.map(lambda key: self.find(*key), missing))
 
-    def _make(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
+    def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
+        """A new pipeline."""
         with self._lock:
             if (count, written) not in self._layouts:
                 self._layouts[count, written] = self._layout(count, written)
             layout, whole = self._layouts[count, written]
-        ffi, watched = self.ffi, Watched()
+        ffi, watched = self.ffi, self.watched
         try:
             with watched:
-                module = self._module(source)
+                module = self._module(source, checks)
             with watched:
                 entry = ffi.new("char[]", b"main")
                 descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": whole._internal})
@@ -83,16 +86,16 @@ class Pipelines:
         self.lib.wgpuShaderModuleRelease(module)
         return Pipeline(handle, layout._internal)
 
-    def _module(self, source: str) -> Any:
+    def _module(self, source: str, checks: int) -> Any:
         ffi, text = self.ffi, source.encode()
         characters = ffi.new("char[]", text)
         code = ffi.new("WGPUShaderSourceWGSL *")
         code.chain.sType = self.lib.WGPUSType_ShaderSourceWGSL
         code.code.data, code.code.length = characters, len(text)
         descriptor = ffi.new("WGPUShaderModuleDescriptor *", {"nextInChain": ffi.addressof(code, "chain")})
-        if self.checked:
+        if checks == ALL:
             return self.lib.wgpuDeviceCreateShaderModule(self.device._internal, descriptor)
-        return self.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, 0)
+        return self.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, checks)
 
     def _layout(self, count: int, written: frozenset[int]) -> tuple[Any, Any]:
         """The layouts of a bind group, and of a pipeline with one."""
