@@ -65,19 +65,22 @@ class GpuBackend:
         made = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
         eqn = Equation(primitive, [*invars], outvars, params)
-        program = self.compile(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), ())
+        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), posting=False)
         if primitive.multiple_results:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        program = Program(self.gpu, closed, donated)
+        return self._compiled(closed, donated, posting=True)
+
+    def _compiled(self, closed: ClosedJaxpr, donated: Sequence[bool], *, posting: bool) -> Callable[..., tuple[Any, ...]]:
+        program = Program(self.gpu, closed, donated, posting=posting)
 
         def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             if program.gpu.watched.lost:
-                program = Program(self.gpu, closed, donated)
+                program = Program(self.gpu, closed, donated, posting=posting)
             return program(donate, *buffers)
 
         return run

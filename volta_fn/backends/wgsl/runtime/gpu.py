@@ -14,7 +14,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES
 from volta_fn.backends.wgsl.runtime.adapter import open_device
-from volta_fn.backends.wgsl.runtime.memory import SMALL, Buffer, Lease, Pool, size_class
+from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
@@ -121,9 +121,13 @@ class Gpu:
             return buffer.known
         if not buffer.size:
             return np.empty(buffer.shape, buffer.dtype)
-        data = self.queue.read(self.lease_of(buffer).block, buffer.size)
+        letter, buffer.letter = buffer.letter, None
+        if buffer.asked is not None:
+            buffer.asked()
+        lease = self.lease_of(buffer)
+        data = self.queue.read(lease.block, buffer.size) if letter is None else self.queue.open(letter)
         values = data.view(buffer.dtype).reshape(buffer.shape)
-        if buffer.size <= SMALL:
+        if buffer.size <= LETTER:
             buffer.known = values
         return values
 
@@ -185,13 +189,13 @@ class Gpu:
             self._make_room()
             self.pool.trim()
             self.grids.trim()
-            self.queue.free_staging()
+            self.queue.mail.clear()
             self.queue.poll()
 
     def copied(self, lease: Lease, size: int) -> Lease:
         """A copy of the first bytes of a block."""
         copy = self.pool.lease(max(size, 4))
-        self.queue.copy(copy.block, lease.block, -(-size // 4) * 4)
+        self.queue.copy(copy.block.handle, lease.block.handle, 0, max(-(-size // 4) * 4, 4))
         return copy
 
     def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:

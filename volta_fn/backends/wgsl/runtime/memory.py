@@ -19,6 +19,9 @@ from volta_fn.errors import DeviceError, OutOfMemoryError
 #: Elements of arrays of up to so many bytes are kept on the host, too.
 SMALL = 64
 
+#: Results of up to so many bytes that were read once are brought to the host at once from then on, and are kept there.
+LETTER = 1024
+
 #: References to a lease that only one buffer has: its own, and getrefcount's argument.
 _OWN = 2
 
@@ -168,7 +171,7 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be there."""
 
-    __slots__ = ("__weakref__", "dtype", "known", "lease", "shape", "size")
+    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "letter", "shape", "size")
 
     def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
         #: None as long as nobody on the GPU has asked for the elements.
@@ -179,6 +182,9 @@ class Buffer:
         self.size = size
         #: The elements, if they are on the host, too.
         self.known = known
+        #: The elements on their way to the host, and whom to tell when they are asked for.
+        self.letter: Any = None
+        self.asked: Callable[[], None] | None = None
 
     @property
     def shared(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, uninterrupted
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
-from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
+from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
@@ -56,7 +57,8 @@ class Stretch:
 class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> None:
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, posting: bool = True) -> None:
+        """Compile a program. If `posting`, small results that were read once are sent to the host at once from then on."""
         self.gpu = gpu
         for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
             gpu.check_dtype(aval.dtype)
@@ -76,6 +78,9 @@ class Program:
         constants = [gpu.constant(array) for array in writer.slots.arrays()]
         self.constants = [gpu.lease_of(c) for c in constants]
         self.results = [None if o.constant is None else _shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in self.outputs]
+        #: The results that were read after earlier calls, and those of which it is worth while to know.
+        self.asked: set[int] = set()
+        self.askable = {i for i, o in enumerate(self.outputs) if posting and o.made is not None and 0 < self.specs[o.made][2] <= LETTER}
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
         self.commands = _stretches(writer.commands)
         #: Whether the host has something to do in the middle, while other programs may run.
@@ -104,11 +109,17 @@ class Program:
                 call.run(self.commands)
         if self.interrupted:
             call.run(self.commands)
-        with gpu.queue.lock:
-            gpu.queue.pause()
         rest = iter(new)
         made = [given[self.reuse[i]] if i in self.reuse else next(rest) for i in range(len(self.specs))]
-        return tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
+        results = tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
+        with gpu.queue.lock:
+            for number, result in enumerate(results):
+                if number in self.asked:
+                    result.letter = gpu.queue.mail.write(made[self.outputs[number].made or 0].block, result.size)
+                elif number in self.askable:
+                    result.asked = partial(self.asked.add, number)
+            gpu.queue.pause()
+        return results
 
     def _result(self, output: Output, constant: Buffer | None, arguments: Sequence[Buffer], made: Sequence[Lease]) -> Buffer:
         if constant is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.wgsl.runtime.mail import Letter, Mailbox
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
 from volta_fn.errors import DeviceError
@@ -26,7 +27,6 @@ _UNDER_WAY = 16
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
-_MAP_READ, _COPY_DST = 0x1, 0x8
 
 
 class Queue:
@@ -51,24 +51,12 @@ class Queue:
         self.dispatches = 0
         self.reads = 0
         self.timeout = float(os.environ.get("VOLTA_GPU_TIMEOUT") or 300)
-        self.mapped: dict[int, int] = {}
-        self.maps = 0
-        self.staging: dict[int, list[Any]] = {}
-        self._make_callbacks()
+        self.mail = Mailbox(self)
+        self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
+        self._info = self.ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
 
-    def _make_callbacks(self) -> None:
-        ffi = self.ffi
-
-        def work_done(status: int, message: Any, number: Any, unused: Any) -> None:
-            self.done = max(self.done, int(ffi.cast("uintptr_t", number)))
-
-        def map_done(status: int, message: Any, number: Any, unused: Any) -> None:
-            self.mapped[int(ffi.cast("uintptr_t", number))] = status
-
-        self._work_done = ffi.callback("WGPUQueueWorkDoneCallback", work_done)
-        self._map_done = ffi.callback("WGPUBufferMapCallback", map_done)
-        self._work_info = ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._work_done})
-        self._map_info = ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._map_done})
+    def _work_done(self, status: int, message: Any, number: Any, unused: Any) -> None:
+        self.done = max(self.done, int(self.ffi.cast("uintptr_t", number)))
 
     # writing commands
 
@@ -85,11 +73,8 @@ class Queue:
             self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.run
 
-    def copy(self, to: Block, source: Block, size: int) -> None:
-        """Copy the first bytes of a block."""
-        self._copy(to.handle, source.handle, 0, size)
-
-    def _copy(self, to: Any, source: Any, offset: int, size: int) -> None:
+    def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
+        """Copy bytes at an offset of a buffer to the beginning of another."""
         self._end_run()
         self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
         self.commands += 1
@@ -124,10 +109,11 @@ class Queue:
                 self.lib.wgpuCommandEncoderRelease(encoder)
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
+            self.mail.send()
             self.submitted += 1
             self.pool.batch = self.submitted
-            self._work_info.userdata1 = self.ffi.cast("void *", self.submitted)
-            self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._work_info[0])
+            self._info.userdata1 = self.ffi.cast("void *", self.submitted)
+            self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._info[0])
             return self.submitted
 
     # waiting
@@ -185,47 +171,12 @@ class Queue:
             self.submit()
 
     def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
-        """The first bytes of a block, when what is written so far is done."""
-        padded = max(-(-size // 4) * 4, 4)
+        """Bytes of a block, when what is written so far is done."""
         with self.lock:
-            self.reads += 1
-            staging = self._staging(padded)
-            self._copy(staging[1], block.handle, offset, padded)
-            self.submit()
-            self.maps += 1
-            number = self.maps
-            self._map_info.userdata1 = self.ffi.cast("void *", number)
-            with self.watched:
-                self.lib.wgpuBufferMapAsync(staging[1], _MAP_READ, 0, padded, self._map_info[0])
-        self.wait_for(lambda: number in self.mapped)
-        if self.mapped.pop(number) != 1:
-            raise DeviceError("the GPU's memory could not be read; it was probably lost. Make the arrays again")
-        source = self.lib.wgpuBufferGetConstMappedRange(staging[1], 0, padded)
-        result = np.empty(size, np.uint8)
-        self.ffi.memmove(self.ffi.from_buffer(result), source, size)
-        self.lib.wgpuBufferUnmap(staging[1])
-        with self.lock:
-            self._give_back(staging)
-        return result
+            letter = self.mail.write(block, size, offset)
+        return self.open(letter)
 
-    def _staging(self, size: int) -> tuple[int, Any]:
-        """A buffer that the host can read, and its size."""
-        rounded = 1 << max(size - 1, 4095).bit_length()
-        free = self.staging.get(rounded)
-        if free:
-            return rounded, free.pop()
-        return rounded, self.pool.create(rounded, _MAP_READ | _COPY_DST)
-
-    def free_staging(self) -> None:
-        """Give back the buffers for reading that are kept."""
-        for handle in [handle for free in self.staging.values() for handle in free]:
-            self.lib.wgpuBufferRelease(handle)
-        self.staging.clear()
-
-    def _give_back(self, staging: tuple[int, Any]) -> None:
-        size, handle = staging
-        free = self.staging.setdefault(size, [])
-        if len(free) < 4 and size <= 1 << 24:
-            free.append(handle)
-        else:
-            self.lib.wgpuBufferRelease(handle)
+    def open(self, letter: Letter) -> np.ndarray:
+        """The bytes of a letter."""
+        self.reads += 1
+        return self.mail.open(letter)

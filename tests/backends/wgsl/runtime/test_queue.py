@@ -1,0 +1,111 @@
+"""Work on the GPU's queue: threads share it, reading does not hold it up, and it stays short."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn import numpy as jnp
+
+GPU = vf.devices("gpu")[0]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_gpu() -> Iterator[None]:
+    with vf.default_device(GPU):
+        yield
+
+
+def test_two_threads_and_a_reader() -> None:
+    steps: list[Any] = [
+        vf.jit(lambda x: lax.scan(lambda c, r: (c * 0.5 + r, c), x[0], x)[1]),
+        vf.jit(lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1][:, ::-1] * 0.5 + 1), (0, x))[1]),
+    ]
+    start = jnp.arange(15.0).reshape(5, 3)
+    expected = []
+    for step in steps:
+        x = start
+        for _ in range(20):
+            x = step(x)
+        expected.append(np.asarray(x))
+    found: list[Any] = [start, start]
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        try:
+            with vf.default_device(GPU):
+                for _ in range(20):
+                    found[number] = steps[number](found[number])
+        except BaseException as error:
+            failures.append(error)
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                assert all(np.isfinite(np.asarray(x)).all() for x in list(found))
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    reader = threading.Thread(target=read)
+    for thread in (*workers, reader):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    done.set()
+    reader.join()
+    assert not failures
+    for x, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), wanted)
+
+
+def test_a_result_that_is_read_each_time_is_sent_at_once() -> None:
+    step = vf.jit(lambda x: (x * 0.5, x.sum()))
+    x = jnp.ones(512)
+    losses = []
+    for _ in range(3):
+        x, loss = step(x)
+        losses.append(loss)
+    assert float(losses[0]) == 512.0  # from now on it is known that somebody reads the second result
+    for _ in range(3):
+        x, loss = step(x)
+        losses.append(loss)
+    GPU.backend.gpu.queue.submit()
+    before = GPU.backend.counters
+    assert [float(loss) for loss in losses[3:]] == [64.0, 32.0, 16.0]
+    assert GPU.backend.counters.submissions == before.submissions  # nothing was put behind what is waiting
+    assert float(losses[1]) == 256.0
+
+
+def test_ten_thousand_steps_leave_memory_flat() -> None:
+    queue = GPU.backend.gpu.queue
+    step = vf.jit(lambda w, n: (w - 0.01 * w, n + 1), donate_argnums=0)
+    w, n = jnp.ones(1000), jnp.int32(0)
+    most, held = 0, 0
+    for i in range(10_000):
+        w, n = step(w, n)
+        most = max(most, queue.submitted - queue.done)
+        if i == 100:
+            held = vf.device_memory_stats(GPU).held
+    assert int(n) == 10_000
+    assert vf.device_memory_stats(GPU).held == held
+    assert most <= 17
+
+
+def test_waiting_can_be_interrupted() -> None:
+    """Ctrl-C ends the wait, not the work."""
+    queue = GPU.backend.gpu.queue
+    y = jnp.ones(1000) + 1
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        queue.wait_for(lambda: False)
+    assert float(y[0]) == 2.0
