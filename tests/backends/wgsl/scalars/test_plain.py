@@ -9,10 +9,12 @@ import pytest
 
 import volta_fn  # noqa: F401  # declares the primitives
 from tests.backends.scalar_samples import BOOL, CASES, FLOATS, INTEGERS, assert_same_bits, operands, samples
+from tests.backends.wgsl import running
 from tests.backends.wgsl.scalars.running import Call, run
 from volta_fn import dtypes
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.scalars import supports
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars import Shader, apply, constant, supports
 from volta_fn.core.primitive import PRIMITIVES
 
 
@@ -103,3 +105,20 @@ def test_what_a_device_lacks_is_refused():
 def test_random_words():
     uint32 = np.dtype(np.uint32)
     check([("threefry2x32_word", (0, 1, 2, 3), {"word": word}) for word in ("first", "second", "mixed")], operands(4, uint32))
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_operations_with_constants(op):
+    """What a compiler knows to be a number may be simplified away, but only where that is right."""
+    x = samples(np.dtype(np.float32))
+    for value in (0.0, -0.0, 0.0625, -0.03, 0.004, 1e-30, 1.0, -1.0, float("inf")):
+        for swapped in (False, True):
+            shader = Shader(running.facts(), 256)
+            given, out = shader.buffer(0, x.dtype, size=x.size), shader.buffer(1, x.dtype, written=True, size=x.size)
+            with shader.block(f"if ({shader.local} < {x.size}u)"):
+                pair = [given.load(shader.local), constant(x.dtype, value)]
+                out.store(shader.local, apply(shader, op, pair[::-1] if swapped else pair, x.dtype, {}))
+            (found,) = running.run_routine(Routine((shader.dispatch(1),)), [x], [(x.shape, x.dtype)])
+            with np.errstate(all="ignore"):
+                both = [x, np.float32(value)]
+                assert_same_bits(found, PRIMITIVES[op].evaluate(*(both[::-1] if swapped else both)))

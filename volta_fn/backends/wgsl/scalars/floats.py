@@ -15,7 +15,7 @@ Operation = Callable[..., Lanes]
 
 def _opaque(x: Lanes) -> Lanes:
     """A literal zero as a value that compilers do not know."""
-    if x.text.lstrip("(-")[:3] != "0.0":
+    if x.text.strip("(-)").rstrip("lf") != "0.0":
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
 
@@ -27,7 +27,7 @@ def _is_known(x: Lanes) -> bool:
 def _sub(x: Lanes, y: Lanes) -> Lanes:
     if x.text == y.text:
         return _is_finite(x).select(0.0, x.like(float("nan")))
-    return _opaque(x) - y
+    return _opaque(x) - _opaque(y)
 
 
 def _equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
