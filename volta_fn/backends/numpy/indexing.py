@@ -241,6 +241,7 @@ def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDime
     others = tuple([dim for dim in range(operand.ndim) if dim not in numbers.start_index_map])
     return (
         len(numbers.start_index_map) == 1
+        and not numbers.offset_dims
         and indices.ndim == operand.ndim + 1
         and numbers.operand_batching_dims == numbers.start_indices_batching_dims == others
     )

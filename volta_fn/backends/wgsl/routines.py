@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volta_fn.backends.wgsl import library
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -13,7 +14,8 @@ from volta_fn.core.aval import ShapedArray
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {}
+ROUTINES: dict[str, RoutineMaker] = {**library.ROUTINES}
 
-#: Primitives whose routines let the result be the memory of the operand at a position.
-IN_PLACE: dict[str, int] = {}
+#: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
+#: then.
+IN_PLACE: dict[str, int] = library.IN_PLACE

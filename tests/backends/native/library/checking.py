@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tests.backends.meaning import meaning, same
 from tests.backends.native.running import run_routine
-from tests.laws.common import arrays, draw
-from tests.samples import all_samples
-from tests.samples.sample import Sample
-from volta_fn import dtypes, jit
 from volta_fn.backends.native.library import ROUTINES
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Literal
-from volta_fn.core.primitive import PRIMITIVES
-
-#: Relative to the largest number of a result, where a routine sums in another order than NumPy; complex products are NumPy's own affair,
-#: which contracts them where it has vectors.
-TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14}
-
-
-def meaning(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
-    """What the primitive's NumPy function gives."""
-    evaluate = PRIMITIVES[name].evaluate
-    assert evaluate is not None
-    with np.errstate(all="ignore"):
-        found = evaluate(*inputs, **params)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
@@ -43,40 +25,3 @@ def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact
     for got, again, wanted in zip(whole, cut, expected, strict=True):
         assert got.tobytes() == again.tobytes(), "the result depends on how tasks are shared out"
         same(got, wanted, exact)
-
-
-def same(got: np.ndarray, wanted: np.ndarray, exact: bool = True) -> None:
-    """Equal numbers, NaN to NaN; nearly so where that is all that is asked."""
-    kind = got.dtype.name
-    assert got.shape == wanted.shape and got.dtype == wanted.dtype
-    if kind in ("float16", "bfloat16"):
-        got, wanted = got.astype(np.float32), wanted.astype(np.float32)
-    if (exact and got.dtype.kind != "c") or kind not in TOLERANCE:
-        np.testing.assert_array_equal(got, wanted)
-    else:
-        finite = np.abs(wanted[np.isfinite(wanted)])
-        tolerance = TOLERANCE[kind]
-        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * finite.max(initial=0))
-
-
-def sample_calls(names: Sequence[str]) -> Iterator[tuple[str, Callable[[], list[tuple[str, list[np.ndarray], dict[str, Any]]]]]]:
-    """The samples of primitives in each of their dtypes: an id, and what gives the calls of these primitives in it."""
-    for sample in all_samples():
-        if set(sample.primitives) & set(names):
-            for dtype in sample.dtypes:
-                yield f"{sample}-{dtype}", lambda sample=sample, dtype=dtype: calls(sample, dtypes.as_dtype(dtype), names)
-
-
-def calls(sample: Sample, dtype: np.dtype, names: Sequence[str]) -> list[tuple[str, list[np.ndarray], dict[str, Any]]]:
-    """The calls of primitives in a sample: their names, operands and parameters."""
-    args = arrays(draw(sample, dtype))
-    closed = jit(sample.function).lower(*args).jaxpr
-    values: dict[Any, Any] = dict(zip(closed.jaxpr.invars, map(np.asarray, args), strict=True))
-    values |= dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
-    found = []
-    for eqn in closed.eqns:
-        inputs = [np.asarray(a.val) if isinstance(a, Literal) else values[a] for a in eqn.invars]
-        if eqn.primitive.name in names:
-            found.append((eqn.primitive.name, inputs, eqn.params))
-        values |= dict(zip(eqn.outvars, meaning(eqn.primitive.name, inputs, eqn.params), strict=True))
-    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.backends.keys import numbers
 from tests.backends.native.library.checking import check
-from tests.backends.native.library.test_sort import numbers
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64", "float16", "bfloat16", "float32", "float64"])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.backends.native.library.checking import check, meaning
+from tests.backends.meaning import meaning
+from tests.backends.native.library.checking import check
 
 
 def geometry(taps: tuple[int, ...], **options: Any) -> dict[str, Any]:

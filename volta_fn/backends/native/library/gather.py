@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
+from volta_fn.backends.geometry.starts import Layout, Starts, default_fill, gather_of
 from volta_fn.backends.native.library.moving import alignment, bits, copy_block, fill_block, unit
-from volta_fn.backends.native.library.starts import Layout, Starts, layout_of, starts_of
+from volta_fn.backends.native.library.starts import offset_in, start_of
 from volta_fn.backends.native.library.whole import dotted, least, minus, nest, plus, quotient, remainder, times
-from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces, row_major
+from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
-from volta_fn.primitives.indexing import GatherScatterMode
 
 #: Windows whose places are found at once, at most.
 _BLOCK = 1024
@@ -27,26 +25,13 @@ _BLOCK = 1024
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """The routine of the primitive."""
-    operand, indices = avals
-    numbers, sizes, mode = params["dimension_numbers"], params["slice_sizes"], params["mode"]
+    operand = avals[0]
     result = gather_p.result_avals(avals, params)
     if not result.size:
         return nothing()
-    fills = mode is GatherScatterMode.FILL_OR_DROP
-    batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
-    starts = starts_of(operand, indices, sizes, numbers.start_index_map, batching, not fills)
-    absent = numbers.operand_batching_dims + numbers.collapsed_slice_dims
-    strides = row_major(operand.shape)
-    window = [(size, strides[d]) for d, size in enumerate(sizes) if d not in absent]
-    layout = layout_of(result.shape, numbers.offset_dims, window)
-    fill = bits(_default(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
-    return _write(_Gather(starts, layout, unit(operand.dtype.itemsize), fill), result.size * operand.dtype.itemsize)
-
-
-def _default(dtype: np.dtype) -> Any:
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
-    return True if dtype.kind == "b" else np.nan
+    windows = gather_of(avals, params)
+    fill = bits(default_fill(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
+    return _write(_Gather(windows.starts, windows.layout, unit(operand.dtype.itemsize), fill), result.size * operand.dtype.itemsize)
 
 
 def _write(gathering: _Gather, size: int) -> Routine:
@@ -86,7 +71,7 @@ class _Gather:
         places = f.alloca("i64", most)
 
         def find(number: Value, _: list[Value]) -> list[Value]:
-            start = self.starts.start(f, indices, number)
+            start = start_of(f, self.starts, indices, number)
             offset = start.offset if start.valid is None else f.select(start.valid, start.offset, i64(-1))
             f.store(offset, f.at(places, "i64", minus(f, number, begin)), 8)
             return []
@@ -100,7 +85,7 @@ class _Gather:
 
             def one(number: Value, _: list[Value]) -> list[Value]:
                 offset = f.load("i64", f.at(places, "i64", minus(f, number, begin)), 8)
-                self._window(f, source, f.at(target, self.type, self.layout.offset(f, number)), offset, None if sizes else first)
+                self._window(f, source, f.at(target, self.type, offset_in(f, self.layout, number)), offset, None if sizes else first)
                 return []
 
             f.loop(begin, end, 1, [], one)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from volta_fn.backends.geometry.strides import Dims
 from volta_fn.backends.native.library.whole import dotted, minus, nest, times
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-
-Dims = tuple[int, ...]
 
 
 def unit(itemsize: int) -> str:
@@ -34,20 +33,6 @@ def size_of(type_: str) -> int:
 def alignment(type_: str) -> int:
     """How elements of a `unit` are aligned at least."""
     return min(8, size_of(type_))
-
-
-def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
-    """The same loops as few: without those of one turn, and with those made one that go on where the next inner one ends."""
-    kept: list[tuple[int, ...]] = []
-    for size, *steps in zip(sizes, *strides, strict=True):
-        if size == 1:
-            continue
-        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1:], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, *steps)
-        else:
-            kept.append((size, *steps))
-    columns = list(zip(*kept, strict=True))
-    return tuple(columns) if columns else ((),) * (1 + len(strides))
 
 
 def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: int) -> None:

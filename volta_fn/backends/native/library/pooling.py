@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.geometry.windows import Axis, Windows, windows_of
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.backends.native.library.whole import least, minus, nest, plus, quotient, times
-from volta_fn.backends.native.library.windows import Axis, Windows, groups, over_taps, steps, windows_of
+from volta_fn.backends.native.library.windows import groups, over_taps, position_of, steps
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
@@ -146,7 +147,7 @@ def _down(
 ) -> None:
     """Reduce the elements from `begin` up to `end` of the rows that a row of windows meets; number i to place ``i * step + shift``."""
     windows = pool.windows
-    position = windows.position(f, row)
+    position = position_of(f, windows, row)
     base = times(f, quotient(f, row, windows.results), windows.rows * windows.across.size)
     each = 2 if pool.dtype.kind == "c" else 1
 

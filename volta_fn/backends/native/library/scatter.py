@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.geometry.starts import Layout, Starts, scatter_of
+from volta_fn.backends.geometry.strides import row_major
 from volta_fn.backends.native.library.dynamic_slices import copy_operand
 from volta_fn.backends.native.library.moving import copy_block, unit
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
-from volta_fn.backends.native.library.starts import Layout, Starts, layout_of, starts_of
+from volta_fn.backends.native.library.starts import offset_in, start_of
 from volta_fn.backends.native.library.whole import dotted, nest
-from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces, row_major
+from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import apply, load, store, supports
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.indexing import GatherScatterMode
 
 _OPERATIONS = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 _MOST_TASKS = 8
@@ -76,15 +77,8 @@ scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, combine=h
 def _described(
     operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combine: str, dtype: np.dtype
 ) -> _Scatter:
-    numbers = params["dimension_numbers"]
-    absent = numbers.operand_batching_dims + numbers.inserted_window_dims
-    inside = iter([updates.shape[d] for d in numbers.update_window_dims])
-    sizes = [1 if d in absent else next(inside) for d in range(operand.ndim)]
-    batching = list(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
-    clips = params["mode"] is GatherScatterMode.CLIP
-    starts = starts_of(operand, indices, sizes, numbers.scatter_dims_to_operand_dims, batching, clips)
+    starts, sizes, layout = scatter_of((operand, indices, updates), params)
     strides = row_major(operand.shape)
-    layout = layout_of(updates.shape, numbers.update_window_dims, [(n, strides[d]) for d, n in enumerate(sizes) if d not in absent])
     window = math.prod(sizes) * operand.dtype.itemsize
     candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.places]
     if not candidates:
@@ -102,7 +96,7 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
     shared = what.shared if what.tasks > 1 else None
 
     def one(number: Value, _: list[Value]) -> list[Value]:
-        start = what.starts.start(f, indices, number, shared[0] if shared else None)
+        start = start_of(f, what.starts, indices, number, shared[0] if shared else None)
         mine = start.valid
         if shared and start.coordinate is not None:
             group = f.binary("and", f.binary("lshr", start.coordinate, i64(shared[1])), i64(what.tasks - 1))
@@ -111,7 +105,7 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
 
         def update() -> list[Value]:
             type_ = unit(what.operand.dtype.itemsize)
-            source = f.at(updates, type_, what.layout.offset(f, number))
+            source = f.at(updates, type_, offset_in(f, what.layout, number))
             _window(f, what, source, f.at(out, unit(what.dtype.itemsize), start.offset))
             return []
 

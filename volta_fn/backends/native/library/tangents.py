@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn.backends.native.library.numbers import map_run
 from volta_fn.backends.native.library.strided import read
 from volta_fn.backends.native.library.whole import nest, plus, quotient, times
+from volta_fn.backends.native.library.windows import position_of
 from volta_fn.backends.native.library.winners import Some, apart, moves_of, winners
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
@@ -31,7 +32,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     tasks = pieces(rows, max(1, _TASK // (across * windows.taps + 1)))
 
     def row(f: Function, pointers: list[Value], number: Value) -> None:
-        outer, position = quotient(f, number, windows.results), windows.position(f, number)
+        outer, position = quotient(f, number, windows.results), position_of(f, windows, number)
 
         def some(i: Value, _: int, count: Value | None) -> None:
             def bring(_: Value, at: Value, mask: Value) -> list[Value]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from volta_fn.backends.native.library.whole import least, plus, times
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
@@ -61,8 +60,3 @@ def part(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tup
     step = -(-size // (count * grain)) * grain
     begin = least(f, times(f, task, step), i64(size))
     return begin, least(f, plus(f, begin, i64(step)), i64(size))
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in elements, of a contiguous array."""
-    return tuple([math.prod(shape[d + 1 :]) for d in range(len(shape))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -68,6 +69,8 @@ class Writer(BodyWriter):
         if routine is not None and isinstance(item.what, Fused):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             routine = loops.routine(item.what.kernel, self.facts, shared) if shared else routine
+        elif routine is not None and isinstance(item.what, Equation) and results[0] in operands:
+            routine = replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
         if routine is not None:
             self.routine(routine, item, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:

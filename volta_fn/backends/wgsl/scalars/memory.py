@@ -199,3 +199,12 @@ class Array:
         if what == "float":
             return bits_of_half(self._f, number.text, self.dtype)
         return f"(bitcast<u32>({number.text}) & {self._mask}u)" if what == "int" else number.text
+
+
+class Atomics(Array):
+    """A storage buffer as an array of atomic numbers, of which only the name is used."""
+
+    @property
+    def declaration(self) -> str:
+        """The type of the buffer."""
+        return f"array<atomic<{wgsl_type(self.dtype)}>>"

@@ -7,7 +7,7 @@ import numpy as np
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Dispatch, grid
 from volta_fn.backends.wgsl.scalars.lanes import ONE
-from volta_fn.backends.wgsl.scalars.memory import Array
+from volta_fn.backends.wgsl.scalars.memory import Array, Atomics
 from volta_fn.backends.wgsl.text import Function, Module
 
 
@@ -28,6 +28,11 @@ class Shader(Function):
         """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`)."""
         assert number not in self._arrays, f"buffer {number} is there already"
         self._arrays[number] = Array(self, f"b{number}", dtype, written, size)
+        return self._arrays[number]
+
+    def atomics(self, number: int, dtype: np.dtype) -> Array:
+        """The buffer of a number as an array of atomic numbers, of int32 or uint32, for WGSL's own functions."""
+        self._arrays[number] = Atomics(self, f"b{number}", dtype, written=True)
         return self._arrays[number]
 
     def workgroup(self, name: str, type_: str, length: int = 0) -> str:

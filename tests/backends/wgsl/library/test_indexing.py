@@ -1,0 +1,78 @@
+"""Gathers, scatters and dynamic slices at indices anywhere, of shapes from Hypothesis and of sizes that each way of scattering takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.backends.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
+from tests.backends.meaning import meaning
+from tests.backends.wgsl.library.checking import check
+from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
+
+
+@given(gathers())
+@settings(max_examples=25)
+def test_gathers(case: tuple[np.ndarray, np.ndarray, dict[str, Any]]) -> None:
+    x, indices, params = case
+    check("gather", [x, indices], params | {"fill_value": None})
+
+
+@given(gathers(), st.sampled_from(COMBINED))
+@settings(max_examples=30)
+def test_scatters(case: tuple[np.ndarray, np.ndarray, dict[str, Any]], name: str) -> None:
+    x, indices, params = case
+    if x.dtype.kind == "c":
+        return
+    (updates,) = meaning("gather", [x, indices], params | {"fill_value": 0})
+    numbers = ScatterDimensionNumbers(*params["dimension_numbers"])
+    new = np.random.default_rng(0).integers(-4, 5, updates.shape).astype(x.dtype)
+    check(name, [x, indices, new], {"dimension_numbers": numbers, "mode": params["mode"], "unique_indices": False})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_many_rows(mode: GatherScatterMode) -> None:
+    rng = np.random.default_rng(0)
+    x, indices = rng.normal(size=(70, 20)).astype(np.float32), rng.integers(-5, 80, (300, 1)).astype(np.int32)
+    check("gather", [x, indices], {"dimension_numbers": ROWS, "slice_sizes": (1, 20), "mode": mode, "fill_value": None})
+    check("gather", [x, indices], {"dimension_numbers": COLUMNS, "slice_sizes": (70, 1), "mode": mode, "fill_value": None})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16", "uint8"])
+@pytest.mark.parametrize("name", COMBINED)
+def test_many_updates(name: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, new = rng.integers(1, 4, (60, 6)).astype(dtype), rng.integers(1, 3, (500, 6)).astype(dtype)
+    params = {"dimension_numbers": ScatterDimensionNumbers(*ROWS), "mode": MODES[1], "unique_indices": False}
+    check(name, [x, rng.integers(-5, 70, (500, 1)).astype(np.int32), new], params, exact=False)
+    # Most go to one row, which is combined in pieces.
+    check(name, [x, np.minimum(rng.integers(0, 400, (500, 1)), 59).astype(np.int32), new], params, exact=False)
+
+
+@pytest.mark.parametrize("start", [-3, 50])
+@pytest.mark.parametrize("index", [np.int8, np.uint64])
+def test_dynamic_slices(start: int, index: type[np.integer]) -> None:
+    rng = np.random.default_rng(0)
+    starts = [np.asarray(start).astype(index), np.asarray(1).astype(index)]
+    for dtype, shape, block in ((np.float32, (6, 8), (2, 4)), (np.int8, (70, 31), (60, 29))):
+        x, new = rng.integers(-99, 99, shape).astype(dtype), rng.integers(-99, 99, block).astype(dtype)
+        check("dynamic_slice", [x, *starts], {"slice_sizes": block})
+        check("dynamic_update_slice", [x, new, *starts], {})
+
+
+def test_more_starts_than_bindings() -> None:
+    x = np.random.default_rng(0).normal(size=(2,) * 9).astype(np.float32)
+    starts = [np.asarray(d % 3 - 1, np.int32) for d in range(9)]
+    check("dynamic_slice", [x, *starts], {"slice_sizes": (1,) * 8 + (2,)})
+    check("dynamic_update_slice", [x, -x[:1, :1, :, :1, :1, :1, :1, :1], *starts], {})
+
+
+def test_more_workgroups_than_one_dimension_has() -> None:
+    x = np.arange(9_000_000, dtype=np.int32)
+    indices = x[::-1, None].copy()
+    params = {"dimension_numbers": ROWS._replace(offset_dims=()), "slice_sizes": (1,), "mode": MODES[0], "fill_value": None}
+    check("gather", [x, indices], params)

@@ -1,0 +1,26 @@
+"""Every sample of a primitive that has a routine: the routine gives what the primitive means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.backends.meaning import sample_calls
+from tests.backends.wgsl.library.checking import check
+from volta_fn.backends.wgsl.library import ROUTINES
+
+#: Complex numbers are not computed with yet.
+_CALLS = {
+    name: calls
+    for name, calls in sample_calls(list(ROUTINES))
+    if "complex" not in name or not name.startswith(("scatter_", "reduce_window"))
+}
+#: What may sum or multiply in another order than NumPy, or has functions of its own.
+_ROUNDS = {"cumsum", "cumlogsumexp", "reduce_window_sum", "select_and_scatter_add"}
+
+
+@pytest.mark.parametrize("calls", _CALLS.values(), ids=list(_CALLS))
+def test_sample(calls: Any) -> None:
+    for name, inputs, params in calls():
+        check(name, inputs, params, exact=name not in _ROUNDS)

@@ -1,0 +1,45 @@
+"""Sorting, of lengths that each way of sorting takes, with ties, NaN and zeros of either sign."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.backends.keys import numbers
+from tests.backends.wgsl.library.checking import check, least_facts, results
+
+
+def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
+    return {"dimension": axis, "is_stable": stable, "num_keys": keys}
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"]
+)
+def test_one_operand(dtype: str) -> None:
+    check("sort", [numbers(dtype, (3, 300))], params(1))
+    check("sort", [numbers(dtype, (5000, 2))], params(0, stable=False))
+
+
+@pytest.mark.parametrize("size", [7, 200, 4500])
+def test_zeros_keep_their_order(size: int) -> None:
+    x = np.where(np.arange(size) % 3 == 0, -0.0, np.where(np.arange(size) % 5 == 0, 0.0, -1.0)).astype(np.float32)
+    (got,) = results("sort", [x], params(0), least_facts(), [x])
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x[np.argsort(x, kind="stable")]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "int64", "complex128"])
+def test_several_operands(dtype: str) -> None:
+    size = 700
+    keys, places = numbers(dtype, (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
+    check("sort", [keys, places], params(1))
+    check("sort", [keys, places, numbers("complex64", (2, size))], params(1))
+    check("sort", [numbers("int8", (2, size)), keys, places], params(1, keys=2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_rows(dtype: str) -> None:
+    x = numbers(dtype, (70_000,))
+    check("sort", [x], params(0))
+    check("sort", [x, np.arange(len(x), dtype=np.int32)], params(0))
+    check("sort", [numbers("int8", x.shape), x, x], params(0, keys=2))

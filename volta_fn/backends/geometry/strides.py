@@ -1,0 +1,27 @@
+"""Loops over arrays, by their sizes and strides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Dims = tuple[int, ...]
+
+
+def row_major(shape: Sequence[int]) -> Dims:
+    """The strides, in elements, of a contiguous array."""
+    return tuple([math.prod(shape[d + 1 :]) for d in range(len(shape))])
+
+
+def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
+    """The same loops as few: without those of one turn, and with those made one that go on where the next inner one ends."""
+    kept: list[tuple[int, ...]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1:], steps, strict=True)):
+            kept[-1] = (kept[-1][0] * size, *steps)
+        else:
+            kept.append((size, *steps))
+    columns = list(zip(*kept, strict=True))
+    return tuple(columns) if columns else ((),) * (1 + len(strides))

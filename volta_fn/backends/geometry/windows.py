@@ -1,0 +1,78 @@
+"""Sliding windows over rows of contiguous elements: how the windows of a primitive lie on its operand.
+
+The axes of an operand are put together into an *outer* one that no window slides over, *vertical* ones, and the one *across*, which is
+contiguous: the last one, or all those behind the last that windows slide over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from volta_fn.primitives.geometry import window_counts
+
+
+class Axis(NamedTuple):
+    """An axis: at position p, tap k meets the element (p * stride + k * dilation - low) / base, if there is one."""
+
+    size: int
+    taps: int
+    stride: int
+    low: int
+    base: int
+    dilation: int
+    positions: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether every element is a window of its own."""
+        return self.taps == self.stride == self.base == 1 and self.low == 0 and self.positions == self.size
+
+    @property
+    def inside(self) -> bool:
+        """Whether every tap of every window meets an element."""
+        reach = (self.positions - 1) * self.stride + (self.taps - 1) * self.dilation - self.low
+        return self.low <= 0 and self.base == 1 and reach < self.size
+
+
+class Windows(NamedTuple):
+    """How windows lie on an operand."""
+
+    outer: int
+    vertical: tuple[Axis, ...]
+    across: Axis
+
+    @property
+    def rows(self) -> int:
+        """Rows of the operand for each place of the outer axis."""
+        return math.prod(axis.size for axis in self.vertical)
+
+    @property
+    def results(self) -> int:
+        """Rows of windows for each place of the outer axis."""
+        return math.prod(axis.positions for axis in self.vertical)
+
+    @property
+    def taps(self) -> int:
+        """How many taps a window has."""
+        return self.across.taps * math.prod(axis.taps for axis in self.vertical)
+
+    def upright(self) -> Windows:
+        """The same windows, with all axes that they slide over vertical, and rows of one element."""
+        return self if self.across.plain else Windows(self.outer, (*self.vertical, self.across), Axis(1, 1, 1, 0, 1, 1, 1))
+
+
+def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
+    """The windows of a window primitive's parameters."""
+    names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
+    taps, strides, padding, bases, dilations = (params[name] for name in names)
+    counts = window_counts(tuple(shape), taps, strides, padding, bases, dilations)
+    lows = [low for low, _ in padding]
+    axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
+    slid = [d for d, axis in enumerate(axes) if not axis.plain]
+    first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)
+    outer, behind = math.prod(shape[:first]), math.prod(shape[last + 1 :])
+    if behind > 1 or not slid:
+        return Windows(outer, tuple(axes[first : last + 1]), Axis(behind, 1, 1, 0, 1, 1, behind))
+    return Windows(outer, tuple(axes[first:last]), axes[last])

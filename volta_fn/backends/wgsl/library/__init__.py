@@ -1,0 +1,49 @@
+"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows, random bits, factorisations.
+
+`whole` (index arithmetic) and `units` (moving elements) are what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
+from volta_fn.backends.wgsl.library.gather import gather
+from volta_fn.backends.wgsl.library.pooling import (
+    reduce_window_max,
+    reduce_window_min,
+    reduce_window_sum,
+    select_and_gather_add,
+    select_and_scatter_add,
+)
+from volta_fn.backends.wgsl.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.backends.wgsl.library.sort import sort
+from volta_fn.backends.wgsl.library.threefry import random_bits, threefry2x32
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.core.aval import ShapedArray
+
+#: By a primitive's name what makes its routine, of operands' avals, parameters and a device's facts; None for what there is no routine for.
+ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]] = {
+    "gather": gather,
+    "scatter": scatter,
+    "scatter_add": scatter_add,
+    "scatter_mul": scatter_mul,
+    "scatter_min": scatter_min,
+    "scatter_max": scatter_max,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "reduce_window_sum": reduce_window_sum,
+    "reduce_window_max": reduce_window_max,
+    "reduce_window_min": reduce_window_min,
+    "select_and_gather_add": select_and_gather_add,
+    "select_and_scatter_add": select_and_scatter_add,
+    "sort": sort,
+    "random_bits": random_bits,
+    "threefry2x32": threefry2x32,
+}
+
+#: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left
+#: out then; the others do not bind it.
+IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)

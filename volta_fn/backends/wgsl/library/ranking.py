@@ -1,0 +1,135 @@
+"""Sorting a tile of elements in the memory of a workgroup.
+
+Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone counts its
+digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, equals in their order.
+Counts of two digits share a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from volta_fn.backends.wgsl.scalars import Shader
+
+#: Digits are of so many bits.
+BITS = 4
+
+#: ``rank(key)`` is what elements are sorted by, as a text: for keys that tell apart what are equals.
+Rank = Callable[[str], str]
+
+
+class Tile(NamedTuple):
+    """How many invocations a workgroup has, and how many elements each holds, eight at most."""
+
+    invocations: int
+    each: int
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.invocations * self.each
+
+    @property
+    def room(self) -> int:
+        """Words of workgroup memory that sorting takes."""
+        return max(self.size, 8 * self.invocations)
+
+
+def exclusive(shader: Shader, value: str) -> str:
+    """The sum of what the invocations before this one have, and the sum of all: the name of a ``vec2<u32>``. All must come by here."""
+    count = shader.invocations
+    shader.workgroup("sums", "u32", 2 * count)
+    name = shader.helper(
+        "exclusive",
+        f"""fn exclusive(x: u32, local: u32) -> vec2<u32> {{
+  var here = 0u;
+  var total = x;
+  sums[local] = x;
+  workgroupBarrier();
+  for (var reach = 1u; reach < {count}u; reach <<= 1u) {{
+    total += select(0u, sums[here + max(local, reach) - reach], local >= reach);
+    here = {count}u - here;
+    sums[here + local] = total;
+    workgroupBarrier();
+  }}
+  let all = sums[here + {count - 1}u];
+  workgroupBarrier();
+  return vec2<u32>(total - x, all);
+}}""",
+    )
+    return shader.let("vec2<u32>", f"{name}({value}, {shader.local})")
+
+
+def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: int, bits: int) -> None:
+    """Sort stably by some bits of the ranks, from the first on. `keys` and `values` are variables, of neighbours in each invocation."""
+    shader.workgroup("scratch", "u32", tile.room)
+    with shader.loop(first + bits, first, BITS) as shift:
+        places = _places(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
+        for variables in (keys, values):
+            _exchange(shader, tile, places, variables)
+
+
+def _exchange(shader: Shader, tile: Tile, places: list[str], variables: list[str]) -> None:
+    """Every element to its place; then everyone takes the elements that are its own now."""
+    if not variables:
+        return
+    for place, variable in zip(places, variables, strict=True):
+        shader.line(f"scratch[{place}] = {variable};")
+    shader.line("workgroupBarrier();")
+    for k, variable in enumerate(variables):
+        shader.line(f"{variable} = scratch[{shader.local} * {tile.each}u + {k}u];")
+    shader.line("workgroupBarrier();")
+
+
+def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
+    """Deal elements out anew, so that invocations that are neighbours hold neighbours. Returns names of what stands before them."""
+    if not variables:
+        return []
+    for k, variable in enumerate(variables):
+        shader.line(f"scratch[{shader.local} * {tile.each}u + {k}u] = {variable};")
+    shader.line("workgroupBarrier();")
+    before = []
+    for k, variable in enumerate(variables):
+        at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
+        shader.line(f"{variable} = scratch[{at}];")
+        before.append(shader.let("u32", f"scratch[max({at}, 1u) - 1u]"))
+    shader.line("workgroupBarrier();")
+    return before
+
+
+def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
+    """Where each element goes."""
+    with shader.loop(8) as k:
+        shader.line(f"scratch[{k} * {tile.invocations}u + {shader.local}] = 0u;")
+    counters, halves, ranks = [], [], []
+    for text in digits:
+        digit = shader.let("u32", text)
+        counters.append(shader.let("u32", f"({digit} & 7u) * {tile.invocations}u + {shader.local}"))
+        halves.append(shader.let("u32", f"({digit} >> 3u) * 16u"))
+        before = shader.let("u32", f"scratch[{counters[-1]}]")
+        ranks.append(shader.let("u32", f"({before} >> {halves[-1]}) & 0xffffu"))
+        shader.line(f"scratch[{counters[-1]}] = {before} + (1u << {halves[-1]});")
+    shader.line("workgroupBarrier();")
+    _sum_counts(shader)
+    places = [
+        shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
+        for counter, half, rank in zip(counters, halves, ranks, strict=True)
+    ]
+    shader.line("workgroupBarrier();")
+    return places
+
+
+def _sum_counts(shader: Shader) -> None:
+    """Make of each count the sum of those before it. All counts of digits in the lower halves come before those in the upper."""
+    first = shader.let("u32", f"{shader.local} * 8u")
+    total = shader.var("u32", "0u")
+    with shader.loop(8) as k:
+        shader.line(f"{total} += scratch[{first} + {k}];")
+    sums = exclusive(shader, total)
+    shader.line(f"{total} = {sums}.x + ({sums}.y << 16u);")
+    with shader.loop(8) as k:
+        count = shader.let("u32", f"scratch[{first} + {k}]")
+        shader.line(f"scratch[{first} + {k}] = {total};")
+        shader.line(f"{total} += {count};")
+    shader.line("workgroupBarrier();")
