@@ -1,4 +1,4 @@
-"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows, random bits, factorisations.
+"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows, factorisations.
 
 `whole` (index arithmetic) and `units` (moving elements) are what they share.
 """
@@ -20,7 +20,6 @@ from volta_fn.backends.wgsl.library.pooling import (
 )
 from volta_fn.backends.wgsl.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.wgsl.library.sort import sort
-from volta_fn.backends.wgsl.library.threefry import random_bits, threefry2x32
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -40,8 +39,6 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], R
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
-    "random_bits": random_bits,
-    "threefry2x32": threefry2x32,
 }
 
 #: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left
