@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from volta_fn.backends.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.wgsl.library.gather import gather
 from volta_fn.backends.wgsl.library.pooling import (
@@ -20,6 +21,7 @@ from volta_fn.backends.wgsl.library.pooling import (
 )
 from volta_fn.backends.wgsl.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.backends.wgsl.library.sort import sort
+from volta_fn.backends.wgsl.library.top_k import top_k
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -33,12 +35,18 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], R
     "scatter_max": scatter_max,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "cummax": cummax,
+    "cummin": cummin,
+    "cumlogsumexp": cumlogsumexp,
     "reduce_window_sum": reduce_window_sum,
     "reduce_window_max": reduce_window_max,
     "reduce_window_min": reduce_window_min,
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
+    "top_k": top_k,
 }
 
 #: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left

@@ -24,8 +24,11 @@ _UINT32 = np.dtype(np.uint32)
 _TILE = Tile(256, 8)
 _DIGIT = 8
 
+#: Rows up to this size are sorted by one workgroup each.
+SHORT = _TILE.size
+
 #: The key of what is behind a row's end: it comes last, as it stands behind all others at first.
-_LAST = "0xffffffffu"
+LAST = "0xffffffffu"
 
 #: ``key(shader)`` binds buffers and gives ``read(row, value)``, the key of the element with that value.
 Key = Callable[[Shader], Callable[[str, str], str]]
@@ -63,13 +66,13 @@ class Sorting(NamedTuple):
 
 def sort_rows(sorting: Sorting, facts: Facts, spaces: Spaces) -> list[Dispatch]:
     """The shaders that sort."""
-    if sorting.size <= _TILE.size:
+    if sorting.size <= SHORT:
         return [_sort_short(sorting, facts)]
     return _Long(sorting, facts, spaces).dispatches()
 
 
 def _variables(shader: Shader, count: int) -> list[str]:
-    return [shader.var("u32", _LAST) for _ in range(count)]
+    return [shader.var("u32", LAST) for _ in range(count)]
 
 
 def _sort_short(sorting: Sorting, facts: Facts) -> Dispatch:

@@ -39,6 +39,10 @@ class Rows(NamedTuple):
         start = times(quotient(row, self.columns), size * self.columns)
         return plus(start, remainder(row, self.columns), times(i, self.columns))
 
+    def row_of(self, at: str, size: int) -> str:
+        """The row of an element of an array whose rows have this size."""
+        return plus(times(quotient(at, size * self.columns), self.columns), remainder(at, self.columns))
+
 
 def rows_of(aval: ShapedArray, axis: int) -> Rows:
     """The rows along an axis of an array that is not empty."""
@@ -99,7 +103,7 @@ def by_keys(
     falling: bool = False,
     wanted: int | None = None,
 ) -> Sorting:
-    """What finds the order of the rows' elements: of each row the first `wanted` (or all) go to the buffer `order`."""
+    """What finds the order of the rows' elements: of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are."""
     bound: dict[tuple[Shader, int], Array] = {}
     count = rows.size if wanted is None else wanted
 
@@ -120,7 +124,7 @@ def by_keys(
 
         def write(row: str, place: str, _: str, number: str) -> None:
             kept = f"if ({place} < {count}u) " if count < rows.size else ""
-            at = plus(times(row, count), place)
+            at = rows.place(row, place, count)
             shader.line(f"{kept}{{ {target.name}[{at}] = {number}; }}")
 
         return write
@@ -139,16 +143,7 @@ def ordered(aval: ShapedArray, rows: Rows, wanted: int, order: int, source: int,
     def element(index: str) -> Number:
         part = remainder(index, words)
         at = shader.let("u32", quotient(index, words))
-        number = position_of(shader, rows, wanted, at)
-        found = rows.place(number[0], places.load(plus(times(number[0], wanted), number[1])).text)
+        found = rows.place(rows.row_of(at, wanted), places.load(at).text)
         return array.load(plus(times(found, words), part))
 
     return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)
-
-
-def position_of(shader: Shader, rows: Rows, wanted: int, at: str) -> tuple[str, str]:
-    """The row, and the place in it, of an element of an array whose rows have `wanted` elements."""
-    behind = remainder(at, rows.columns)
-    outer = quotient(at, wanted * rows.columns)
-    place = remainder(quotient(at, rows.columns), wanted)
-    return shader.let("u32", plus(times(outer, rows.columns), behind)), shader.let("u32", place)

@@ -1,0 +1,222 @@
+"""Cumulative sums, products, extremes and log-sum-exps.
+
+Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned, and then the
+tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the parts before.
+Products of floats are taken one by one, as their parts might overflow where the whole does not.
+
+float16 and bfloat16 accumulate in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.numbers import working
+from volta_fn.backends.wgsl.library.scanning import REDUCTIONS, Scan, accumulate, scan_group, variable
+from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
+from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
+from volta_fn.backends.wgsl.routine import Dispatch, Routine
+from volta_fn.backends.wgsl.scalars import Array, Number, Shader, convert
+from volta_fn.core.aval import ShapedArray
+
+_OPERAND, _RESULT, _TOTALS = range(3)
+
+#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation.
+_LONG = 256
+_EACH = 8
+
+#: Lines are cut until there is work for so many invocations; a part has at least so many elements.
+_ENOUGH = 1 << 14
+_PART = 32
+_MOST_PARTS = 256
+
+
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, name: str) -> Routine | None:
+    """The routine of the primitive of that name."""
+    (operand,) = avals
+    if not operand.size:
+        return Routine(())
+    axis, dtype = params["axis"], working(operand.dtype)
+    before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    scan = Scan(name, operand.dtype, dtype, before, operand.shape[axis], behind, params["reverse"])
+    if not scan.supported(facts):
+        return None
+    one_by_one = name == "cumprod" and operand.dtype.kind not in "iu"
+    if behind == 1 and scan.size >= _LONG and not one_by_one:
+        return _Tiles(scan, facts).routine()
+    return _lines(scan, 1 if one_by_one else _parts(scan), facts)
+
+
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
+
+
+# lines
+
+
+def _parts(scan: Scan) -> int:
+    """Into how many parts lines are cut."""
+    return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS))
+
+
+def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
+    length = -(-scan.size // parts)
+    parts = -(-scan.size // length)
+
+    def along(shader: Shader, index: str, body: Callable[[str], None]) -> tuple[str, str]:
+        """Do the body for the places of a part of a line; gives what writes it: the line's and the part's number."""
+        line, part = shader.let("u32", remainder(index, scan.lines)), shader.let("u32", quotient(index, scan.lines))
+        first = shader.let("u32", times(part, length))
+        with shader.loop(f"min({first} + {length}u, {scan.size}u)", first) as i:
+            body(shader.let("u32", scan.place(line, i)))
+        return line, part
+
+    def sum_parts() -> Dispatch:
+        shader = Shader(facts, INVOCATIONS)
+        source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
+
+        def reduce(index: str) -> None:
+            total = variable(shader, scan.neutral())
+            along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
+            totals.store(index, total)
+
+        return for_each(shader, scan.lines * (parts - 1), reduce)
+
+    def scan_parts() -> Dispatch:
+        shader = Shader(facts, INVOCATIONS)
+        source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
+        totals = shader.buffer(_TOTALS, scan.dtype) if parts > 1 else None
+
+        def write(index: str) -> None:
+            total = variable(shader, scan.neutral())
+            if totals:
+                with shader.loop(quotient(index, scan.lines)) as earlier:
+                    at = shader.let("u32", plus(times(earlier, scan.lines), remainder(index, scan.lines)))
+                    accumulate(shader, scan, total, totals.load(at))
+
+            def step(at: str) -> None:
+                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
+                target.store(at, convert(shader, total, scan.stored))
+
+            along(shader, index, step)
+
+        return for_each(shader, scan.lines * parts, write)
+
+    if parts == 1:
+        return Routine((scan_parts(),))
+    return Routine((sum_parts(), scan_parts()), (scan.lines * (parts - 1) * scan.dtype.itemsize,))
+
+
+# tiles
+
+
+class _Tiles:
+    def __init__(self, scan: Scan, facts: Facts) -> None:
+        self.scan, self.facts = scan, facts
+        self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
+        self.tile = self.invocations * _EACH
+        self.tiles = -(-scan.size // self.tile)
+        #: Whether all rows begin with a four, so that an invocation's elements are fours, of whole words.
+        self.in_fours = scan.size % 4 == 0
+        self.elements = scan.rows * scan.size if self.in_fours else 0
+
+    def routine(self) -> Routine:
+        if self.tiles == 1:
+            return Routine((self._scan(),))
+        return Routine((self._sum(), self._scan_totals(), self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
+
+    def _begin(self) -> tuple[Shader, Array, str, str]:
+        """A shader with a workgroup for every tile, the operand, the row's number, and that of an invocation's first element."""
+        shader = Shader(self.facts, self.invocations)
+        source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
+        row = shader.let("u32", quotient(shader.group, self.tiles))
+        tile = remainder(shader.group, self.tiles)
+        return shader, source, row, shader.let("u32", plus(times(tile, self.tile), f"{shader.local} * {_EACH}u"))
+
+    def _read(self, shader: Shader, source: Array, row: str, first: str) -> list[Number]:
+        """An invocation's elements, as they come; behind the row's end what changes nothing."""
+        found: list[Number] = []
+        neutral = self.scan.neutral()
+        for k in range(0, _EACH, 4):
+            i = shader.let("u32", f"{first} + {k}u")
+            read = [variable(shader, neutral) for _ in range(4)]
+            if self.in_fours:
+                with shader.block(f"if ({i} < {self.scan.size}u)"):
+                    four = source.load4(self._four(row, i))
+                    self._set(shader, read, four[::-1] if self.scan.reverse else four)
+            else:
+                for n, x in enumerate(read):
+                    with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
+                        self._set(shader, [x], [source.load(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")))])
+            found += read
+        return found
+
+    def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
+        for x, value in zip(variables, values, strict=True):
+            shader.line(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
+
+    def _four(self, row: str, i: str) -> str:
+        turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
+        return f"({plus(times(row, self.scan.size), turned)}) / 4u"
+
+    def _write(self, shader: Shader, target: Array, row: str, first: str, numbers: list[Number]) -> None:
+        for k in range(0, _EACH, 4):
+            i = shader.let("u32", f"{first} + {k}u")
+            four = [convert(shader, x, self.scan.stored) for x in numbers[k : k + 4]]
+            if self.in_fours:
+                with shader.block(f"if ({i} < {self.scan.size}u)"):
+                    target.store4(self._four(row, i), four[::-1] if self.scan.reverse else four)
+            else:
+                for n, x in enumerate(four):
+                    with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
+                        target.store(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")), x)
+
+    def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
+        """The numbers scanned."""
+        found = numbers[:1]
+        for x in numbers[1:]:
+            found.append(self.scan.combine(shader, found[-1], x))
+        return found
+
+    def _sum(self) -> Dispatch:
+        """The total of every tile."""
+        shader, source, row, first = self._begin()
+        totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
+        mine = self._sums(shader, self._read(shader, source, row, first))[-1]
+        _, whole = scan_group(shader, self.scan, mine)
+        with shader.block(f"if ({shader.local} == 0u)"):
+            totals.store(shader.group, whole)
+        return shader.dispatch(self.scan.rows * self.tiles)
+
+    def _scan_totals(self) -> Dispatch:
+        """Make of a row's totals what came before each tile."""
+        scan = self.scan
+        shader = Shader(self.facts, self.invocations)
+        totals = shader.buffer(_TOTALS, scan.dtype, written=True)
+        carried = variable(shader, scan.neutral())
+        with shader.loop(self.tiles, 0, self.invocations) as start:
+            i = shader.let("u32", f"{start} + {shader.local}")
+            at = shader.let("u32", f"{shader.group} * {self.tiles}u + min({i}, {self.tiles - 1}u)")
+            here = variable(shader, scan.neutral())
+            with shader.block(f"if ({i} < {self.tiles}u)"):
+                shader.line(f"{here.text} = {totals.load(at).text};")
+            before, whole = scan_group(shader, scan, here)
+            with shader.block(f"if ({i} < {self.tiles}u)"):
+                totals.store(at, scan.combine(shader, carried, before))
+            accumulate(shader, scan, carried, whole)
+        return shader.dispatch(scan.rows)
+
+    def _scan(self) -> Dispatch:
+        """Every tile, given what came before."""
+        scan = self.scan
+        shader, source, row, first = self._begin()
+        target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
+        sums = self._sums(shader, self._read(shader, source, row, first))
+        before, _ = scan_group(shader, scan, sums[-1])
+        if self.tiles > 1:
+            before = scan.combine(shader, shader.buffer(_TOTALS, scan.dtype).load(shader.group), before)
+        self._write(shader, target, row, first, [scan.combine(shader, before, x) for x in sums])
+        return shader.dispatch(scan.rows * self.tiles)

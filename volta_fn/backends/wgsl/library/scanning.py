@@ -1,0 +1,109 @@
+"""What is accumulated, and scans of what the invocations of a workgroup hold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.scalars.reductions import STEPS, identity
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
+from volta_fn.backends.wgsl.scalars import Number, Shader, apply, combine, constant, supports
+from volta_fn.backends.wgsl.text import Function
+
+REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
+
+_BOOL = np.dtype(bool)
+
+
+class Scan(NamedTuple):
+    """What is accumulated.
+
+    Attributes:
+        name: the primitive's.
+        stored: the dtype in memory.
+        dtype: the dtype that is accumulated in.
+        rows, size, columns: the axes before, of, and behind the accumulation.
+        reverse: whether it goes from the end.
+    """
+
+    name: str
+    stored: np.dtype
+    dtype: np.dtype
+    rows: int
+    size: int
+    columns: int
+    reverse: bool
+
+    @property
+    def lines(self) -> int:
+        """How many accumulations there are."""
+        return self.rows * self.columns
+
+    def supported(self, facts: Facts) -> bool:
+        """Whether the device can compute it."""
+        one, two = (self.dtype,), (self.dtype, self.dtype)
+        if self.name != "cumlogsumexp":
+            return supports(STEPS[REDUCTIONS[self.name]], two, {}, facts)
+        return all(supports(op, two if op in ("max", "sub", "add") else one, {}, facts) for op in _LOG_ADD_EXP)
+
+    def combine(self, f: Function, x: Number, y: Number) -> Number:
+        """`x`, which came before, with `y`."""
+        return _log_add_exp(f, x, y) if self.name == "cumlogsumexp" else combine(f, REDUCTIONS[self.name], x, y)
+
+    def neutral(self) -> Number:
+        """What changes nothing."""
+        value = -np.inf if self.name == "cumlogsumexp" else identity(REDUCTIONS[self.name], self.dtype)
+        return constant(self.dtype, value)
+
+    def place(self, line: str, i: str) -> str:
+        """Where the element of a line is that comes as number `i`."""
+        turned = f"({self.size - 1}u - {i})" if self.reverse else i
+        start = times(quotient(line, self.columns), self.size * self.columns)
+        return plus(start, remainder(line, self.columns), times(turned, self.columns))
+
+
+_LOG_ADD_EXP = ("max", "sub", "abs", "neg", "exp", "log1p", "add")
+
+
+def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
+    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
+
+    def op(name: str, *operands: Number) -> Number:
+        return apply(f, name, operands, x.dtype, {})
+
+    same = apply(f, "eq", (x, y), _BOOL, {})
+    distance = op("select_n", same, op("abs", op("sub", x, y)), constant(x.dtype, 0))
+    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
+
+
+def variable(f: Function, value: Number) -> Number:
+    """A variable that holds a number at first."""
+    return Number(value.dtype, f.var(value.type, value.text))
+
+
+def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
+    """Combine a variable with what comes next."""
+    f.line(f"{total.text} = {scan.combine(f, total, value).text};")
+
+
+def scan_group(shader: Shader, scan: Scan, value: Number) -> tuple[Number, Number]:
+    """What the invocations before this one hold, combined, and what all hold. All invocations must come by here."""
+    count = shader.invocations
+    shader.workgroup("held", value.type, 2 * count)
+    total, here = variable(shader, value), shader.var("u32", "0u")
+    shader.line(f"held[{shader.local}] = {total.text};")
+    shader.line("workgroupBarrier();")
+    with shader.block(f"for (var reach = 1u; reach < {count}u; reach <<= 1u)"):
+        with shader.block(f"if ({shader.local} >= reach)"):
+            before = Number(scan.dtype, shader.let(value.type, f"held[{here} + {shader.local} - reach]"))
+            shader.line(f"{total.text} = {scan.combine(shader, before, total).text};")
+        shader.line(f"{here} = {count}u - {here};")
+        shader.line(f"held[{here} + {shader.local}] = {total.text};")
+        shader.line("workgroupBarrier();")
+    before = variable(shader, scan.neutral())
+    shader.line(f"if ({shader.local} > 0u) {{ {before.text} = held[{here} + {shader.local} - 1u]; }}")
+    whole = Number(scan.dtype, shader.let(value.type, f"held[{here} + {count - 1}u]"))
+    shader.line("workgroupBarrier();")
+    return before, whole
