@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from volta_fn.backends import cpu as _cpu  # noqa: F401  # registers the CPU
 from volta_fn.backends import gpu as _gpu  # noqa: F401  # registers GPUs
 from volta_fn.backends.numpy import kernels as _kernels  # noqa: F401  # attaches the evaluation rules
-from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec
+from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive
@@ -22,16 +23,30 @@ _CACHE_LIMIT = 4096
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
-    """The device that holds all `arrays` (the default device if there are none)."""
+    """The device that holds all `arrays` (the default device if there are none). Python scalars go where the others are."""
     if not arrays:
         return current_default_device()
     device: Device = arrays[0].device
-    for other in arrays[1:]:
-        if other.device is not device:
-            raise DeviceError(
-                f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put"
-            )
-    return device
+    if all(a.device is device for a in arrays):
+        return device
+    settled = {a.device for a in arrays if a.shape or not a.weak_type}
+    if len(settled) > 1:
+        raise DeviceError(
+            f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put"
+        )
+    return settled.pop() if settled else device
+
+
+def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:
+    """The arrays, those on other devices copied."""
+    if all(a.device is device for a in arrays):
+        return arrays
+    return [a if a.device is device else _copied(a, device) for a in arrays]
+
+
+@lru_cache(maxsize=256)
+def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
+    return from_host(array.host(), array.weak_type, device)
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -57,10 +72,17 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
+    if any(a.device is not device for a in args):
+        return _brought(_eager_kernel(primitive, on_device(args, device), params), device)
     compute = device.backend.kernel(primitive, avals, params)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     return _one_result(compute, array_spec(out_avals, device), len(args))
+
+
+def _brought(run: Callable[..., Any], device: Device) -> Callable[..., Any]:
+    """A kernel whose operands are partly on other devices."""
+    return lambda *args: run(*on_device(args, device))
 
 
 def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:

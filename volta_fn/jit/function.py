@@ -19,7 +19,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, resolve_statics
-from volta_fn.jit.eager import check_not_donated, common_device
+from volta_fn.jit.eager import check_not_donated, common_device, on_device
 from volta_fn.jit.programs import Lowered, Traced, compiled_for, trace_function
 from volta_fn.primitives.call import call_params, jit_p
 
@@ -162,7 +162,10 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
         traced = lookup(request, values)
         if current_trace() is EVAL and not traced.captured:
             check_not_donated(values)
-            run = compiled_for(traced, common_device(values))
+            device = common_device(values)
+            run = compiled_for(traced, device)
+            if any(v.device is not device for v in values):
+                return run(on_device(values, device))
             if not plain and not kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
                 fast[call_key(args, _spec)] = run
             elif plain and all(type(x) is ConcreteArray for x in request.leaves):

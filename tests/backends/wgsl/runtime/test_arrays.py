@@ -160,3 +160,14 @@ def test_a_closed_over_array_stays_where_it_is() -> None:
         assert GPU.backend.counters.reads == before.reads
         assert GPU.backend.counters.host_steps == before.host_steps
         assert float(y[3]) == 4.0
+
+
+def test_scalars_go_where_arrays_are() -> None:
+    x, y = on_gpu(np.arange(3.0, dtype=np.float32)), jnp.arange(3.0)
+    for found in (x * 2.0, 2.0 * x, vf.jit(lambda x, s: x * s)(x, 2.0), vf.jit(lambda x: x * 2.0)(x)):
+        assert found.device is GPU
+        np.testing.assert_array_equal(np.asarray(found), [0.0, 2.0, 4.0])
+    with pytest.raises(vf.errors.DeviceError, match="different devices"):
+        x + y
+    with pytest.raises(vf.errors.DeviceError, match="different devices"):
+        vf.jit(jnp.add)(x, y)
