@@ -31,9 +31,7 @@ def common_device(arrays: Sequence[Any]) -> Device:
         return device
     settled = {a.device for a in arrays if a.shape or not a.weak_type}
     if len(settled) > 1:
-        raise DeviceError(
-            f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put"
-        )
+        raise DeviceError(f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put")
     return settled.pop() if settled else device
 
 

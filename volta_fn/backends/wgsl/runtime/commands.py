@@ -98,6 +98,8 @@ class While:
 class Host:
     """A function of NumPy arrays."""
 
+    #: What it computes, for statistics.
+    name: str
     compute: Callable[..., Sequence[np.ndarray]]
     #: Places, shapes and dtypes.
     operands: tuple[tuple[Place, tuple[int, ...], Any], ...]

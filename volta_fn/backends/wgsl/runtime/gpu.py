@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ class Counters(NamedTuple):
 
     #: Copies of arrays from the device to the host.
     reads: int
-    #: Equations that NumPy computed.
-    host_steps: int
+    #: Equations that NumPy computed, by their primitives' names.
+    host_steps: dict[str, int]
     dispatches: int
     submissions: int
 
@@ -64,7 +65,7 @@ class Gpu:
             overwrites=True,
         )
         self.routines: dict[Any, Routine | None] = {}
-        self.host_steps = 0
+        self.host_steps: Counter[str] = Counter()
         #: Blocks for the temporary values of programs: those of one are used by the next.
         self.scratch: dict[int, list[Lease]] = {}
         self._constants: dict[Any, Buffer] = {}
@@ -219,7 +220,7 @@ class Gpu:
     @property
     def counters(self) -> Counters:
         """What the device has done so far."""
-        return Counters(self.queue.reads, self.host_steps, self.queue.dispatches, self.queue.submitted)
+        return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
 
 
 def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:

@@ -247,7 +247,7 @@ class _Call:
             return
         arrays = [self.read(*operand) for operand in command.operands]
         results = command.compute(*arrays)
-        self.gpu.host_steps += 1
+        self.gpu.host_steps[command.name] += 1
         for (place, shape, dtype), value in zip(command.results, results, strict=True):
             data = np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), shape)).reshape(-1).view(np.uint8)
             if data.nbytes:

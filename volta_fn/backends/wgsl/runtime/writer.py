@@ -75,6 +75,9 @@ class Writer(BodyWriter):
             self.routine(routine, item, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
             self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
+        elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
+            for result, operand, var in zip(results, operands, item.results, strict=True):
+                self.copy(result, operand, bytes_of(var.aval), block)
         else:
             self.host(item, operands, results, block)
 
@@ -115,10 +118,10 @@ class Writer(BodyWriter):
         self.touch(block, *operands, *results)
         what = item.what
         if isinstance(what, Fused):
-            compute: Callable[..., Any] = silenced(partial(interpret, what.kernel), len(operands))
+            name, compute = "kernel", silenced(partial(interpret, what.kernel), len(operands))
             kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in what.kernel.inputs]
         else:
-            compute = _equation(what)
+            name, compute = what.primitive.name, _equation(what)
             kinds = [(v.aval.shape, v.aval.dtype) for v in what.invars]
         sources = tuple([(place(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
         targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
@@ -127,7 +130,7 @@ class Writer(BodyWriter):
             region, part = self.region
             self.touch(block, region.grids)
             flag = place(region.grids, 4)._replace(offset=4 * part)
-        self.commands.append(Host(compute, sources, targets, flag))
+        self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
 
 

@@ -143,7 +143,10 @@ class Lanes(NamedTuple):
 
     @staticmethod
     def _count(count: Lanes | Scalar) -> str:
-        return f"u32({count.text})" if isinstance(count, Lanes) else f"{count}u"
+        if isinstance(count, Lanes):
+            wide = count.text.removesuffix("lu")
+            return f"{wide}u" if wide.isdigit() else f"u32({count.text})"  # naga converts no literals of 64 bits
+        return f"{count}u"
 
     # comparison
 

@@ -1,0 +1,55 @@
+"""Every sample of every primitive on the GPU, in the middle of a program, against NumPy; and who still needs the host for it."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host
+from tests.laws.staging import in_the_middle
+from tests.samples import all_samples
+from tests.samples.sample import Sample
+from volta_fn import dtypes
+
+GPU = vf.devices("gpu")[0]
+
+#: Primitives that call Python by definition.
+CALLBACKS = frozenset({"pure_callback", "debug_callback"})
+
+#: Primitives without shaders so far, beside all complex numbers.
+WITHOUT = frozenset(
+    "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt cholesky conv_general_dilated cos cosh "
+    "cumlogsumexp cummax cummin cumprod cumsum digamma dot_general dynamic_slice dynamic_update_slice eig eigh erf erf_inv erfc exp exp2 "
+    "expm1 fft fma gather lgamma log log1p log2 logistic lu nextafter polygamma pow qr random_bits reduce_window_max reduce_window_min "
+    "reduce_window_sum rem scatter scatter_add scatter_max scatter_min scatter_mul select_and_gather_add select_and_scatter_add sin sinh "
+    "sort svd tan tanh threefry2x32 top_k triangular_solve zeta".split()
+)
+
+
+def dtype_of(sample: Sample) -> str:
+    """One of the sample's dtypes, the same in every run."""
+    return sample.dtypes[zlib.crc32(str(sample).encode()) % len(sample.dtypes)]
+
+
+@pytest.mark.parametrize("sample", list(all_samples()), ids=str)
+def test_samples(sample: Sample) -> None:
+    name = dtype_of(sample)
+    inputs = draw(sample, dtypes.as_dtype(name))
+    function = sample.function if "bitcast" in str(sample) else in_the_middle(sample.function)  # bits show every rounding
+    expected = host(function(*arrays(inputs)))
+    before = Counter(GPU.backend.counters.host_steps)
+    with vf.default_device(GPU):
+        given = vf.device_put(tuple(inputs), GPU)
+        program = vf.jit(function)
+        found = host(program(*given))
+    for result, wanted in zip(found, expected, strict=True):
+        assert_close(result, wanted, 16 * ROUNDING.get(name, 0.0), f"{sample} in {name}")
+    for number, values in enumerate(inputs):
+        assert_same_bits(np.asarray(given[number]), values, f"an argument of {sample} after the call")
+    needed = Counter(GPU.backend.counters.host_steps) - before
+    is_complex = "complex" in f"{sample} {name}" or any(x.dtype in dtypes.COMPLEX for x in expected)
+    assert {*needed} <= WITHOUT | CALLBACKS or is_complex
