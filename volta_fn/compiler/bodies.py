@@ -45,6 +45,8 @@ class Lane:
     in_place: Mapping[str, int]
     #: Whether the outputs of kernels may be the memory of inputs, where the order of reads and writes allows it.
     overwrites: bool
+    #: Whether a product as a kernel is as good as one of arrays in memory (see `Limits`).
+    contracts: Callable[[Kernel], bool] = lambda kernel: False
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -122,7 +124,7 @@ def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
 
 def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     """A program as kernels that a lane has routines for, and equations."""
-    return fuse(write_out_random_bits(simplify(closed)), Limits(buffers=lane.buffers, computes=lane.computes))
+    return fuse(write_out_random_bits(simplify(closed)), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
 
 
 def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:

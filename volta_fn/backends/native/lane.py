@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from volta_fn.backends.native.loops import routine
-from volta_fn.backends.native.routines import IN_PLACE, ROUTINES
+from volta_fn.backends.native.matmul import contracts
+from volta_fn.backends.native.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.backends.native.scalars import supports
 from volta_fn.compiler.bodies import Lane
 
-LANE = Lane(buffers=48, supports=supports, kernel=routine, equations=ROUTINES, in_place=IN_PLACE, overwrites=True)
+LANE = Lane(
+    buffers=48, supports=supports, kernel=kernel_routine, equations=ROUTINES, in_place=IN_PLACE, overwrites=True, contracts=contracts
+)

@@ -39,6 +39,8 @@ class Operand(NamedTuple):
     stack: Walk
     outer: Walk
     inner: Walk
+    #: Elements of the array before the first matrix.
+    start: int = 0
 
 
 class Problem(NamedTuple):

@@ -4,5 +4,5 @@ In the order in which to read: `index` (affine indices), `ir` (what a kernel is)
 `interpret` (what it means, in NumPy), `views` (equations that are only indices), `lower` (equations to kernels), and fusion: `limits`
 (what a backend's kernels may be), `group` (a kernel in the making), `merge` (two becoming one), `fuse` (who joins whom), `recompute`
 (what is not stored; by `cut`), `pieces` (one becoming several), `signature` (which are the same) and `emit` (groups to kernels). Code
-generators begin with `axes` (a kernel in fewer axes) and `facts` (what follows from one).
+generators begin with `axes` (a kernel in fewer axes), `facts` (what follows from one) and `contraction` (kernels that are products).
 """

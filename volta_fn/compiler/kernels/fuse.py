@@ -20,9 +20,10 @@ from volta_fn.compiler.kernels.group import Group
 from volta_fn.compiler.kernels.index import Index, NotAffine, loop_over
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits as Limits
-from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, lower
+from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, is_product, lower, product_loop
 from volta_fn.compiler.kernels.merge import Union, union_of, union_of_columns
 from volta_fn.compiler.kernels.recompute import recompute
+from volta_fn.compiler.kernels.signature import Kernels
 from volta_fn.compiler.kernels.views import is_alias, is_readable, is_view, known, reduces, reduces_rows
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
@@ -75,6 +76,9 @@ class _Fuser:
         #: The last group that loads a variable.
         self.readers: dict[Var, Group] = {}
         self.items: list[Group | Equation | None] = []
+        #: What products multiply, which is not computed again while it is read.
+        self.multiplied: set[Atom] = set()
+        self.kernels = Kernels()
         self.row_bound = row_bound(program)
 
     def partition(self) -> Partition:
@@ -86,14 +90,16 @@ class _Fuser:
         outputs = self.program.jaxpr.outvars
         for result in outputs:
             self.materialise(result)
-        kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs)
+        kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
         recompute([item for item in self.items if isinstance(item, Group)], kept, self.limits)
         self.merge_columns()
         return Partition(self.program, emit([item for item in self.items if item is not None], outputs, self.limits.buffers))
 
     def equation(self, eqn: Equation) -> None:
         """Find a place for the next equation."""
-        if not is_lowered(eqn) or not self.limits.computes(eqn) or self.reads_too_much(eqn):
+        if is_product(eqn):
+            self.product(eqn)
+        elif not is_lowered(eqn) or not self.limits.computes(eqn) or self.reads_too_much(eqn):
             self.apart(eqn)
         elif is_view(eqn) or eqn.primitive.name == "iota":
             self.view(eqn)
@@ -139,6 +145,14 @@ class _Fuser:
             depth = 1
         self.views[out] = eqn
         self.depth[out] = depth
+        if self.is_stored_turned(eqn):
+            self.join_as_output(eqn)
+
+    def is_stored_turned(self, eqn: Equation) -> bool:
+        """Whether a view is a transpose of a product that nobody else reads: storing that in another order costs nothing."""
+        (operand,) = eqn.invars or (None,)
+        maker = self.producers.get(operand) if eqn.primitive.name == "transpose" and isinstance(operand, Var) else None
+        return isinstance(maker, Group) and maker.is_product and self.is_only_use(eqn) and maker.walks_free_axes(eqn)
 
     def apart(self, eqn: Equation) -> None:
         """An equation of its own, not in a kernel."""
@@ -147,6 +161,34 @@ class _Fuser:
         for out in eqn.outvars:
             self.producers[out] = len(self.items)
         self.items.append(eqn)
+
+    def product(self, eqn: Equation) -> None:
+        """A product begins a group, if the backend has it as a kernel; operands are read through views where that is as good."""
+        loop = product_loop(eqn)
+        is_sum = bool(loop.inner) and 0 not in loop.sizes
+        far: list[Atom] = [v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.contracts(loop, [v])]
+        for atom in eqn.invars:
+            if atom not in far:
+                self.materialise(atom)
+        if not is_sum or not self.contracts(loop, far):
+            self.apart(eqn)
+            return
+        group = Group(len(self.items), loop.sizes)
+        self.items.append(group)
+        self.join_group(group, eqn, loop.steps[0].at)
+        self.multiplied.update(self.bases(eqn))
+
+    def contracts(self, loop: Loop, through: list[Atom]) -> bool:
+        """Whether the backend has a product that reads some of its operands through views as a kernel."""
+        views: dict[Var, Equation] = {}
+        for atom in through:
+            while isinstance(atom, Var) and atom in self.views:
+                views[atom] = self.views[atom]
+                (atom,) = views[atom].invars
+        try:
+            return self.limits.contracts(self.kernels.lowered(loop, views).kernel)
+        except NotAffine:
+            return False
 
     def materialise(self, atom: Atom) -> None:
         """See to it that a variable is in memory from now on."""

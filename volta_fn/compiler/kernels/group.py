@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
-from volta_fn.compiler.kernels.lower import Step
+from volta_fn.compiler.kernels.lower import Step, is_product
 from volta_fn.compiler.kernels.views import PartialIndex, known, reduces, row_major, view_index
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
@@ -41,6 +41,8 @@ class Group:
         self.pulled: dict[Var, Equation] = {}
         #: Equations of variables that it computes again rather than load them.
         self.recomputed: dict[Var, Equation] = {}
+        #: Whether it is a product with what follows from it.
+        self.is_product = False
         #: Whether what it computes leads to reductions along last dimensions.
         self.row_bound = False
         #: Variables that others need from it.
@@ -175,13 +177,28 @@ class Group:
         is_inner = [bool(i.axes & self.row) for i in index if i.terms]
         return len(known(index)) == len(self.sizes) and is_inner == sorted(is_inner)
 
+    def walks_free_axes(self, eqn: Equation) -> bool:
+        """Whether the last dimension of a transpose of a product's result goes along rows or columns, not from product to product."""
+        product = next(step for step in self.steps.values() if is_product(step.eqn))
+        stacked = len(product.eqn.params["dimension_numbers"][1][0])
+        free = known(product.at[stacked : len(product.eqn.outvars[0].aval.shape)])
+        (operand,) = eqn.invars
+        place = self.places[operand] if isinstance(operand, Var) else ()
+        last = [known((place[d],)) for d in eqn.params["permutation"] if place[d] is not None]
+        return bool(last) and last[-1] <= free
+
     # growth
 
     def add(self, number: int, eqn: Equation, index: Index) -> None:
         """Compute an equation at an index."""
         (out,) = eqn.outvars
         self.steps[number] = Step(eqn, index)
-        for atom in eqn.invars:
+        if is_product(eqn):  # whose operands are no places for others: it reads them over and over
+            rank = len(out.aval.shape)
+            self.is_product = True
+            self.inner = known(index[rank:])
+            index = index[:rank]
+        for atom in () if is_product(eqn) else eqn.invars:
             if isinstance(atom, Var) and atom not in self.places:
                 at = index if reduces(eqn) else broadcast_index(index, atom.aval.shape) if len(atom.aval.shape) <= len(index) else None
                 if at is not None and self._fits(at, atom.aval.shape):

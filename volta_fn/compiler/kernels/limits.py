@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.core.jaxpr import Equation
 
 
@@ -21,3 +22,6 @@ class Limits(NamedTuple):
     small: int = 4096
     #: Whether kernels can compute an equation that has a place in one, by its operations and dtypes; otherwise it stays an equation.
     computes: Callable[[Equation], bool] = lambda eqn: True
+    #: Whether a product as a kernel, reading its operands through views as it says, is as good as one of arrays in memory; a product for
+    #: which no such kernel is good stays an equation.
+    contracts: Callable[[Kernel], bool] = lambda kernel: False

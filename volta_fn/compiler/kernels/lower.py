@@ -34,7 +34,10 @@ _BOOL = np.dtype(np.bool_)
 
 
 class Step(NamedTuple):
-    """An equation and the index at which its result is taken; of a reduction, at which its operand is."""
+    """An equation and the index at which its result is taken; of a reduction, at which its operand is.
+
+    A product (`dot_general`) is taken at the index of its result and then of the axes that are summed over, as the left operand has them.
+    """
 
     eqn: Equation
     at: Index
@@ -85,6 +88,11 @@ def is_lowered(eqn: Equation) -> bool:
     return is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
 
 
+def is_product(eqn: Equation) -> bool:
+    """Whether the equation sums products, which backends may have as kernels."""
+    return eqn.primitive.name == "dot_general"
+
+
 def is_elementwise(eqn: Equation) -> bool:
     """Whether each element of the result depends on the elements at the same place of operands that broadcast."""
     name = eqn.primitive.name
@@ -101,6 +109,16 @@ def lower(loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
             return _Lowering(loop, views).lowered()
         except SplitAxis as request:
             loop = loop.split(request)
+
+
+def product_loop(eqn: Equation) -> Loop:
+    """The loop of a product by itself."""
+    (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
+    (summed, _), _ = eqn.params["dimension_numbers"]
+    rank = len(out.aval.shape)
+    sizes, index = loop_over((*out.aval.shape, *[shape[d] for d in sorted(summed)]))
+    inner = frozenset().union(*[i.axes for i in index[rank:]])
+    return Loop(sizes, inner, (Step(eqn, index),), ((out, index[:rank]),))
 
 
 def lower_equation(eqn: Equation) -> Lowered:
@@ -142,6 +160,8 @@ class _Lowering:
         if reduces(eqn):
             kept = tuple([i for d, i in enumerate(index) if d not in eqn.params["axes"]])
             return kept, self.reduction(eqn, index)
+        if is_product(eqn):
+            return index[: len(eqn.outvars[0].aval.shape)], self.product(eqn, index)
         return index, self.constant(0, eqn.outvars[0].aval.dtype) if eqn.outvars[0].aval.size == 0 else self.equation(eqn, index)
 
     # nodes
@@ -289,6 +309,14 @@ class _Lowering:
         total = self.add(Reduce(wide, name, self.converted(value, wide)))
         return self.converted(total, dtype)
 
+    def product(self, eqn: Equation, index: Index) -> int:
+        """A sum of products over the row."""
+        wide = dtypes.accumulator(eqn.outvars[0].aval.dtype)
+        read = [self.converted(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
+        product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
+        one = self.add(Apply(wide, product, tuple(read)))
+        return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
+
     def row_number(self) -> Affine:
         inner = sorted(self.loop.inner)
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
@@ -321,6 +349,21 @@ class _Lowering:
             tuple([Store(s.shape, s.index, new[s.value]) for s in stores]),
         )
         return Lowered(kernel, tuple(variables))
+
+
+def _operand_indices(eqn: Equation, index: Index) -> list[Index]:
+    """Where the operands of a product are read, at the index of its result and of the summed axes in the left operand's order."""
+    summed, stacked = eqn.params["dimension_numbers"]
+    count, rank = len(stacked[0]), len(eqn.outvars[0].aval.shape)
+    order = sorted(range(len(summed[0])), key=lambda i: summed[0][i])
+    free, found = index[count:rank], []
+    for side, operand in enumerate(eqn.invars):
+        place = dict(zip([*stacked[side], *[summed[side][i] for i in order]], [*index[:count], *index[rank:]], strict=True))
+        kept = [d for d in range(len(operand.aval.shape)) if d not in place]
+        place |= dict(zip(kept, free[: len(kept)], strict=True))
+        free = free[len(kept) :]
+        found.append(tuple([place[d] for d in sorted(place)]))
+    return found
 
 
 def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
-from volta_fn.backends.native.matmul.numbers import mangled
+from volta_fn.backends.native.scalars.lanes import overload
 
 #: A number known now, or an i64 known when the code runs.
 Index = int | Value
@@ -133,7 +133,7 @@ def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, l
     """Elements `stride` apart; zero where the mask leaves them out."""
     vector = vector_of(type_, lanes)
     places = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.gather.{mangled(vector)}.v{lanes}p0"
+    name = f"llvm.masked.gather.{overload(vector)}.v{lanes}p0"
     f.module.declare(name, f"declare {vector} @{name}({places.type}, i32, {mask.type}, {vector})")
     return f.let(vector, f"call {vector} @{name}({places}, i32 {align}, {mask}, {vector} zeroinitializer)")
 
@@ -141,7 +141,7 @@ def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, l
 def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> None:
     """Store the lanes that the mask has, `stride` elements apart."""
     places = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.scatter.{mangled(vector.type)}.v{lanes}p0"
+    name = f"llvm.masked.scatter.{overload(vector.type)}.v{lanes}p0"
     f.module.declare(name, f"declare void @{name}({vector.type}, {places.type}, i32, {mask.type})")
     f.do(f"call void @{name}({vector}, {places}, i32 {align}, {mask})")
 

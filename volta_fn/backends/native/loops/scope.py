@@ -176,8 +176,10 @@ class Scope:
                     f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
                 )
             return load(f, node.dtype, pointer, lanes, count=self.count if lanes > 1 else None, stride=step if lanes > 1 else 1)
-        if lanes == 1:
-            found = load(f, node.dtype, f.select(holds, pointer, self.nest.inputs[node.input]), 1)
+        if lanes == 1 or (step == 1 and lanes <= self.nest.facts.kernel.inputs[node.input].size):
+            # Where the condition fails, anything may be read that is there.
+            there = f.select(holds, pointer, self.nest.inputs[node.input])
+            found = load(f, node.dtype, there, lanes, count=self.count if lanes > 1 else None)
         else:
             count = f.select(holds, self.count or i64(lanes), i64(0))
             found = load(f, node.dtype, pointer, lanes, count=count, stride=step)

@@ -15,7 +15,7 @@ from volta_fn.backends.native.matmul.partial import Partial, combine
 from volta_fn.backends.native.matmul.schedule import Schedule, unpacked
 from volta_fn.backends.native.matmul.tile import Tile
 from volta_fn.backends.native.matmul.transpose import shuffled
-from volta_fn.backends.native.matmul.walks import walked
+from volta_fn.backends.native.matmul.walks import origin, walked
 from volta_fn.backends.native.routine import Phase, Routine
 from volta_fn.compiler.contractions.problem import Operand, Problem
 
@@ -40,13 +40,14 @@ class _Cut(NamedTuple):
     right: int
 
 
-def dots(work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str) -> Routine:
-    """The routine of such a product; operands are the buffers 0 and 1."""
-    return _Dots(work, problem, epilogue, buffers, name).routine()
+def dots(work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
+    """The routine of such a product; `operands` are the numbers of their buffers."""
+    return _Dots(work, problem, epilogue, buffers, name, operands).routine()
 
 
 class _Dots:
-    def __init__(self, work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str) -> None:
+    def __init__(self, work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int]) -> None:
+        self.operands = operands
         self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
         self.module = Module()
         m, n, k = problem.m, problem.n, problem.k
@@ -115,8 +116,8 @@ class _Dots:
             f = Function(self.module, name, parameters, "internal void")
             buffers, batch, split, start, inner, depth = f.parameters
             row, column = (i64(0), start) if by_columns else (start, i64(0))
-            left = self._rows(f, self.problem.lhs, buffers, 0, batch, row, cut.left, inner)
-            right = self._rows(f, self.problem.rhs, buffers, 1, batch, column, cut.right, inner)
+            left = self._rows(f, self.problem.lhs, buffers, self.operands[0], batch, row, cut.left, inner)
+            right = self._rows(f, self.problem.rhs, buffers, self.operands[1], batch, column, cut.right, inner)
             sums = self._sums(f, left, right, depth)
             lines = [self._line(f, sums[i * cut.right : (i + 1) * cut.right]) for i in range(cut.left)]
             tile = Tile(self.work, buffers, batch, row, column, lines, cut.right)
@@ -135,7 +136,7 @@ class _Dots:
         """The addresses of `count` rows, from k = `inner` on."""
         element = f"[{operand.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
-        start = f.at(f.at(array, element, walked(f, operand.stack, batch)), element, inner)
+        start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
         return [f.at(start, element, walked(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
 
     def _sums(self, f: Function, left: list[Value], right: list[Value], depth: Value) -> list[Value]:

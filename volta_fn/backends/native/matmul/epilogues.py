@@ -9,6 +9,8 @@ import numpy as np
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, write
 from volta_fn.backends.native.matmul.tile import Tile
+from volta_fn.backends.native.matmul.walks import walked
+from volta_fn.compiler.contractions.problem import Walk
 
 
 class Epilogue(Protocol):
@@ -46,6 +48,29 @@ class Store:
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)
+
+
+class Placed:
+    """The sums themselves, rounded to a dtype, in an array in which columns lie side by side, and rows and matrices as walks say."""
+
+    def __init__(self, work: Working, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
+        self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
+        in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
+        self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        element, lanes = f"[{self.dtype.itemsize} x i8]", tile.work.lanes
+        array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
+        start = f.at(f.at(array, element, walked(f, self.stack, tile.batch)), element, tile.column)
+        first = f.at(start, element, walked(f, self.rows, tile.row)) if self.rows.stride is not None else None
+        for i, row in enumerate(tile.sums):
+            if first is not None:
+                line = f.at(first, element, i64(i * (self.rows.stride or 0)))
+            else:
+                line = f.at(start, element, walked(f, self.rows, f.binary("add", tile.row, i64(i))))
+            for v, sums in enumerate(row):
+                write(f, tile.work, self.dtype, sums, lanes, f.at(line, element, i64(v * lanes)), tile.mask(v))
 
 
 def _times(f: Function, index: Value, step: int) -> Value:

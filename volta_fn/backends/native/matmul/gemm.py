@@ -9,9 +9,11 @@ what becomes of the sums.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.epilogues import Epilogue
+from volta_fn.backends.native.matmul.fused import Fused, Strip
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working
 from volta_fn.backends.native.matmul.packing import pack_panels
@@ -25,6 +27,7 @@ from volta_fn.backends.native.routine import Phase, Routine
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
+_STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
 
 
 class Gemm:
@@ -43,6 +46,8 @@ class Gemm:
         whole_rows = plan.pack_rows is Packing.WHOLE
         self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * whole_rows)
         self.partial = self._partial()
+        strip_bytes = plan.tallest * plan.task_columns * plan.width * work.itemsize
+        self.strips = epilogue if isinstance(epilogue, Fused) and strip_bytes <= _STRIP_BYTES else None
 
     def routine(self) -> Routine:
         """The product."""
@@ -235,9 +240,9 @@ class Gemm:
         b_inner = self._width_of(count) if packed or in_place is None else in_place[1]
 
         def write() -> None:
-            parameters = parameters_of("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state")
+            parameters = parameters_of("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state", "target")
             f = Function(self.module, name, parameters, "internal void")
-            buffers, batch, row, column, depth, a, b, split, state = f.parameters
+            buffers, batch, row, column, depth, a, b, split, state, target = f.parameters
             views = View(a, *self.a_strides), View(b, 1, b_inner)
             if self._fetches:
                 empty = [[work.zero()] * (self._width_of(count) // work.lanes)] * rows
@@ -245,20 +250,31 @@ class Gemm:
             sums = accumulate(f, work, rows, count, *views, plan.k if plan.blocks == 1 else depth, padded=packed, prefetch=plan.prefetch)
             tile = Tile(work, buffers, batch, row, column, sums, count)
             if plan.blocks == 1:
-                self.epilogue.write(f, tile)
+                self._end(f, tile, target)
             else:
-                self._continue(f, tile, split, state)
+                self._continue(f, tile, split, state, target)
             f.finish()
 
         self.module.define(name, write)
         return name
 
     @property
+    def _strip_width(self) -> int:
+        return self.plan.task_columns * self.plan.width
+
+    def _end(self, f: Function, tile: Tile, target: Value) -> None:
+        """What follows from complete sums: the epilogue, or they are put into the strip, at the target, whose turn that comes later."""
+        if self.strips is None:
+            self.epilogue.write(f, tile)
+        else:
+            self.strips.put(f, tile, target, self._strip_width)
+
+    @property
     def _fetches(self) -> bool:
         """Whether the tiles' sums lie in memory that will be wanted, and is too much to be near."""
         return self.plan.blocks > 1 or (self.epilogue.holds_sums is not None and self.plan.k >= 32)
 
-    def _continue(self, f: Function, tile: Tile, split: Value, state: Value) -> None:
+    def _continue(self, f: Function, tile: Tile, split: Value, state: Value, target: Value) -> None:
         """Add what earlier blocks of k gave; write the result after the last block.
 
         `state` has bit 0 in the first block, bit 1 in the last.
@@ -272,13 +288,14 @@ class Gemm:
             self.partial.store(f, tile, split)
             return
         last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
-        when(f, last, lambda: self.epilogue.write(f, tile), lambda: self.partial.store(f, tile, split))
+        when(f, last, lambda: self._end(f, tile, target), lambda: self.partial.store(f, tile, split))
 
     def _write_multiplying(self) -> None:
         plan = self.plan
         f, buffers, begin, end = entry(self.module, self.name)
         own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
         rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
+        strip = f.alloca(self.work.type, plan.tallest * self._strip_width) if self.strips else Value("ptr", "null")
 
         def task(number: Value) -> None:
             batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
@@ -286,7 +303,7 @@ class Gemm:
             first_column, end_column = part_of(f, column, plan.task_columns, plan.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
-                self._block_of_task(f, buffers, item, i64(0), i64(3), own, rows)
+                self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(own, rows, strip))
                 return
             start, stop = part_of(f, split, plan.part, plan.blocks)
             final = f.binary("sub", stop, i64(1))
@@ -295,7 +312,7 @@ class Gemm:
                 opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
                 closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
                 state = f.binary("or", opening, f.binary("shl", closing, i64(1)))
-                self._block_of_task(f, buffers, item, k, state, own, rows)
+                self._block_of_task(f, buffers, item, k, state, _Scratch(own, rows, strip))
 
             each(f, start, stop, block)
 
@@ -306,13 +323,13 @@ class Gemm:
     def _own_stack(self) -> bool:
         return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
 
-    def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, own: Value, rows: Value) -> None:
+    def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, scratch: _Scratch) -> None:
         """All tiles of a task, for one block of k."""
-        plan = self.plan
+        plan, rows = self.plan, scratch.rows
         first, depth = self._block(f, block)
         panel_type = f"[{plan.width * plan.depth * self.work.itemsize} x i8]"
         rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
-        start = own
+        start = scratch.columns
         if plan.pack_columns is Packing.WHOLE:
             start = self._packed_panel(f, buffers, task.batch, block, i64(0))
         elif plan.pack_columns is Packing.TASK:
@@ -350,9 +367,28 @@ class Gemm:
                     b = self.rhs.address(f, span._replace(outer=column))
                 else:
                     b = f.at(start, panel_type, panel)
-                values = (buffers, task.batch, span.outer, column, depth, a, b, task.split, state)
+                target = f.at(scratch.strip, f"[{plan.width * self.work.itemsize} x i8]", f.binary("sub", panel, task.first_column))
+                values = (buffers, task.batch, span.outer, column, depth, a, b, task.split, state, target)
                 self._for_width(f, panel, lambda columns: f.run(self._tile(count, columns), *values))
 
             each(f, task.first_column, task.end_column, column_panel)
+            if self.strips is not None and plan.splits == 1:
+                self._finish_strip(f, self.strips, task, span, count, state, scratch.strip)
 
         each(f, task.first_row, task.end_row, row_group, plan.row_group)
+
+    def _finish_strip(self, f: Function, epilogue: Fused, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
+        """The epilogue of a panel of A's rows, after the last block of k."""
+        first = f.binary("mul", task.first_column, i64(self.plan.width))
+        end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
+        strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self._strip_width)
+        last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
+        when(f, last, lambda: epilogue.finish(f, strip))
+
+
+class _Scratch(NamedTuple):
+    """Memory of a task's own: for packed columns and rows, and for sums that wait for the epilogue."""
+
+    columns: Value
+    rows: Value
+    strip: Value

@@ -13,6 +13,8 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.scalars.lanes import overload
+from volta_fn.backends.native.scalars.memory import masked_load, masked_store
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -44,7 +46,7 @@ class Working(NamedTuple):
         if self.type in ("float", "double"):
             if host().triple.startswith("x86") and "+fma" not in host().features:
                 return f.binary("fadd", total, f.binary("fmul", x, y))
-            return f.intrinsic(f"llvm.fma.{mangled(total.type)}", total.type, x, y, total)
+            return f.intrinsic(f"llvm.fma.{overload(total.type)}", total.type, x, y, total)
         return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
 
 
@@ -101,17 +103,13 @@ def write(f: Function, work: Working, dtype: np.dtype, value: Value, lanes: int,
     if mask is None:
         f.store(value, pointer, dtype.itemsize)
     else:
-        store(f, value, dtype.itemsize, pointer, mask)
+        masked_store(f, value, pointer, dtype.itemsize, mask)
 
 
 def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
     """A vector from memory, zero where a mask leaves lanes out."""
     vector = vector_of(type_, lanes)
-    if mask is None:
-        return f.load(vector, pointer, itemsize)
-    name = f"llvm.masked.load.{mangled(vector)}.p0"
-    f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
-    return f.let(vector, f"call {vector} @{name}(ptr align {itemsize} {pointer.name}, {mask}, {vector} zeroinitializer)")
+    return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
 
 
 def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> None:
@@ -120,14 +118,7 @@ def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> 
     if mask is None:
         f.store(value, pointer, work.itemsize)
     else:
-        store(f, value, work.itemsize, pointer, mask)
-
-
-def store(f: Function, value: Value, itemsize: int, pointer: Value, mask: Value) -> None:
-    """Store the lanes of a vector that the mask has."""
-    name = f"llvm.masked.store.{mangled(value.type)}.p0"
-    f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
-    f.do(f"call void @{name}({value}, ptr align {itemsize} {pointer.name}, {mask})")
+        masked_store(f, value, pointer, work.itemsize, mask)
 
 
 def first_lanes(count: int, lanes: int) -> Value | None:
@@ -143,15 +134,6 @@ def lanes_below(f: Function, count: Value, lanes: int) -> Value:
     numbers = Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
     capped = f.intrinsic("llvm.smin.i64", "i64", count, i64(lanes))
     return f.compare("icmp slt", numbers, f.splat(f.cast("trunc", capped, "i32"), lanes))
-
-
-def mangled(type_: str) -> str:
-    """A type as it appears in the names of intrinsics: ``<16 x float>`` as ``v16f32``."""
-    short = {"float": "f32", "double": "f64", "half": "f16"}
-    if not type_.startswith("<"):
-        return short.get(type_, type_)
-    lanes, element = type_[1:-1].split(" x ")
-    return f"v{lanes}{short.get(element, element)}"
 
 
 def _half(dtype: np.dtype) -> bool:

@@ -12,7 +12,7 @@ from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, put, read
 from volta_fn.backends.native.matmul.transpose import transposed_rows
-from volta_fn.backends.native.matmul.walks import walked
+from volta_fn.backends.native.matmul.walks import origin, walked
 from volta_fn.compiler.contractions.problem import Operand
 
 _CHUNK = 16
@@ -101,7 +101,7 @@ class Strided:
 
     def _matrix(self, f: Function, span: Span) -> Value:
         array = f.load("ptr", f.at(span.buffers, "ptr", i64(self.buffer)), 8)
-        return self._move(f, array, walked(f, self.operand.stack, span.batch))
+        return self._move(f, array, origin(f, self.operand, span.batch))
 
     def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
         line = self._move(f, matrix, walked(f, self.operand.outer, outer))

@@ -10,7 +10,7 @@ from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, read
 from volta_fn.backends.native.matmul.tile import Tile
-from volta_fn.backends.native.matmul.walks import walked
+from volta_fn.backends.native.matmul.walks import origin, walked
 from volta_fn.backends.native.routine import Phase, Routine
 from volta_fn.compiler.contractions.problem import Problem
 
@@ -39,8 +39,8 @@ def sweep(work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[i
     arrays = [f.load("ptr", f.at(buffers, "ptr", i64(number)), 8) for number in operands]
 
     def part(batch: Value, column: Value, count: int) -> None:
-        x = f.at(arrays[0], f"[{left.dtype.itemsize} x i8]", walked(f, left.stack, batch))
-        start = f.binary("add", walked(f, right.stack, batch), column)
+        x = f.at(arrays[0], f"[{left.dtype.itemsize} x i8]", origin(f, left, batch))
+        start = f.binary("add", origin(f, right, batch), column)
         matrix = f.at(arrays[1], f"[{right.dtype.itemsize} x i8]", start)
         whole = count - count % lanes
 

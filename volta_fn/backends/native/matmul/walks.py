@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
-from volta_fn.compiler.contractions.problem import Walk
+from volta_fn.compiler.contractions.problem import Operand, Walk
+
+
+def origin(f: Function, operand: Operand, number: Value) -> Value:
+    """Where a matrix of a stack begins, in elements."""
+    offset = walked(f, operand.stack, number)
+    if not operand.start:
+        return offset
+    return i64(operand.start) if offset.name == "0" else f.binary("add nsw", offset, i64(operand.start))
 
 
 def walked(f: Function, walk: Walk, index: Value) -> Value:

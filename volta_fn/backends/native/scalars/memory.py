@@ -83,7 +83,7 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
     zero = Value(vector, "zeroinitializer")
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
     if stride == 1:
-        return Lanes(f, f.intrinsic(f"llvm.masked.load.{overload(vector)}.p0", vector, pointer, width, mask, zero))
+        return Lanes(f, masked_load(f, vector, pointer, align, mask))
     where = _addresses(f, type_, pointer, lanes, stride)
     return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
 
@@ -95,13 +95,26 @@ def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: in
     if stride == 1 and count is None:
         return f.store(x.value, pointer, align)
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, element_of(x.type))
-    name = f"llvm.masked.store.{overload(x.type)}.p0"
-    where = pointer
-    if stride != 1:
-        name = f"llvm.masked.scatter.{overload(x.type)}.v{lanes}p0"
-        where = _addresses(f, element_of(x.type), pointer, lanes, stride)
+    if stride == 1:
+        return masked_store(f, x.value, pointer, align, mask)
+    name = f"llvm.masked.scatter.{overload(x.type)}.v{lanes}p0"
+    where = _addresses(f, element_of(x.type), pointer, lanes, stride)
     f.module.declare(name, f"declare void @{name}({x.type}, {where.type}, i32, {mask.type})")
     return f.run(name, x.value, where, width, mask)
+
+
+def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Value) -> Value:
+    """A vector from memory, zero where the mask leaves lanes out, which are not touched."""
+    name = f"llvm.masked.load.{overload(vector)}.p0"
+    f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
+    return f.let(vector, f"call {vector} @{name}(ptr align {align} {pointer.name}, {mask}, {vector} zeroinitializer)")
+
+
+def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
+    """Store the lanes of a vector that the mask has."""
+    name = f"llvm.masked.store.{overload(value.type)}.p0"
+    f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
+    f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
 
 
 def _read_one(f: Function, type_: str, pointer: Value, condition: Value | None, align: int) -> Value:
