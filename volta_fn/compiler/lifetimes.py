@@ -1,9 +1,10 @@
-"""How much memory the values of a program take where each equation makes its results in memory of its own."""
+"""How much memory a plan takes: its block, the values outside of it, and what plans inside its steps take."""
 
 from __future__ import annotations
 
+from volta_fn.compiler.plan import Plan, Planner
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, sub_jaxprs
+from volta_fn.core.jaxpr import sub_jaxprs
 
 
 def bytes_of(aval: ShapedArray) -> int:
@@ -11,39 +12,15 @@ def bytes_of(aval: ShapedArray) -> int:
     return aval.size * aval.dtype.itemsize
 
 
-def most_temporaries(closed: ClosedJaxpr) -> int:
-    """The most bytes that values other than arguments and results take at a time; views take none, programs in equations theirs."""
-    jaxpr = closed.jaxpr
-    holder = _memory_holders(closed)
-    last: dict[Var, int] = {}
-    for time, eqn in enumerate(jaxpr.eqns):
-        last.update({holder.get(v, v): time for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)})
-    kept = {holder.get(v, v) for v in jaxpr.outvars if isinstance(v, Var)}
-    dying: dict[int, int] = {}
+def most_temporaries(plan: Plan, make: Planner) -> int:
+    """The most bytes that values other than arguments and results take at a time; `make` plans the programs in steps."""
+    changes = [0] * (len(plan.steps) + 1)
+    for life in plan.loose:
+        changes[life.begin] += life.bytes
+        changes[life.end + 1] -= life.bytes
     now = most = 0
-    for time, eqn in enumerate(jaxpr.eqns):
-        for out in eqn.outvars:
-            if holder.get(out, out) is out and out not in kept:
-                now += bytes_of(out.aval)
-                dying[last[out]] = dying.get(last[out], 0) + bytes_of(out.aval)
-        most = max(most, now + max([_inside(p) for p in sub_jaxprs(eqn.params)], default=0))
-        now -= dying.pop(time, 0)
-    return most
-
-
-def _inside(closed: ClosedJaxpr) -> int:
-    return most_temporaries(closed) + sum(bytes_of(a) for a in closed.out_avals)
-
-
-def _memory_holders(closed: ClosedJaxpr) -> dict[Var, Var]:
-    """The variable whose memory a view shows."""
-    holder: dict[Var, Var] = {}
-    for eqn in closed.eqns:
-        shown = _shown(eqn)
-        if shown is not None:
-            holder.update(dict.fromkeys(eqn.outvars, holder.get(shown, shown)))
-    return holder
-
-
-def _shown(eqn: Equation) -> Var | None:
-    return next((v for v in eqn.invars if isinstance(v, Var)), None) if eqn.primitive.views else None
+    for change, step in zip(changes, plan.steps, strict=False):
+        now += change
+        inside = [most_temporaries(make(p), make) + sum(map(bytes_of, p.out_avals)) for p in sub_jaxprs(step.eqn.params)]
+        most = max(most, now + max(inside, default=0))
+    return plan.block + most

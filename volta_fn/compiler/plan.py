@@ -2,19 +2,26 @@
 
 A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there
 (`Step.into`), if the operand's memory is the plan's own: made by an earlier step, or donated by the caller, and shared with no
-view that lives on. The plan knows no backend.
+view that lives on. Large values that are no results lie in one block of memory (`Step.place`), if the backend can write them there.
+The plan knows no backend.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.kernels.views import is_view
+from volta_fn.compiler.memory import Lifetime, arrange
 from volta_fn.compiler.passes.driver import simplify
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
 
 Operand = int | Literal
+
+#: Bytes of the smallest value that is worth a place in the block: the C library has memory for smaller ones at hand.
+_LARGE = 1 << 14
 
 
 class Step(NamedTuple):
@@ -27,6 +34,15 @@ class Step(NamedTuple):
     frees: tuple[int, ...]
     #: Position of the operand to overwrite with the result, if any.
     into: int | None
+    #: Number of the place in the plan's block where the result goes, if any.
+    place: int | None
+
+
+class Place(NamedTuple):
+    """Where an array lies in a plan's block of memory."""
+
+    offset: int
+    aval: ShapedArray
 
 
 class Plan(NamedTuple):
@@ -39,18 +55,31 @@ class Plan(NamedTuple):
     #: Inputs whose memory the plan overwrites if the caller lets it.
     overwritten: tuple[int, ...]
     effectful: bool
+    #: The arrays that lie in the block, and its size in bytes.
+    places: tuple[Place, ...]
+    block: int
+    #: When other values live that are neither arguments nor results.
+    loose: tuple[Lifetime, ...]
 
 
-def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
-    """Simplify the program, and assign registers and overwrites."""
-    return _Planner(simplify(closed), donated).plan()
+#: How programs inside of programs are planned.
+Planner = Callable[[ClosedJaxpr], Plan]
+
+
+def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], bool] = lambda eqn: False) -> Plan:
+    """Simplify the program, and assign registers, overwrites and places.
+
+    `writes` says of an equation whether the backend computes it into memory that it is given.
+    """
+    return _Planner(simplify(closed), donated, writes).plan()
 
 
 class _Planner:
     """Assigns registers in one pass over the equations, after one pass that finds when each memory block is last used."""
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> None:
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], bool]) -> None:
         self.closed = closed
+        self.writes = writes
         jaxpr = closed.jaxpr
         self.end = len(jaxpr.eqns)
         #: Variables whose memory the plan owns: results of steps that make new arrays, and donated inputs.
@@ -64,6 +93,12 @@ class _Planner:
         self.registers: dict[Var, int] = {}
         self.count = 0
         self.overwritten: list[int] = []
+        #: What lies in the block, and when; which of it a variable is.
+        self.placed: list[ShapedArray] = []
+        self.lifetimes: list[Lifetime] = []
+        self.homes: dict[Var, int] = {}
+        self.loose: list[Lifetime] = []
+        self.loose_homes: dict[Var, int] = {}
         self._find_lifetimes()
 
     def _find_lifetimes(self) -> None:
@@ -96,7 +131,10 @@ class _Planner:
         steps = [self._step(i, eqn) for i, eqn in enumerate(jaxpr.eqns)]
         outputs = tuple([v if isinstance(v, Literal) else self.registers[v] for v in jaxpr.outvars])
         effectful = any(e.primitive.effectful for e in jaxpr.eqns)
-        return Plan(inputs, constants, tuple(steps), outputs, tuple(self.overwritten), effectful)
+        offsets, block = arrange(self.lifetimes)
+        places = tuple(map(Place, offsets, self.placed))
+        loose = tuple([life for life in self.loose if life.end < self.end])  # the others are results
+        return Plan(inputs, constants, tuple(steps), outputs, tuple(self.overwritten), effectful, places, block, loose)
 
     def _take(self, var: Var) -> int:
         if self.free:
@@ -110,13 +148,14 @@ class _Planner:
     def _step(self, time: int, eqn: Equation) -> Step:
         operands = tuple([v if isinstance(v, Literal) else self.registers[v] for v in eqn.invars])
         into = self._overwritable(time, eqn)
+        place = self._place(time, eqn, into)
         dying = {v for v in eqn.invars if type(v) is Var and self.last_use[v] == time}
         dead = [self.registers[v] for v in dying if v not in self.closed.jaxpr.constvars] if dying else []
         results = tuple([self._take(v) for v in eqn.outvars])
         unused = [self.registers[v] for v in eqn.outvars if self.last_use[v] == time]
         for register in (*dead, *unused):
             heapq.heappush(self.free, register)
-        return Step(eqn, operands, results, (*dead, *unused), into)
+        return Step(eqn, operands, results, (*dead, *unused), into, place)
 
     def _overwritable(self, time: int, eqn: Equation) -> int | None:
         """The operand that dies here, is the plan's own, and has the result's shape and dtype."""
@@ -131,8 +170,31 @@ class _Planner:
                 and var in self.owned
                 and (var.aval.shape, var.aval.dtype) == (result.shape, result.dtype)
                 and self.block_end[var] == time
+                and not (var in self.homes and self.block_end[eqn.outvars[0]] == self.end)  # results outlive the block
             ):
                 if var in self.donated:
                     self.overwritten.append(self.closed.jaxpr.invars.index(var))
                 return position
+        return None
+
+    def _place(self, time: int, eqn: Equation, into: int | None) -> int | None:
+        """The place of a result that does not overwrite an operand, if it gets one."""
+        if into is not None:
+            (out,), old = eqn.outvars, eqn.invars[into]
+            for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
+                if isinstance(old, Var) and old in homes:
+                    homes[out] = homes[old]
+                    values[homes[out]] = values[homes[out]]._replace(end=self.block_end[out])
+            return None
+        if is_view(eqn):
+            return None
+        living = [Lifetime(time, self.block_end[v], v.aval.size * v.aval.dtype.itemsize) for v in eqn.outvars]
+        if len(living) == 1 and living[0].bytes >= _LARGE and living[0].end < self.end and self.writes(eqn):
+            self.homes[eqn.outvars[0]] = len(self.placed)
+            self.placed.append(eqn.outvars[0].aval)
+            self.lifetimes += living
+            return len(self.placed) - 1
+        for var, life in zip(eqn.outvars, living, strict=True):
+            self.loose_homes[var] = len(self.loose)
+            self.loose.append(life)
         return None

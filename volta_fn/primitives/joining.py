@@ -76,7 +76,7 @@ def _concatenate_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int
 concatenate_p = Primitive(
     "concatenate",
     _concatenate_abstract,
-    evaluate=lambda *operands, dimension: np.concatenate(operands, dimension),
+    evaluate=lambda *operands, dimension, out=None: np.concatenate(operands, dimension, out),
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
@@ -113,7 +113,9 @@ def _pad_abstract(operand: ShapedArray, padding_value: ShapedArray, *, padding_c
     return ShapedArray(tuple(sizes), operand.dtype, operand.weak_type and padding_value.weak_type)
 
 
-def _pad_evaluate(operand: np.ndarray, padding_value: np.ndarray, *, padding_config: PaddingConfig) -> np.ndarray:
+def _pad_evaluate(
+    operand: np.ndarray, padding_value: np.ndarray, *, padding_config: PaddingConfig, out: np.ndarray | None = None
+) -> np.ndarray:
     shape, source, target = [], [], []
     for n, (lo, hi, interior) in zip(operand.shape, padding_config, strict=True):
         step = interior + 1
@@ -124,7 +126,8 @@ def _pad_evaluate(operand: np.ndarray, padding_value: np.ndarray, *, padding_con
         source.append(np.s_[first : max(first, last)])
         begin = lo + first * step
         target.append(np.s_[begin : begin + (max(last - first, 1) - 1) * step + 1 : step] if last > first else np.s_[0:0])
-    out = np.full(shape, padding_value, operand.dtype)
+    out = np.empty(shape, operand.dtype) if out is None else out
+    out[...] = padding_value
     out[tuple(target)] = operand[tuple(source)]
     return out
 

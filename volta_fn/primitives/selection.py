@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,14 +31,34 @@ def _select_abstract(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
     return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
 
-def _select_evaluate(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    if len(cases) == 1:
-        return np.broadcast_to(cases[0], np.broadcast_shapes(which.shape, cases[0].shape))
-    if which.dtype == np.bool_:
-        return np.where(which, cases[1], cases[0])
-    out = np.array(np.broadcast_to(cases[0], np.broadcast_shapes(which.shape, *[c.shape for c in cases])))
+#: With fewer elements than this the setting up of several operations takes longer than `np.where`.
+_FEW = 1 << 12
+
+
+def _select_evaluate(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    shape = np.broadcast_shapes(which.shape, *[c.shape for c in cases])
+    if which.dtype == np.bool_ and len(cases) == 2:
+        if math.prod(shape) >= _FEW and cases[0].dtype.itemsize in _WORDS:
+            return _select_bits(which, *cases, np.empty(shape, cases[0].dtype) if out is None else out)
+        if out is None:
+            return np.where(which, cases[1], cases[0])
+    out = np.empty(shape, cases[0].dtype) if out is None else out
+    np.copyto(out, cases[0])
     for i, case in enumerate(cases[1:], 1):
         np.copyto(out, case, where=which >= i)
+    return out
+
+
+_WORDS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+
+
+def _select_bits(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """A choice by whole numbers, several times as fast as `np.where`: ``off ^ ((off ^ on) * which)``."""
+    word = _WORDS[out.dtype.itemsize]
+    off, on, target = off.view(word), on.view(word), out.view(word)
+    np.bitwise_xor(off, on, out=target)
+    np.multiply(target, which.view(np.int8), out=target, dtype=word)
+    np.bitwise_xor(target, off, out=target)
     return out
 
 
@@ -75,7 +96,6 @@ select_n_p = Primitive(
     jvp=_select_jvp,
     transpose=_select_transpose,
     batch=_select_batch,
-    views=True,
 )
 
 

@@ -24,6 +24,7 @@ from volta_fn import dtypes
 from volta_fn.backends.native.lane import LANE
 from volta_fn.backends.native.runtime.program import Program
 from volta_fn.backends.numpy.backend import NumpyBackend
+from volta_fn.compiler import plan
 from volta_fn.compiler.bodies import partition_of
 
 SAMPLES = list(all_samples())
@@ -31,7 +32,9 @@ SAMPLES = list(all_samples())
 
 @pytest.fixture(autouse=True)
 def _numpy_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy, on which even the smallest values get places in a block of memory."""
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
+    monkeypatch.setattr(plan, "_LARGE", 0)
 
 
 def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, what: str) -> None:

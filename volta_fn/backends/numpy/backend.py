@@ -1,22 +1,27 @@
-"""The NumPy backend: the meaning of every primitive."""
+"""The NumPy backend: the meaning of every primitive.
+
+A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
+after another), else into new memory.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.numpy.program import compile_plan
+from volta_fn.backends.numpy import blocks
+from volta_fn.backends.numpy.program import PlannedProgram
 from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.lifetimes import most_temporaries
-from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.plan import make_plan
+from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.device import MemoryStats
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, VoltaError
 
@@ -58,11 +63,31 @@ def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, 
     return partial(evaluate, **params) if params else evaluate
 
 
+def plan_of(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
+    """A program's plan for NumPy."""
+    return make_plan(closed, donated, _writes)
+
+
+def _writes(eqn: Equation) -> bool:
+    """Whether an equation's kernel writes into an array that it is given as ``out``."""
+    primitive = eqn.primitive
+    if primitive.multiple_results or primitive.overwrites is not None:
+        return False
+    if primitive.inplace:
+        return isinstance(primitive.ufunc_for(eqn.invars[0].aval.dtype), np.ufunc)
+    return primitive.evaluate is not None and _takes_out(primitive.evaluate)
+
+
+@cache
+def _takes_out(function: Callable[..., Any]) -> bool:
+    return isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
+
+
 def subprogram(closed: ClosedJaxpr) -> Program:
     """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
     program = closed.cache.get("numpy")
     if program is None:
-        program = closed.cache["numpy"] = partial(compile_plan(make_plan(closed), make_kernel), False)
+        program = closed.cache["numpy"] = partial(PlannedProgram(plan_of(closed), make_kernel).function(), False)
     return program
 
 
@@ -94,11 +119,11 @@ class NumpyBackend:
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
         """A program as a function (donate, *buffers) -> buffers."""
-        return silenced(compile_plan(make_plan(closed, donated), make_kernel), 1 + len(closed.in_avals))
+        return silenced(PlannedProgram(plan_of(closed, donated), make_kernel).function(), 1 + len(closed.in_avals))
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
-        return most_temporaries(simplify(closed))
+        return most_temporaries(plan_of(closed, donated), plan_of)
 
     def memory(self) -> MemoryStats:
         """The memory of the process."""
@@ -113,7 +138,8 @@ class NumpyBackend:
             raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
 
     def free_memory(self) -> None:
-        """Nothing: NumPy gives memory back by itself."""
+        """Let go of the block that is kept from call to call; NumPy gives the rest back by itself."""
+        blocks.free()
 
 
 def _peak() -> int:

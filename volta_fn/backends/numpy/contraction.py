@@ -22,7 +22,7 @@ __all__ = ["DotDimensionNumbers", "Product", "dot_general", "dot_general_plan", 
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
-Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Product = Callable[..., np.ndarray]  # of two arrays, and perhaps `out`
 
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _FLOAT32 = np.dtype(np.float32)
@@ -36,7 +36,10 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
-    """The function that multiplies stacks of matrices of dtypes `lhs` and `rhs` into the working dtype of `out`."""
+    """The function that multiplies stacks of matrices of dtypes `lhs` and `rhs` into the working dtype of `out`.
+
+    It is `np.matmul` itself if that takes no conversion; only then it has a parameter ``out``.
+    """
     if out == np.bool_:
         return _bool_product
     if out.kind in "iu":
@@ -96,13 +99,24 @@ def dot_general_plan(
     lhs_order = (*lhs_batch, *lhs_free, *(lhs_contract[i] for i in by_lhs_axis))
     rhs_order = (*rhs_batch, *(rhs_contract[i] for i in by_lhs_axis), *rhs_free)
     multiply = product_for(lhs_dtype, rhs_dtype, out_dtype) if lhs_contract else _outer_product_for(out_dtype)
+    if multiply is not np.matmul:
+        multiply = _rounding(multiply, out_dtype)
     if len(lhs_free) == len(lhs_contract) == len(rhs_free) == 1:
-        contract = _matrices(multiply, _permutation(lhs_order), _permutation(rhs_order))
-    else:
-        contract = _merged(multiply, lhs_order, rhs_order, len(lhs_batch), len(lhs_free), len(lhs_contract))
-    if working_dtype(out_dtype) == out_dtype:
-        return contract
-    return lambda lhs, rhs: contract(lhs, rhs).astype(out_dtype)
+        return _matrices(multiply, _permutation(lhs_order), _permutation(rhs_order))
+    return _merged(multiply, lhs_order, rhs_order, len(lhs_batch), len(lhs_free), len(lhs_contract))
+
+
+def _rounding(product: Product, dtype: np.dtype) -> Product:
+    """A product rounded to its dtype, with a parameter ``out``."""
+
+    def multiply(lhs: np.ndarray, rhs: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        result = product(lhs, rhs)
+        if out is None:
+            return result.astype(dtype, copy=False)
+        out[...] = result
+        return out
+
+    return multiply
 
 
 def _rest(ndim: int, *taken: Axes) -> Axes:
@@ -119,22 +133,23 @@ def _matrices(multiply: Product, lhs_order: Axes | None, rhs_order: Axes | None)
     if lhs_order is None and rhs_order is None:
         return multiply
     if lhs_order is None:
-        return lambda lhs, rhs: multiply(lhs, rhs.transpose(rhs_order))
+        return lambda lhs, rhs, out=None: multiply(lhs, rhs.transpose(rhs_order), out=out)
     if rhs_order is None:
-        return lambda lhs, rhs: multiply(lhs.transpose(lhs_order), rhs)
-    return lambda lhs, rhs: multiply(lhs.transpose(lhs_order), rhs.transpose(rhs_order))
+        return lambda lhs, rhs, out=None: multiply(lhs.transpose(lhs_order), rhs, out=out)
+    return lambda lhs, rhs, out=None: multiply(lhs.transpose(lhs_order), rhs.transpose(rhs_order), out=out)
 
 
 def _merged(multiply: Product, lhs_order: Axes, rhs_order: Axes, batch: int, free: int, contracted: int) -> Product:
     """The contraction of operands whose free and contracted axes are merged into one axis each."""
 
-    def contract(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    def contract(lhs: np.ndarray, rhs: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         lhs, rhs = lhs.transpose(lhs_order), rhs.transpose(rhs_order)
         stack, rows, terms = lhs.shape[:batch], lhs.shape[batch : batch + free], lhs.shape[batch + free :]
         columns = rhs.shape[batch + contracted :]
         matrices = multiply(
             lhs.reshape(*stack, prod(rows), prod(terms)),
             rhs.reshape(*stack, prod(terms), prod(columns)),
+            out=None if out is None else out.reshape(*stack, prod(rows), prod(columns)),
         )
         return matrices.reshape(stack + rows + columns)
 
@@ -147,6 +162,7 @@ def dot_general(
     *,
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None = None,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Contract `lhs` with `rhs`.
 
@@ -154,7 +170,7 @@ def dot_general(
     `lhs`, then those of `rhs`; its dtype is `preferred_element_type`, or else the operands' own.
     """
     plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type)
-    return plan(lhs, rhs)
+    return plan(lhs, rhs, out=out)
 
 
 def typed_dot_general(

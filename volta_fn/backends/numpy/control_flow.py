@@ -8,15 +8,16 @@ made for it before the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.numpy.backend import Program, make_kernel, structured_kernel
-from volta_fn.backends.numpy.program import compile_plan
+from volta_fn.backends.numpy import blocks
+from volta_fn.backends.numpy.backend import Program, make_kernel, plan_of, structured_kernel
+from volta_fn.backends.numpy.program import PlannedProgram
 from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.plan import make_plan
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 
 Compile = Callable[[ClosedJaxpr], Program]
@@ -41,9 +42,10 @@ def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJ
     def run(*operands: Any) -> tuple[Any, ...]:
         cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
         overwrite = False
-        while condition(*cond_consts, *carry)[0]:
-            carry = step(overwrite, *body_consts, *carry)
-            overwrite = True
+        with _frame(step) as frame:
+            while condition(*cond_consts, *carry)[0]:
+                carry = step.run(frame, overwrite, *body_consts, *carry)
+                overwrite = True
         return carry
 
     return run
@@ -61,27 +63,40 @@ def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: boo
         order = range(length - 1, -1, -1) if reverse else range(length)
         steps: Iterable[tuple[Any, ...]] = zip(*[r[::-1] if reverse else r for r in rows], strict=True) if rows else ((),) * length
         overwrite = False
-        for i, row in zip(order, steps, strict=True):
-            outs = step(overwrite, *consts, *carry, *row)
-            overwrite = True
-            carry = outs[:num_carry]
-            for y, out in zip(ys, outs[num_carry:], strict=True):
-                y[i] = out
+        with _frame(step) as frame:
+            for i, row in zip(order, steps, strict=True):
+                outs = step.run(frame, overwrite, *consts, *carry, *row)
+                overwrite = True
+                carry = outs[:num_carry]
+                for y, out in zip(ys, outs[num_carry:], strict=True):
+                    y[i] = out
         return (*carry, *ys)
 
     return run
 
 
-def _step(closed: ClosedJaxpr, consts: int, carry: int) -> Program:
+@contextmanager
+def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
+    """A step's values in a block of memory, which all turns of a loop share."""
+    if not step.places:
+        yield ()
+        return
+    block = blocks.take(step.block)
+    try:
+        yield step.frame(block)
+    finally:
+        blocks.give(block)
+
+
+def _step(closed: ClosedJaxpr, consts: int, carry: int) -> PlannedProgram:
     """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
     key = ("numpy step", consts, carry)
     program = closed.cache.get(key)
     if program is None:
         simplified = simplify(closed)
         donated = [*[False] * consts, *_private(simplified, carry)]
-        program = closed.cache[key] = compile_plan(
-            make_plan(simplified, [*donated, *[False] * (len(closed.in_avals) - len(donated))]), make_kernel
-        )
+        plan = plan_of(simplified, [*donated, *[False] * (len(closed.in_avals) - len(donated))])
+        program = closed.cache[key] = PlannedProgram(plan, make_kernel)
     return program
 
 

@@ -1,12 +1,17 @@
-"""Plans as Python functions: one line of generated code per step, registers as local variables."""
+"""Plans as Python functions: one line of generated code per step, registers as local variables.
+
+The values that lie in the plan's block are arrays made before it runs, its *frame*: steps write into them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.numpy import blocks
 from volta_fn.compiler.plan import Operand, Plan, Step
 from volta_fn.core.jaxpr import Literal
 from volta_fn.core.primitive import Primitive
@@ -18,14 +23,29 @@ KernelMaker = Callable[[Primitive, tuple[Any, ...], dict[str, Any]], Callable[..
 _STEPS_PER_FUNCTION = 2000
 
 
-def compile_plan(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
-    """The plan as a function from input buffers to a tuple of output buffers.
+class PlannedProgram:
+    """A plan as a function ``(donate, *buffers) -> buffers``; `donate` says whether it may overwrite the donated inputs."""
 
-    It takes one more, leading argument: whether it may overwrite the donated inputs.
-    """
-    if len(plan.steps) > _STEPS_PER_FUNCTION:
-        return _compile_in_parts(plan, make_kernel)
-    return _Writer(make_kernel).whole(plan)
+    def __init__(self, plan: Plan, make_kernel: KernelMaker) -> None:
+        self.block = plan.block
+        self.places = [(place.aval.shape, place.aval.dtype, place.offset) for place in plan.places]
+        #: The same with the frame as leading argument, for callers that run it many times.
+        self.run = _compile_in_parts(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).whole(plan)
+
+    def frame(self, block: np.ndarray) -> list[np.ndarray]:
+        """The arrays in a block of memory."""
+        return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self.places]
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """The plan as a plain function."""
+        return self.__call__ if self.places else partial(self.run, ())
+
+    def __call__(self, donate: bool, *inputs: Any) -> tuple[Any, ...]:
+        block = blocks.take(self.block)
+        try:
+            return self.run(self.frame(block), donate, *inputs)
+        finally:
+            blocks.give(block)
 
 
 def _register(index: int) -> str:
@@ -61,6 +81,8 @@ class _Writer:
             target = args[step.into]
             donated = step.operands[step.into] in plan.overwritten
             args.append(f"out={target} if donate else None" if donated else f"out={target}")
+        elif step.place is not None:
+            args.append(f"out=frame[{step.place}]")
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:
             results = results + "," if results else "_"
@@ -74,7 +96,7 @@ class _Writer:
 
     def function(self, parameters: Sequence[str], body: Sequence[str]) -> Callable[..., Any]:
         """Compile a function called ``program``."""
-        text = f"def program(donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {line}\n" for line in body)
+        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {line}\n" for line in body)
         exec(compile(text, "<volta_fn plan>", "exec"), self.globals)
         return self.globals["program"]
 
@@ -106,14 +128,14 @@ def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tup
     count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
     constants = [(r, value.buffer()) for r, value in plan.constants]
 
-    def run(donate: bool, *inputs: Any) -> tuple[Any, ...]:
+    def run(frame: Sequence[np.ndarray], donate: bool, *inputs: Any) -> tuple[Any, ...]:
         registers: list[Any] = [None] * count
         for register, value in zip(plan.inputs, inputs, strict=True):
             registers[register] = value
         for register, value in constants:
             registers[register] = value
         for part in parts:
-            part(donate, registers)
+            part(frame, donate, registers)
         return tuple([o.val.buffer() if isinstance(o, Literal) else registers[o] for o in plan.outputs])
 
     return run

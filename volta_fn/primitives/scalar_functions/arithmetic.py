@@ -11,6 +11,14 @@ def _widened(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype.itemsize == _NARROW and x.dtype.kind not in "iu" else x
 
 
+def _rounded(x: np.ndarray, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
+    """`x` in a dtype, and in `out` if there is one."""
+    if out is None:
+        return x.astype(dtype, copy=False)
+    out[...] = x
+    return out
+
+
 # quotients
 
 
@@ -64,16 +72,20 @@ def cbrt(x: np.ndarray) -> np.ndarray:
     return np.cbrt(x)
 
 
-def logistic(x: np.ndarray) -> np.ndarray:
+def logistic(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """1 / (1 + exp(-x)), on the left as exp(x) / (1 + exp(x)), so that no power overflows."""
     if x.dtype.kind == "c":
-        return _logistic_complex(x)
+        return _rounded(_logistic_complex(x), x.dtype, out)
     wide = _widened(x)
-    share = np.exp(-np.abs(wide))
-    share += 1.0
-    out = np.exp(np.minimum(wide, 0.0))
-    out /= share
-    return out.astype(x.dtype, copy=False)
+    share = np.abs(wide, out=np.empty(wide.shape, wide.dtype))
+    np.negative(share, out=share)
+    np.exp(share, out=share)
+    np.add(share, 1.0, out=share)
+    power = np.empty_like(share) if out is None or out.dtype != wide.dtype else out
+    np.minimum(wide, 0.0, out=power)
+    np.exp(power, out=power)
+    np.divide(power, share, out=power)
+    return _rounded(power, x.dtype, None if power is out else out)
 
 
 def _logistic_complex(x: np.ndarray) -> np.ndarray:
@@ -95,8 +107,10 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
     return np.where(y < 0, inverse, np.power(x, np.maximum(y, zero)))
 
 
-def integer_pow(x: np.ndarray, *, y: int) -> np.ndarray:
+def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
     """x to a whole power by repeated squaring; one negative power is the reciprocal of the positive one."""
+    if y == 2 and out is not None and x.dtype.itemsize != _NARROW:
+        return np.multiply(x, x, out=out)
     result, square = None, _widened(x)
     exponent = abs(y)
     while exponent:
@@ -104,6 +118,5 @@ def integer_pow(x: np.ndarray, *, y: int) -> np.ndarray:
             result = square if result is None else np.multiply(result, square)
         exponent >>= 1
         square = np.multiply(square, square) if exponent else square
-    if result is None:
-        return np.ones_like(x)
-    return (np.reciprocal(result) if y < 0 else result).astype(x.dtype, copy=False)
+    result = np.ones_like(x) if result is None else np.reciprocal(result) if y < 0 else result
+    return _rounded(result, x.dtype, out)
