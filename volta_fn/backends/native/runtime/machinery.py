@@ -10,6 +10,7 @@ from typing import NamedTuple
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.runtime import objects
+from volta_fn.backends.native.runtime.blocks import FUNCTIONS, Blocks, write_blocks
 from volta_fn.backends.native.runtime.entry import Entry, write_entry
 from volta_fn.backends.native.runtime.executor import write_executor
 from volta_fn.backends.native.runtime.pool import Workers, write_pool
@@ -22,10 +23,11 @@ class Machinery(NamedTuple):
 
     entry: Entry
     workers: Workers
+    blocks: Blocks
 
 
 def machinery() -> Machinery:
-    """The process's entry and workers; one, whichever thread asks first, for a program holds on to no more than an address in it."""
+    """The process's; one, whichever thread asks first, for a program holds on to no more than an address in it."""
     with _lock:
         return _compiled()
 
@@ -36,14 +38,15 @@ def _compiled() -> Machinery:
     write_pool(module)
     write_executor(module)
     write_entry(module)
+    write_blocks(module)
     text = str(module)
     name = objects.name_of(text)
     found = objects.read_compiled(name)
     if found is None:
         found = objects.Compiled(compile_object(text), (), 0)
         objects.write_compiled(name, found)
-    enter, work, reset = load_object(found.code, ["enter", "work", "reset"])
-    return Machinery(Entry(enter), Workers(work, reset))
+    enter, work, reset, *allocator = load_object(found.code, ["enter", "work", "reset", *FUNCTIONS])
+    return Machinery(Entry(enter), Workers(work, reset), Blocks(allocator))
 
 
 def libc_free(address: int) -> None:

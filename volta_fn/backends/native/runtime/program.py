@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from volta_fn.backends.native.runtime import store
 from volta_fn.backends.native.runtime.artifact import Artifact
+from volta_fn.backends.native.runtime.blocks import LARGE
 from volta_fn.backends.native.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.backends.native.runtime.failures import failure
 from volta_fn.backends.native.runtime.machinery import libc_free, machinery
@@ -43,7 +45,10 @@ class Program:
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
         """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
-        self.outputs, self.specs, self.reuse, layout = artifact.outputs, artifact.specs, artifact.reuse, artifact.layout
+        self.outputs, self.reuse, layout = artifact.outputs, artifact.reuse, artifact.layout
+        large = machinery().blocks.empty
+        #: How each array that a call makes is made: by what, of which shape and dtype.
+        self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
         self.code = artifact.words.copy()
         self.code[artifact.places] = np.array(addresses, np.int64)[artifact.words[artifact.places]]
         self.template = np.zeros(layout.slots, np.int64)
@@ -71,13 +76,13 @@ class Program:
 
     def function(self) -> Callable[..., Sequence[np.ndarray]]:
         """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
-        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (shape, _) in enumerate(self.specs)]
+        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
             return self.__call__
-        specs, enter, empty, failed = self.specs, self.enter, np.empty, self._failed
+        specs, enter, failed = self.specs, self.enter, self._failed
 
         def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
-            made = [empty(shape, dtype) for shape, dtype in specs]
+            made = [empty(shape, dtype) for empty, shape, dtype in specs]
             status = enter(*arguments, *made)
             if status:
                 failed(status, arguments, made)
@@ -85,7 +90,7 @@ class Program:
 
         if len(specs) != 1:
             return run
-        ((shape, dtype),) = specs
+        ((empty, shape, dtype),) = specs
 
         def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
@@ -95,10 +100,10 @@ class Program:
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
-        made = [np.empty(shape, dtype) for shape, dtype in self.specs]
+        made = [empty(shape, dtype) for empty, shape, dtype in self.specs]
         if donate:
             for number, argument in self.reuse:
-                made[number] = _shaped(arguments[argument], self.specs[number][0])
+                made[number] = _shaped(arguments[argument], self.specs[number][1])
         status = self.enter(*arguments, *made)
         if status:
             self._failed(status, arguments, made)
@@ -116,7 +121,7 @@ class Program:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
         if status != NOT_CONTIGUOUS:
             raise failure()
-        made[:] = [np.empty(shape, dtype) for shape, dtype in self.specs]
+        made[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
         status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *made)
         if status:
             self._failed(status, arguments, made)
