@@ -79,6 +79,11 @@ class Item(NamedTuple):
     source: Source | None
 
 
+def fits(old: Var, new: Var) -> bool:
+    """Whether a value has the size of another and its dtype."""
+    return (old.aval.size, old.aval.dtype) == (new.aval.size, new.aval.dtype)
+
+
 class Body(NamedTuple):
     """A program, or the body of control flow, ready to be written."""
 
@@ -102,10 +107,28 @@ class Body(NamedTuple):
             return False
         made = self.root(output)
         maker = self.makers.get(made)
-        if maker is None or (source.aval.size, source.aval.dtype) != (made.aval.size, made.aval.dtype):
+        if maker is None or not fits(source, made):
             return False
         last = self.last.get(source, -1)
         return last < maker or (last == maker and self.overwrites(maker, source, made))
+
+    def before(self, output: Var) -> list[Var]:
+        """What an output's memory may hold before the output: a value that it is made over, what that is made over, and so on.
+
+        An input that may be in the same memory is not overwritten too early.
+        """
+        inputs = [v for v in self.program.jaxpr.invars if self.may_share(v, output)]
+        found: list[Var] = []
+        made = self.root(output)
+        while True:
+            number = self.makers[made]
+            operands = [self.root(v) for v in self.items[number].operands if isinstance(v, Var)]
+            dying = [v for v in operands if v in self.makers and self.last[v] == number and fits(v, made)]
+            over = next((v for v in dying if self.overwrites(number, v, made)), None)
+            if over is None or any(self.last.get(v, -1) >= self.makers[over] for v in inputs):
+                return found
+            found.append(over)
+            made = over
 
     def overwrites(self, number: int, source: Var, result: Var) -> bool:
         """Whether an item may make a result in an operand's memory."""

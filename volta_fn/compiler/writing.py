@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.bodies import Body, Item
+from volta_fn.compiler.bodies import Body, Item, fits
 from volta_fn.compiler.slots import Block, Slot, Slots
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
@@ -58,11 +59,14 @@ class _Places:
             self.slots[var] = writer.constant(value)
         #: Values that this body made in memory of its own.
         self.own: set[Var] = set()
-        #: Where outputs that this body makes go.
+        #: Where outputs that this body makes go, and what is made in their memory before.
         self.wanted: dict[Var, Slot] = {}
         for out, target in zip(jaxpr.outvars, targets, strict=True):
             if isinstance(out, Var) and target is not None and body.root(out) in body.makers:
                 self.wanted.setdefault(body.root(out), target)
+        for made, target in list(self.wanted.items()):
+            for var in itertools.takewhile(lambda v: v not in self.wanted, body.before(made)):
+                self.wanted[var] = target
 
     def operand(self, atom: Atom) -> Slot:
         """Where an operand is."""
@@ -88,7 +92,7 @@ class _Places:
         if slot is None:
             self.own.add(var)
             dying = [v for v in self.own - taken if self.body.last.get(v) == number and v not in self.wanted and v in self.slots]
-            old = next((v for v in dying if _fits(v, var) and self.body.overwrites(number, v, var)), None)
+            old = next((v for v in dying if fits(v, var) and self.body.overwrites(number, v, var)), None)
             if old is not None:
                 taken.add(old)
                 slot = self.slots[old]
@@ -96,10 +100,6 @@ class _Places:
                 slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
         self.slots[var] = slot
         return slot
-
-
-def _fits(old: Var, new: Var) -> bool:
-    return (old.aval.size, old.aval.dtype) == (new.aval.size, new.aval.dtype)
 
 
 class Output(NamedTuple):

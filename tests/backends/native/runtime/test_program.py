@@ -102,6 +102,30 @@ def test_memory_of_values_that_died_is_used_again() -> None:
     assert compiled(deep, square).temporaries <= 3 * square.nbytes
 
 
+ROWS = np.array([2, 0, 2, 5], np.int32)
+
+
+def test_what_a_result_is_made_over_is_in_its_memory() -> None:
+    updates = np.ones((4, 64), np.float32)
+    program = compiled(lambda u, i: (jnp.zeros((50, 64)).at[i].add(u), jnp.zeros((50, 64)).at[i].set(u).at[i + 1].add(u)), updates, ROWS)
+    assert program.temporaries < 50 * 64 * 4
+    first, second = program(False, updates, ROWS)
+    assert first.sum() == 4 * 64 and first[2].sum() == 2 * 64
+    assert second.sum() == 7 * 64 and second[3].sum() == 2 * 64
+
+
+def test_what_a_result_is_made_over_does_not_spoil_a_donated_argument() -> None:
+    def late(x: Any, i: Any) -> Any:
+        ones = lax.optimization_barrier(jnp.ones((6, 4)))
+        return ones.at[i].add(jnp.sort(x * ones[0, 0], axis=0)[:4])
+
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    expected = np.ones((6, 4), np.float32)
+    np.add.at(expected, ROWS, x[:4])
+    (result,) = compiled(late, x, ROWS, donated=(True, False))(True, x.copy(), ROWS)
+    np.testing.assert_array_equal(result, expected)
+
+
 def test_an_exception_in_a_callback_ends_the_program() -> None:
     def fail(x: Any) -> Any:
         if x[0] > 0:
