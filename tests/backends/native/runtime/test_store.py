@@ -87,7 +87,7 @@ def test_donation_is_kept(builds: list[Any]) -> None:
     for _ in range(2):
         x = X.copy()
         assert of(lambda x: x + 1, X, donated=(True,))(True, x)[0] is x
-    assert of(lambda x: x + 1, X, donated=(False,)).reuse == ()
+    assert of(lambda x: x + 1, X, donated=(False,)).reuse == {}
     assert len(builds) == 2
 
 

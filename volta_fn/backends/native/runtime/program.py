@@ -45,7 +45,7 @@ class Program:
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
         """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
-        self.outputs, self.reuse, layout = artifact.outputs, artifact.reuse, artifact.layout
+        self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = machinery().blocks.empty
         #: How each array that a call makes is made: by what, of which shape and dtype.
         self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
@@ -100,10 +100,11 @@ class Program:
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
-        made = [empty(shape, dtype) for empty, shape, dtype in self.specs]
-        if donate:
-            for number, argument in self.reuse:
-                made[number] = _shaped(arguments[argument], self.specs[number][1])
+        over = self.reuse if donate else {}
+        made = [
+            _shaped(arguments[over[number]], shape) if number in over else empty(shape, dtype)
+            for number, (empty, shape, dtype) in enumerate(self.specs)
+        ]
         status = self.enter(*arguments, *made)
         if status:
             self._failed(status, arguments, made)
