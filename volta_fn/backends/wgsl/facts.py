@@ -30,3 +30,5 @@ class Facts(NamedTuple):
     groups: int = 65535
     #: Offsets of bindings are multiples of this many bytes.
     alignment: int = 256
+    #: The adapter's name, by which schedules are remembered.
+    adapter: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.backends.wgsl import library
+from volta_fn.backends.wgsl import convolution, library, matmul
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -14,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**library.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 
 #: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
 #: then.

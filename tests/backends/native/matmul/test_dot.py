@@ -10,45 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.backends.native.matmul.products import MATRICES, expected, native
+from tests.backends import products
+from tests.backends.native.matmul.products import native
+from tests.backends.products import LAYOUTS, MATRICES, arrays, operands
 from volta_fn.backends.native.matmul import ROUTINES
 from volta_fn.core.aval import ShapedArray
 
 pytest.importorskip("llvmlite")
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 40])
-LAYOUTS = [(((i,), (j,)), ((), ())) for i in (0, 1) for j in (0, 1)]
-
-
-def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Small numbers of any dtype."""
-    dtype = np.dtype(dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0 if dtype.kind == "u" else -100, 100, shape).astype(dtype)
-    return rng.random(shape) < 0.3 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
 
 
 def check(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, pieces: int = 1) -> None:
-    """Compare with NumPy: up to the rounding of the sum of so many terms and of the result."""
-    got = native(lhs, rhs, dims, preferred, pieces)
-    exact = got.dtype.kind in "iub"
-    want = expected(lhs, rhs, dims, got.dtype if exact else np.float64)
-    assert got.shape == want.shape
-    if exact:
-        np.testing.assert_array_equal(got, want)
-        return
-    scale = expected(np.abs(lhs.astype(np.float64)), np.abs(rhs.astype(np.float64)), dims, np.float64)
-    inner = ml_dtypes.finfo(got.dtype if got.dtype.itemsize > 2 else np.float32).eps
-    bound = 8 * float(inner) * scale + float(ml_dtypes.finfo(got.dtype).eps) * np.abs(want)
-    assert (np.abs(got.astype(np.float64) - want) <= bound).all()
+    """Compare with NumPy."""
+    products.check(lambda *operands: native(*operands, pieces), lhs, rhs, dims, preferred)
 
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, SIZES, SIZES, st.sampled_from(LAYOUTS), st.sampled_from([np.float32, np.float64]), st.integers(0, 99))
 def test_matrices_of_any_shape_and_layout(m: int, n: int, k: int, dims: Any, dtype: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), dtype)
-    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), dtype)
+    lhs, rhs = operands(rng, (m, n, k), dims, dtype)
     check(lhs, rhs, dims, pieces=seed % 3 + 1)
 
 
@@ -70,8 +52,7 @@ def test_axes_in_any_order(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(100, 70, 1100), (9, 20, 6000), (130, 300, 64), (1, 700, 90), (300, 1, 90), (300, 10, 128)])
 def test_shapes_that_are_cut_into_blocks_and_parts(dims: Any, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(1)
-    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), np.float32)
-    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), np.float32)
+    lhs, rhs = operands(rng, (m, n, k), dims, np.float32)
     check(lhs, rhs, dims)
     np.testing.assert_array_equal(native(lhs, rhs, dims), native(lhs, rhs, dims, pieces=5))
 
@@ -138,6 +119,5 @@ def test_a_row_times_a_matrix(dtype: Any, n: int, k: int) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(120, 512, 128), (150, 1024, 400), (1024, 64, 64)])
 def test_lines_that_fall_upon_one_another(dims: Any, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(6)
-    lhs = arrays(rng, (k, m) if dims[0][0] == (0,) else (m, k), np.float32)
-    rhs = arrays(rng, (k, n) if dims[0][1] == (0,) else (n, k), np.float32)
+    lhs, rhs = operands(rng, (m, n, k), dims, np.float32)
     check(lhs, rhs, dims, pieces=3)

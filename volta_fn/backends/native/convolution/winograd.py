@@ -1,4 +1,4 @@
-"""Winograd's convolution: windows that move by single steps, as products at points (see `points`).
+"""Winograd's convolution: windows that move by single steps, as products at points (see `compiler/contractions/points`).
 
 The taps are transformed once. A block of places goes through four steps, each in the task's own room, so that all of it stays in the
 caches: x is copied with channels innermost; tiles of n by n are transformed, by vectors along channels; at each of the n² points, tiles
@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from volta_fn.backends.native.convolution.algebra import Algebra
 from volta_fn.backends.native.convolution.blocks import register_tile
 from volta_fn.backends.native.convolution.emit import Index, between, least, plus, repeat, split, step, times, value
 from volta_fn.backends.native.convolution.gather import Tile, gather, strided, tile_of
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands, dense
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
-from volta_fn.backends.native.convolution.points import Algebra, of_input, of_taps, to_places
 from volta_fn.backends.native.convolution.storing import SumTile, store_turned, store_vector
 from volta_fn.backends.native.convolution.winograd_shape import Shape
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import stored_as
+from volta_fn.compiler.contractions.points import of_input, of_taps, to_places
 
 
 class Winograd:

@@ -100,4 +100,5 @@ def _facts(limits: dict[str, int], features: list[str], info: Any) -> Facts:
         invocations=limits["max-compute-invocations-per-workgroup"],
         groups=limits["max-compute-workgroups-per-dimension"],
         alignment=limits["min-storage-buffer-offset-alignment"],
+        adapter=info["device"],
     )

@@ -12,53 +12,31 @@ and at infinity only the last place and the last tap count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-
-from volta_fn.backends.native.llvm.text import Function, Value
-from volta_fn.backends.native.matmul.numbers import Working
+from typing import Protocol, TypeVar
 
 _POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}
 _FACTORS = {4: (1.0, 0.5, 0.5), 6: (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)}
 
+T = TypeVar("T")
 
-class Algebra:
-    """Arithmetic of vectors with known factors."""
 
-    def __init__(self, f: Function, work: Working) -> None:
-        self.f, self.work = f, work
+class Algebra(Protocol[T]):
+    """Arithmetic with known factors, of whatever a code generator computes with."""
 
-    def plus(self, x: Value, y: Value) -> Value:
+    def plus(self, x: T, y: T) -> T:
         """x + y"""
-        return self.f.binary("fadd", x, y)
 
-    def minus(self, x: Value, y: Value) -> Value:
+    def minus(self, x: T, y: T) -> T:
         """x - y"""
-        return self.f.binary("fsub", x, y)
 
-    def more(self, x: Value, factor: float, y: Value) -> Value:
+    def more(self, x: T, factor: float, y: T) -> T:
         """x + factor y"""
-        if factor in (1, -1):
-            return self.plus(x, y) if factor == 1 else self.minus(x, y)
-        return self.work.multiply_add(self.f, y, self.number(factor), x)
 
-    def number(self, factor: float) -> Value:
-        """A known number in all lanes."""
-        bits = np.float64(np.float32(factor) if self.work.type == "float" else factor).view(np.uint64)
-        return self.f.splat(Value(self.work.type, f"0x{int(bits):016X}"), self.work.lanes)
-
-    def combined(self, factors: Sequence[float], xs: Sequence[Value]) -> Value:
-        """The sum of factors times vectors."""
-        total: Value | None = None
-        for factor, x in zip(factors, xs, strict=True):
-            if factor and total is None:
-                total = x if factor == 1 else self.f.binary("fmul", x, self.number(factor))
-            elif factor and total is not None:
-                total = self.more(total, factor, x)
-        return self.work.zero() if total is None else total
+    def times(self, factor: float, x: T) -> T:
+        """factor x"""
 
 
-def of_input(a: Algebra, x: Sequence[Value]) -> list[Value]:
+def of_input(a: Algebra[T], x: Sequence[T]) -> list[T]:
     """B' x: n elements of the input."""
     if len(x) == 4:
         return [a.minus(x[0], x[2]), a.plus(x[1], x[2]), a.minus(x[2], x[1]), a.minus(x[3], x[1])]
@@ -68,15 +46,24 @@ def of_input(a: Algebra, x: Sequence[Value]) -> list[Value]:
     return [first, a.plus(even, odd), a.minus(even, odd), a.more(high, 2, low), a.more(high, -2, low), last]
 
 
-def of_taps(a: Algebra, w: Sequence[Value], count: int) -> list[Value]:
+def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
     """G w: r taps, at `count` points."""
     found = []
     for point, factor in zip(_POINTS[count], _FACTORS[count], strict=True):
-        found.append(a.combined([factor * point**k for k in range(len(w))], w))
+        found.append(_combined(a, [factor * point**k for k in range(len(w))], w))
     return [*found, w[-1]]
 
 
-def to_places(a: Algebra, values: Sequence[Value], places: int) -> list[Value]:
+def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
+    """The sum of factors, the first of which is not 0, times values."""
+    total = a.times(factors[0], xs[0])
+    for factor, x in zip(factors[1:], xs[1:], strict=True):
+        if factor:
+            total = a.more(total, factor, x)
+    return total
+
+
+def to_places(a: Algebra[T], values: Sequence[T], places: int) -> list[T]:
     """A' times values at all points: the sums at the places."""
     pairs = [(values[i], values[i + 1]) for i in range(1, len(values) - 1, 2)]
     sums, differences = [a.plus(x, y) for x, y in pairs], [a.minus(x, y) for x, y in pairs]

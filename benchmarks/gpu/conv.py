@@ -1,0 +1,164 @@
+"""`python -m benchmarks.gpu.conv`: convolutions in WGSL, forward and both gradients, beside PyTorch's (cuDNN) in true float32.
+
+Each is what the gradient's program has it be: the same primitive with other dimension numbers. What it is made of, matrix products over
+index maps, is tried with every schedule that may be good; the best go to a JSON file, in the form of the file that comes with the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import volta_fn as vf
+from benchmarks.gpu import peers
+from benchmarks.gpu.bench import Bench, Runner, describe
+from benchmarks.machine import ROOT
+from volta_fn.backends.wgsl.convolution import conv_general_dilated
+from volta_fn.backends.wgsl.convolution.choice import contractions
+from volta_fn.backends.wgsl.matmul.choice import candidates
+from volta_fn.backends.wgsl.matmul.contract import is_tiled
+from volta_fn.backends.wgsl.matmul.epilogues import rounded
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tuning import Choices, class_of, learn, timings, write
+from volta_fn.backends.wgsl.matmul.working import working
+from volta_fn.compiler.contractions.maps import Contraction
+from volta_fn.core.aval import ShapedArray
+
+FLOAT = np.dtype(np.float32)
+
+
+class Shape(NamedTuple):
+    """A convolution of images [n, channels, size, size]."""
+
+    n: int
+    channels: int
+    size: int
+    outputs: int
+    taps: int
+    stride: int = 1
+    groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """In short."""
+        extras = (f" /{self.stride}" if self.stride > 1 else "") + (f" g{self.groups}" if self.groups > 1 else "")
+        return f"{self.n}x{self.channels}x{self.size}² -> {self.outputs} {self.taps}x{self.taps}{extras}"
+
+
+SHAPES = [
+    Shape(8, 64, 56, 64, 3),
+    Shape(16, 64, 32, 64, 3),
+    Shape(64, 1, 28, 6, 5),
+    Shape(64, 6, 14, 16, 5),
+    Shape(64, 3, 32, 64, 3),
+    Shape(64, 64, 32, 64, 3),
+    Shape(64, 64, 32, 128, 3, 2),
+    Shape(64, 128, 16, 128, 3),
+    Shape(64, 256, 8, 256, 3),
+    Shape(64, 512, 4, 512, 3),
+    Shape(64, 64, 32, 128, 1, 2),
+    Shape(16, 256, 14, 512, 1),
+    Shape(16, 3, 112, 64, 7, 2),
+    Shape(16, 128, 28, 128, 3, 1, 128),
+]
+
+
+class Pass(NamedTuple):
+    """An equation, and what PyTorch does for it."""
+
+    name: str
+    avals: tuple[ShapedArray, ...]
+    params: dict[str, Any]
+    peer: Callable[[], Any] | None
+
+
+def passes(shape: Shape) -> Iterator[Pass]:
+    """The forward pass, and the gradients by the input and by the weights."""
+    same = shape.taps // 2
+
+    def forward(x: Any, w: Any) -> Any:
+        padding, stride = ((same, same),) * 2, (shape.stride,) * 2
+        return vf.lax.conv_general_dilated(x, w, stride, padding, feature_group_count=shape.groups)
+
+    x = vf.numpy.zeros((shape.n, shape.channels, shape.size, shape.size))
+    w = vf.numpy.zeros((shape.outputs, shape.channels // shape.groups, shape.taps, shape.taps))
+    y = forward(x, w)
+    pulls = {
+        "forward": lambda x, w, y: forward(x, w),
+        "by input": lambda x, w, y: vf.vjp(lambda x: forward(x, w), x)[1](y),
+        "by weights": lambda x, w, y: vf.vjp(lambda w: forward(x, w), w)[1](y),
+    }
+    for number, (name, function) in enumerate(pulls.items()):
+        jaxpr = vf.make_jaxpr(function)(x, w, y).jaxpr
+        equation = [e for e in jaxpr.eqns if e.primitive.name == "conv_general_dilated"][-1]
+        yield Pass(name, tuple([v.aval for v in equation.invars]), equation.params, peers.convolution(shape, number))
+
+
+def tuned(bench: Bench, runner: Runner, c: Contraction, buffers: Buffers, count: int) -> tuple[Schedule, int]:
+    """The best schedule of a contraction, and how many were wrong."""
+    work = working(FLOAT)
+    schedules = [Schedule(32, 32, 8, 4, 4, ahead=False), *candidates(c, work, bench.facts, count)]
+    for schedule in schedules:
+        bench.compiled(tiled(c, work, schedule, bench.facts, rounded(FLOAT), buffers))
+    found = timings(c, work, bench.facts, schedules, runner.trial, buffers)
+    return found[0].schedule, len(schedules) - len(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, and write the best."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv", description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=200, help="begin nothing new after so many (default %(default)s)")
+    parser.add_argument("--candidates", type=int, default=6, help="schedules to try for each (default %(default)s)")
+    parser.add_argument("--most", type=float, default=2.0**40, help="leave out convolutions with more multiplications")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "benchmarks" / "conv.json", help="where the best go (%(default)s)")
+    options = parser.parse_args(arguments)
+    begun, bench = time.perf_counter(), Bench()
+    runner, best = Runner(bench), Choices()
+    print(f"{bench.opened.name}; µs in float32: the best schedules, those chosen untried, PyTorch, PyTorch / best", flush=True)
+    for shape in SHAPES:
+        for each in passes(shape):
+            if time.perf_counter() - begun > options.seconds:
+                print("out of time")
+                break
+            parts = contractions(each.avals, each.params)
+            if sum(c.products for c, _ in parts) <= options.most:
+                one(bench, runner, best, shape, each, options.candidates)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    write(options.json, best)
+    print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
+
+
+def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, count: int) -> None:
+    """Try a pass of a convolution, and print its line."""
+    known, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
+    rng = np.random.default_rng(0)
+    operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
+    parts = contractions(each.avals, each.params)
+
+    def seconds() -> float:
+        routine = conv_general_dilated(each.avals, each.params, bench.facts)
+        assert routine is not None
+        return runner.trial(routine, operands, parts[0][0].target.elements, FLOAT)[1]
+
+    untried = seconds()
+    for c, buffers in parts:
+        if is_tiled(c):
+            schedule, flaws = tuned(bench, runner, c, buffers, count)
+            wrong += flaws
+            known[class_of(c)] = schedule
+            learn(bench.opened.name, c, schedule)
+            chosen.append(describe(schedule))
+    tried, peer = seconds(), peers.seconds(each.peer) if each.peer else float("nan")
+    line = f"{shape.name:>32} {each.name:>10} {tried * 1e6:8.1f} {untried * 1e6:8.1f} {peer * 1e6:8.1f} {peer / tried:5.2f}"
+    print(f"{line}  {' + '.join(chosen)}{f'  {wrong} WRONG' if wrong else ''}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, or by `winograd`; `choice` decides."""
+
+from volta_fn.backends.wgsl.convolution.choice import conv_general_dilated as conv_general_dilated
+
+#: Makers of routines by the name of the primitive.
+ROUTINES = {"conv_general_dilated": conv_general_dilated}

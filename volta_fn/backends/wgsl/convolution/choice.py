@@ -1,0 +1,65 @@
+"""The maker of routines for `conv_general_dilated`: which algorithm for which shape."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.wgsl.convolution.winograd import points_for, winograd
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.contract import contract, oriented
+from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.routine import Dispatch, Routine
+from volta_fn.backends.wgsl.scalars.number import is_supported
+from volta_fn.compiler.contractions.geometry import Correlation, correlations
+from volta_fn.compiler.contractions.maps import Contraction, of_correlation
+from volta_fn.core.aval import ShapedArray
+
+
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of a convolution; None for dtypes that the device does not have, and for results without elements."""
+    parts, dtypes, elements = _canonical(avals, params)
+    if not all(is_supported(dtype, facts) for dtype in dtypes):
+        return None
+    algorithm = params.get("algorithm", "auto")
+    dispatches: list[Dispatch] = []
+    workspaces: list[int] = []
+    for c in parts:
+        first = len(avals) + 1 + len(workspaces)
+        points = points_for(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        if points is not None:
+            routine = winograd(c, points, dtypes, facts, first)
+        else:
+            contraction, buffers = oriented(of_correlation(c, dtypes, elements))
+            routine = contract(contraction, facts, buffers._replace(workspace=first))
+        dispatches += routine.dispatches
+        workspaces += routine.workspaces
+    return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
+
+
+def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, Buffers]]:
+    """The contractions whose results are, together, those of a convolution; none if there are none.
+
+    Each is a matrix product of which one operand, the patches of the input, is never made: it is read through an index map.
+    """
+    parts, dtypes, elements = _canonical(avals, params)
+    return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
+
+
+class _Canonical(NamedTuple):
+    """A convolution as correlations, and the dtypes and numbers of elements of both operands and the result."""
+
+    parts: list[Correlation]
+    dtypes: tuple[np.dtype, np.dtype, np.dtype]
+    elements: tuple[int, int, int]
+
+
+def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canonical:
+    lhs, rhs = avals
+    preferred = params["preferred_element_type"]
+    dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
+    parts = correlations(lhs.shape, rhs.shape, params)
+    size = sum(c.groups * c.images * c.outputs * c.places for c in parts)
+    return _Canonical(parts if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))

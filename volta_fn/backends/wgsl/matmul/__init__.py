@@ -1,0 +1,11 @@
+"""Products of matrices in WGSL, and whatever else is a contraction over index maps.
+
+In the order in which to read: `indices` (writing code with indices), `working` (what is computed in), `schedule` (how work is shared out),
+`slices` (bringing operands into workgroup memory), `epilogues` and `results` (writing sums), `combine` (parts of sums), `tiles` (the
+shader), `choice` (of schedules), and `dot`.
+"""
+
+from volta_fn.backends.wgsl.matmul.dot import dot_general as dot_general
+
+#: Makers of routines by the name of the primitive.
+ROUTINES = {"dot_general": dot_general}

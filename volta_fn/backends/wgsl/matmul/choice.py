@@ -1,0 +1,104 @@
+"""Which schedule for which contraction: an estimate of the time that each takes on a large GPU, and the best few by it, to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.tuning import remembered
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.compiler.contractions.maps import Contraction
+
+#: Processors of the device, and invocations that keep one of them busy with multiplying.
+_PROCESSORS = 132
+_BUSY = 256
+
+#: Multiplications that a processor does in the time that a slice waits for memory, and that a dispatch waits for the one before it.
+_SLICE_WAIT = 40_000
+_DISPATCH_WAIT = 650_000
+
+#: Tiles for numbers that there are vectors of, and what part of the time is spent on multiplying.
+_VECTORS = (
+    (Schedule(64, 128, 16, 8, 8), 0.92),
+    (Schedule(128, 128, 8, 8, 8), 0.87),
+    (Schedule(128, 128, 16, 8, 8), 0.88),
+    (Schedule(128, 128, 16, 16, 8), 0.86),
+    (Schedule(128, 64, 16, 8, 8), 0.90),
+    (Schedule(64, 64, 16, 8, 8), 0.88),
+    (Schedule(64, 64, 16, 8, 4), 0.80),
+    (Schedule(32, 64, 16, 4, 8), 0.70),
+    (Schedule(32, 64, 16, 4, 4), 0.60),
+    (Schedule(32, 32, 16, 4, 4), 0.52),
+    (Schedule(16, 64, 32, 4, 4), 0.48),
+    (Schedule(16, 32, 32, 4, 4), 0.40),
+    (Schedule(16, 128, 16, 4, 8), 0.55),
+    (Schedule(64, 16, 32, 4, 4), 0.48),
+)
+#: And for others.
+_SINGLES = (
+    (Schedule(32, 32, 16, 4, 4), 0.5),
+    (Schedule(32, 32, 8, 4, 4), 0.45),
+    (Schedule(16, 16, 16, 2, 2), 0.3),
+)
+
+#: Variations worth a try on large contractions.
+_VARIATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"band": 4},
+    {"band": 16},
+    {"band": 1},
+    {"unroll": 8},
+    {"unroll": 2},
+    {"unroll": 0},
+    {"lane_rows": 8, "lane_columns": 4},
+    {"lane_rows": 2, "lane_columns": 16},
+    {"pad": 0},
+    {"pad": 2},
+    {"ahead": False},
+    {"depth": 8},
+    {"depth": 32},
+    {"unroll": 8, "band": 16},
+)
+
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
+    """Schedules that the device can do, the one that is probably fastest first."""
+    found = []
+    for schedule, share in _SINGLES if work.lanes == 1 else _VECTORS:
+        for splits in _SPLITS:
+            if splits > 1 and c.k < 2 * schedule.depth * splits:
+                break
+            split = schedule.split(splits)
+            if split.fits(work, facts):
+                found.append((_time(c, split, share), split))
+    return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def choose(c: Contraction, work: Working, facts: Facts) -> Schedule:
+    """The schedule that was found to be fastest on such a device, or that is probably fastest."""
+    return remembered(c, work, facts) or candidates(c, work, facts, 1)[0]
+
+
+def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule]:
+    """Schedules with the same tile that differ in details."""
+    found = [replace(schedule, **details) for details in _VARIATIONS]
+    return [x for x in found if x.fits(work, facts)]
+
+
+def _time(c: Contraction, schedule: Schedule, share: float) -> float:
+    """About how long it takes, in multiplications of one processor."""
+    groups, terms = schedule.groups(c), schedule.part(c)
+    each = ceil(groups / _PROCESSORS)
+    together = min(each, max(1, 512 // schedule.invocations))
+    busy = min(1.0, together * schedule.invocations / _BUSY)
+    work = each * schedule.rows * schedule.columns * terms / (share * busy)
+    waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
+    if schedule.splits == 1:
+        return work + 0.2 * waits
+    adding = (schedule.splits + 1) * c.batch * c.m * c.n * 4 / _PROCESSORS
+    return work + 0.2 * waits + adding + _DISPATCH_WAIT

@@ -1,0 +1,36 @@
+"""Adding up the parts of sums that different workgroups have made: always in the same order."""
+
+from __future__ import annotations
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
+from volta_fn.backends.wgsl.matmul.indices import digits
+from volta_fn.backends.wgsl.matmul.results import results
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.routine import Dispatch
+from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.compiler.contractions.maps import Contraction
+
+_INVOCATIONS = 128
+
+
+def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: Epilogue, source: int, result: int) -> Dispatch:
+    """The results from `splits` arrays [stack, m, n] of parts in the buffer number `source`; zeros if there are none."""
+    f = Shader(facts, _INVOCATIONS)
+    each = 4 if c.target.fours and work.lanes == 4 else 1
+    put = results(f, work, c, result, epilogue, each)
+    size = c.batch * c.m * c.n
+    parts = f.buffer(source, work.dtype, False, splits * size if each == 4 else 0) if splits else None
+    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+    with f.block(f"if ({number} < {size // each}u)"):
+        sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]
+        if parts is not None:
+            with f.loop(splits) as i:
+                place = f.let("u32", f"{i} * {size // each}u + {number}")
+                found = parts.load4(place) if each == 4 else [parts.load(place)]
+                for total, x in zip(sums, found, strict=True):
+                    f.line(f"{total} = {work.add(total, x.text)};")
+        stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
+        every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
+        f.line(f"{put}({stack}, {row}, {column} * {each}u, {every});")
+    return f.dispatch(-(-size // each // _INVOCATIONS))

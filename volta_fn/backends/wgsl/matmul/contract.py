@@ -1,0 +1,35 @@
+"""The routine of any contraction: which of the ways."""
+
+from __future__ import annotations
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.choice import choose
+from volta_fn.backends.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, rounded
+from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.working import working
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.contractions.maps import Contraction
+
+
+def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None) -> Routine:
+    """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`."""
+    work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
+    if is_of_few_terms(c):
+        return few_terms(c, work, facts, finish, buffers)
+    if is_of_few_results(c):
+        return few_results(c, work, facts, finish, buffers)
+    return tiled(c, work, choose(c, work, facts), facts, finish, buffers)
+
+
+def is_tiled(c: Contraction) -> bool:
+    """Whether a contraction is done by tiles, for which there are schedules."""
+    return not (is_of_few_terms(c) or is_of_few_results(c))
+
+
+def oriented(c: Contraction) -> tuple[Contraction, Buffers]:
+    """A contraction with rows and columns such that neighbours in a row of results are the nearer ones in memory."""
+    rows, columns = c.target.rows.strides, c.target.columns.strides
+    if rows and (not columns or rows[-1] < columns[-1]):
+        return c.swapped(), Buffers().swapped()
+    return c, Buffers()

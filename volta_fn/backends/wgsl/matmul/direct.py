@@ -1,0 +1,112 @@
+"""Contractions of few terms, or of few results, without tiles.
+
+Of *few terms*: an invocation for each result sums all of them. Depthwise convolutions, and outer products, are of this kind. Of *few
+results*: the invocations of a workgroup share out the terms of a few sums, and add up what they have. Products of rows with few columns,
+and the gradients by weights of depthwise convolutions, are of this kind.
+"""
+
+from __future__ import annotations
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.elements import Elements
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
+from volta_fn.backends.wgsl.matmul.indices import digits, total
+from volta_fn.backends.wgsl.matmul.results import results
+from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.compiler.contractions.maps import Contraction
+
+_INVOCATIONS = 128
+
+#: Terms that are written out one by one, and the most for which a result is summed by one invocation.
+_WRITTEN_OUT, _FEW_TERMS = 32, 128
+
+#: Results that a workgroup sums together, and terms below which that does not pay.
+_TOGETHER, _MANY_TERMS = 9, 256
+
+
+def is_of_few_terms(c: Contraction) -> bool:
+    """Whether a result's terms are so few, and so little used again, that tiles do not pay."""
+    return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
+
+
+def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
+    """The routine in which every invocation has a result."""
+    f = Shader(facts, _INVOCATIONS)
+    a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
+    put = results(f, work, c, buffers.result, epilogue, 1)
+    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+    size = c.batch * c.m * c.n
+    with f.block(f"if ({number} < {size}u)"):
+        walks = c.target.stack, c.target.rows, c.target.columns
+        sizes = c.batch, c.m, c.n
+        order = sorted(range(3), key=lambda i: -walks[i].strides[-1] if walks[i].strides else -size)  # neighbours in memory last
+        found = digits(f, number, [sizes[i] for i in order])
+        stack, row, column = [found[order.index(i)] for i in range(3)]
+        left, right = a.line(stack, row), b.line(stack, column)
+        sum_ = f.var(work.type, f"{work.type}()")
+        if c.k <= _WRITTEN_OUT:
+            for k in range(c.k):
+                f.line(f"{sum_} = {work.fused(a.load(left, k), b.load(right, k), sum_)};")
+        else:
+            with f.loop(c.k) as i:
+                f.line(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
+        f.line(f"{put}({stack}, {row}, {column}, {sum_});")
+    return Routine((f.dispatch(-(-size // _INVOCATIONS)),))
+
+
+def is_of_few_results(c: Contraction) -> bool:
+    """Whether sums are so long, and so few have an operand in common, that tiles do not pay."""
+    near = c.lhs.inner.strides[-1:] == c.rhs.inner.strides[-1:] == (1,)
+    return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
+
+
+def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
+    """The routine in which every workgroup has a few results."""
+    f = Shader(facts, _INVOCATIONS)
+    fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
+    a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
+    put = results(f, work, c, buffers.result, epilogue, 1)
+    rows = c.m if c.m * min(c.n, 2) <= _TOGETHER else min(c.m, 2)
+    columns = min(c.n, max(1, 4 // rows))
+    down, across = -(-c.m // rows), -(-c.n // columns)
+    stack, i, j = digits(f, f.group, (c.batch, down, across))
+    first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
+    left = [a.line(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
+    right = [b.line(stack, _within(f, first[1], s, c.n)) for s in range(columns)]
+    each, type_ = (4, work.vector) if fours else (1, work.type)
+    sums = [[f.var(type_, f"{type_}()") for _ in right] for _ in left]
+    start = f.let("u32", f"local * {each}u")
+    with f.loop(c.k, start, _INVOCATIONS * each) as k:
+        xs, ys = [a.load(line, k) for line in left], [b.load(line, k) for line in right]
+        for x, line in zip(xs, sums, strict=True):
+            for y, sum_ in zip(ys, line, strict=True):
+                f.line(f"{sum_} = {work.fused(x, y, sum_)};")
+    flat = [sum_ for line in sums for sum_ in line]
+    shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
+    for place, sum_ in enumerate(flat):
+        f.line(f"{shared}[local + {place * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
+    _add_up(f, work, shared, len(flat))
+    with f.block(f"if (local < {len(flat)}u)"):
+        r, s = digits(f, "local", (rows, columns))
+        f.line(f"{put}({stack}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
+    return Routine((f.dispatch(c.batch * down * across),))
+
+
+def _within(f: Shader, first: str, further: int, size: int) -> str:
+    """first + further, or the last there is."""
+    return f.let("u32", f"min({first} + {further}u, {size - 1}u)")
+
+
+def _add_up(f: Shader, work: Working, shared: str, count: int) -> None:
+    """Add up what the invocations have put into `shared`, an array for each of `count` sums: the total is the first of each."""
+    half = _INVOCATIONS // 2
+    with f.block(f"for (var half = {half}u; half > 0u; half /= 2u)"):
+        f.line("workgroupBarrier();")
+        with f.block("if (local < half)"):
+            for place in range(count):
+                mine, other = (f"{shared}[local + {place * _INVOCATIONS}u{more}]" for more in ("", " + half"))
+                f.line(f"{mine} = {work.add(mine, other)};")
+    f.line("workgroupBarrier();")

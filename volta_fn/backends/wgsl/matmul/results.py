@@ -1,0 +1,69 @@
+"""Writing what has been summed: to the results through an epilogue, or as a part of a sum to a workspace.
+
+A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` neighbouring columns, the first of which
+has a number that `lanes` divides. It leaves out what is beyond the last row or column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place
+from volta_fn.backends.wgsl.matmul.indices import digits, total, walked
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.scalars.number import Number
+from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.compiler.contractions.maps import Contraction
+
+#: The sums, as expressions, of 1 or 4 neighbouring columns.
+_Store = Callable[[Place, list[str]], None]
+
+
+def results(f: Shader, work: Working, c: Contraction, number: int, epilogue: Epilogue, lanes: int) -> str:
+    """The function that writes results to the buffer of a number. Returns its name."""
+    target, fours = c.target, c.target.fours and lanes == 4
+    array = f.buffer(number, target.dtype, True, target.elements if fours else 0)
+    finish = epilogue(f, work)
+
+    def store(place: Place, sums: list[str]) -> None:
+        numbers = finish(place, [Number(work.dtype, x) for x in sums])
+        ways = [target.stack, target.rows, target.columns]
+        at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(place, ways, strict=True)])
+        if fours:
+            array.store4(f.let("u32", f"{at} / 4u"), numbers)
+        else:
+            array.store(at, numbers[0])
+
+    return _function(f, work, c, lanes, store, fours=fours)
+
+
+def part(f: Shader, work: Working, c: Contraction, number: int, splits: int, lanes: int) -> str:
+    """The function that writes sums to a workspace: to an array [splits, stack, m, n]. It takes ``split * batch + stack`` for `stack`."""
+    fours = c.n % 4 == 0 and lanes == 4
+    array = f.buffer(number, work.dtype, True, splits * c.batch * c.m * c.n if fours else 0)
+
+    def store(place: Place, sums: list[str]) -> None:
+        at = f.let("u32", f"({place.stack} * {c.m}u + {place.row}) * {c.n}u + {place.column}")
+        numbers = [Number(work.dtype, x) for x in sums]
+        if fours:
+            array.store4(f.let("u32", f"{at} / 4u"), numbers)
+        else:
+            array.store(at, numbers[0])
+
+    return _function(f, work, c, lanes, store, fours=fours)
+
+
+def _function(f: Shader, work: Working, c: Contraction, lanes: int, store: _Store, *, fours: bool) -> str:
+    main, f.lines = f.lines, []
+    with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
+        sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
+        if fours:
+            store(Place("stack", "row", "column"), sums)
+        else:
+            store(Place("stack", "row", "column"), sums[:1])
+            for e in range(1, lanes):
+                with f.block(f"if (column + {e}u < {c.n}u)"):
+                    store(Place("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
+    body, f.lines = f.lines, main
+    type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
+    return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))

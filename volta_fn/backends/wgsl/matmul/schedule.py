@@ -1,0 +1,78 @@
+"""Schedules: how workgroups and invocations share a contraction out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.compiler.contractions.maps import Contraction
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A workgroup sums a tile of results, a slice of so much depth after the other, which it keeps in workgroup memory.
+
+    All sizes are powers of two.
+    """
+
+    rows: int = 64
+    columns: int = 64
+    depth: int = 16
+    #: An invocation's part of the tile.
+    thread_rows: int = 8
+    thread_columns: int = 4
+    #: Neighbours in a subgroup are so many rows of invocations, at most, by this.
+    lane_rows: int = 4
+    lane_columns: int = 8
+    #: Whether the next slice is loaded, into registers, while one is being multiplied.
+    ahead: bool = True
+    #: So many steps of a slice are written out in a turn of the loop; 0: all.
+    unroll: int = 4
+    #: Workgroups of one number after another do tiles in bands of so many rows of tiles, whose slices they find in the cache.
+    band: int = 8
+    #: Parts of the sum, which are added up in the end.
+    splits: int = 1
+    #: Vectors between the lines of a slice of the left operand, so that storing columns into it does not meet one bank of memory only.
+    pad: int = 1
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a workgroup."""
+        return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
+
+    def memory(self, work: Working) -> int:
+        """Bytes of workgroup memory."""
+        vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
+        return vectors * work.lanes * self.depth * work.dtype.itemsize
+
+    def fits(self, work: Working, facts: Facts) -> bool:
+        """Whether a device can do it."""
+        return self.memory(work) <= facts.workgroup_memory and self.invocations <= facts.invocations
+
+    def tiles(self, c: Contraction) -> tuple[int, int]:
+        """Rows and columns of tiles."""
+        return -(-c.m // self.rows), -(-c.n // self.columns)
+
+    def groups(self, c: Contraction) -> int:
+        """How many workgroups there are."""
+        down, across = self.tiles(c)
+        return down * across * c.batch * self.splits
+
+    def part(self, c: Contraction) -> int:
+        """Terms of a part of the sum: a whole number of slices."""
+        slices = -(-c.k // self.depth)
+        return -(-slices // self.splits) * self.depth
+
+    def split(self, splits: int) -> Schedule:
+        """The same with so many parts of the sum."""
+        return replace(self, splits=splits)
+
+    def fitted(self, c: Contraction) -> Schedule:
+        """The same with no part of the sum empty."""
+        return self.split(-(-c.k // self.part(c)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `Schedule` takes."""
+        return asdict(self)

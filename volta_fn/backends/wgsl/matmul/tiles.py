@@ -1,0 +1,164 @@
+"""Contractions by tiles: slices of both operands in workgroup memory, and sums in registers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.combine import combine
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
+from volta_fn.backends.wgsl.matmul.indices import digits, times, total
+from volta_fn.backends.wgsl.matmul.results import part, results
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.slices import Slice
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.routine import Dispatch, Routine
+from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.compiler.contractions.maps import Contraction
+
+
+class Buffers(NamedTuple):
+    """The numbers of the buffers: operands, results, and the workspace for parts of sums."""
+
+    lhs: int = 0
+    rhs: int = 1
+    result: int = 2
+    workspace: int = 3
+
+    def swapped(self) -> Buffers:
+        """The operands the other way round."""
+        return self._replace(lhs=self.rhs, rhs=self.lhs)
+
+
+def tiled(c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
+    """The routine of a contraction by a schedule."""
+    if c.k == 0:
+        return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
+    schedule = schedule.fitted(c)
+    first = Tiles(c, work, schedule, facts, epilogue, buffers).dispatch()
+    if schedule.splits == 1:
+        return Routine((first,))
+    size = schedule.splits * c.batch * c.m * c.n * work.dtype.itemsize
+    return Routine((first, combine(c, work, schedule.splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+
+
+class Tiles:
+    """The shader being written."""
+
+    def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> None:
+        self.c, self.work, self.schedule = c, work, schedule
+        self.f = f = Shader(facts, schedule.invocations)
+        sizes = schedule.rows, schedule.columns
+        self.sides = [
+            Slice(f, work, name, number, map_, (size, schedule.depth), schedule.pad if name == "a" else 0)
+            for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
+        ]
+        if schedule.splits == 1:
+            self.put = results(f, work, c, buffers.result, epilogue, work.lanes)
+        else:
+            self.put = part(f, work, c, buffers.workspace, schedule.splits, work.lanes)
+
+    def dispatch(self) -> Dispatch:
+        """The whole."""
+        f, schedule, work = self.f, self.schedule, self.work
+        stack, row, column, split = self._position()
+        begin, end, terms = "0u", f"{self.c.k}u", schedule.part(self.c)
+        if schedule.splits > 1:
+            begin = f.let("u32", f"{split} * {terms}u")
+            end = f.let("u32", f"min({begin} + {terms}u, {self.c.k}u)")
+        exact = self.c.k % schedule.depth == 0
+        for side, first in zip(self.sides, (row, column), strict=True):
+            side.prepare(stack, first, end, exact=exact)
+        self._lanes()
+        lanes = work.lanes
+        for r in range(schedule.thread_rows):
+            for j in range(schedule.thread_columns // lanes):
+                f.line(f"var c{r}_{j} = {work.zero};")
+        self._sum(begin, end)
+        self._finish(stack, row, column, split)
+        return f.dispatch(schedule.groups(self.c))
+
+    def _position(self) -> tuple[str, str, str, str]:
+        """The product, the first row and column, and the part of the sum that a workgroup has."""
+        f, schedule = self.f, self.schedule
+        down, across = schedule.tiles(self.c)
+        band = next(b for b in range(min(schedule.band, down), 0, -1) if down % b == 0)
+        split, stack, strip, j, i = digits(f, f.group, (schedule.splits, self.c.batch, down // band, across, band))
+        row = f.let("u32", f"({strip} * {band}u + {i}) * {schedule.rows}u")
+        return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
+
+    def _lanes(self) -> None:
+        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away."""
+        f, s, lanes = self.f, self.schedule, self.work.lanes
+        self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
+        self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
+        across = s.columns // (self.lane_columns * s.thread_columns)
+        lane, patch = digits(f, f.local, (0, self.lane_rows * self.lane_columns))[::-1]
+        y, x = digits(f, lane, (0, self.lane_columns))
+        down, right = digits(f, patch, (0, across))
+        self.top = f.let("u32", f"{down} * {self.lane_rows * s.thread_rows // lanes}u + {y}")
+        self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
+
+    def _sum(self, begin: str, end: str) -> None:
+        f, depth = self.f, self.schedule.depth
+        if not self.schedule.ahead:
+            with f.loop(end, begin, depth) as k:
+                self._load(k)
+                self._share()
+                self._multiply()
+                f.line("workgroupBarrier();")
+            return
+        with f.block(""):
+            self._load(begin)
+            self._share()
+        with f.loop(end, f"{begin} + {depth}u", depth) as k:
+            self._load(k)
+            self._multiply()
+            f.line("workgroupBarrier();")
+            self._share()
+        self._multiply()
+
+    def _load(self, k: str) -> None:
+        for side in self.sides:
+            side.load(k)
+
+    def _share(self) -> None:
+        """Put what has been loaded into workgroup memory."""
+        for side in self.sides:
+            side.store()
+        self.f.line("workgroupBarrier();")
+
+    def _multiply(self) -> None:
+        """Add the products of a slice."""
+        f, depth, unroll = self.f, self.schedule.depth, self.schedule.unroll
+        if not unroll or unroll >= depth:
+            for number in range(depth):
+                self._step(f"{number}u")
+            return
+        with f.loop(depth, 0, unroll) as k:
+            for more in range(unroll):
+                self._step(f"({k} + {more}u)")
+
+    def _step(self, k: str) -> None:
+        f, s, work, (a, b) = self.f, self.schedule, self.work, self.sides
+        lanes, vector = work.lanes, work.vector
+        with f.block(""):
+            for i in range(s.thread_rows // lanes):
+                f.line(f"let a{i}: {vector} = {a.tile}[{k} * {a.line}u + {self.top} + {i * self.lane_rows}u];")
+            for j in range(s.thread_columns // lanes):
+                f.line(f"let b{j}: {vector} = {b.tile}[{k} * {b.line}u + {self.left} + {j * self.lane_columns}u];")
+            for r in range(s.thread_rows):
+                x = f"a{r // lanes}" + (f".{'xyzw'[r % 4]}" if lanes == 4 else "")
+                for j in range(s.thread_columns // lanes):
+                    f.line(f"c{r}_{j} = {work.multiply_add(x, f'b{j}', f'c{r}_{j}')};")
+
+    def _finish(self, stack: str, row: str, column: str, split: str) -> None:
+        f, s, lanes = self.f, self.schedule, self.work.lanes
+        if s.splits > 1:
+            stack = total(f, times(split, self.c.batch), stack)
+        top, left = f.let("u32", f"{row} + {self.top} * {lanes}u"), f.let("u32", f"{column} + {self.left} * {lanes}u")
+        for r in range(s.thread_rows):
+            block, element = divmod(r, lanes)
+            for v in range(s.thread_columns // lanes):
+                place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
+                f.line(f"{self.put}({stack}, {place}, c{r}_{v});")
