@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.runtime.adapter import adapters, open_device
-from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipeline, Pipelines
 from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 
 #: Seconds that a measurement takes, about, and how many are made, of which the least counts.
@@ -25,14 +24,27 @@ class Bench:
     def __init__(self) -> None:
         self.opened = open_device(adapters()[0])
         self.device, self.facts = self.opened.device, self.opened.facts
-        self.pipelines = Pipelines(self.device, checked=False)
         self.usage = wgpu().BufferUsage
         self.threads = ThreadPoolExecutor(2)
+        self.pipelines: dict[str, Future[Any]] = {}
 
-    def compiled(self, routine: Routine) -> Callable[[], list[Pipeline]]:
-        """The pipelines of a routine, being made on another thread: a function that waits for them."""
-        futures = [self.threads.submit(self.pipelines.find, d.source, len(d.buffers), _written(d)) for d in routine.dispatches]
-        return lambda: [future.result() for future in futures]
+    def compiled(self, routine: Routine) -> list[Future[Any]]:
+        """The pipelines of a routine, which are being made on other threads."""
+        for dispatch in routine.dispatches:
+            if dispatch.source not in self.pipelines:
+                self.pipelines[dispatch.source] = self.threads.submit(self._compile, dispatch.source)
+        return [self.pipelines[dispatch.source] for dispatch in routine.dispatches]
+
+    def _compile(self, source: str) -> Any:
+        module = self.device.create_shader_module(code="@compute @workgroup_size(1) fn main() {}")
+        library, text = native(), source.encode()
+        characters = library.ffi.new("char[]", text)
+        code = library.ffi.new("WGPUShaderSourceWGSL *")
+        code.chain.sType = library.lib.WGPUSType_ShaderSourceWGSL
+        code.code.data, code.code.length = characters, len(text)
+        descriptor = library.ffi.new("WGPUShaderModuleDescriptor *", {"nextInChain": library.ffi.addressof(code, "chain")})
+        module._internal = library.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, 0)
+        return self.device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
 
     def put(self, data: np.ndarray) -> Any:
         """A buffer with an array's bytes."""
@@ -47,18 +59,18 @@ class Bench:
         data = np.frombuffer(self.device.queue.read_buffer(buffer), dtype)
         return data[: int(np.prod(shape))].reshape(shape)
 
-    def run(self, routine: Routine, pipelines: Sequence[Pipeline], buffers: Sequence[Any], times: int = 1) -> float:
+    def run(self, routine: Routine, buffers: Sequence[Any], times: int = 1) -> float:
         """Run a routine so many times, one after the other. Returns the seconds that all took together."""
-        library = native()
-        groups = [self._group(pipeline, dispatch, buffers) for pipeline, dispatch in zip(pipelines, routine.dispatches, strict=True)]
+        pipelines = [future.result() for future in self.compiled(routine)]
+        groups = [self._group(pipeline, d, buffers) for pipeline, d in zip(pipelines, routine.dispatches, strict=True)]
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        handle = compute._internal
-        for _ in range(times):
+        for number in range(times):
             for pipeline, group, dispatch in zip(pipelines, groups, routine.dispatches, strict=True):
-                library.lib.wgpuComputePassEncoderSetPipeline(handle, pipeline.handle)
-                library.lib.wgpuComputePassEncoderSetBindGroup(handle, 0, group, 0, library.ffi.NULL)
-                library.lib.wgpuComputePassEncoderDispatchWorkgroups(handle, *dispatch.groups)
+                if number == 0 or len(groups) > 1:
+                    compute.set_pipeline(pipeline)
+                    compute.set_bind_group(0, group)
+                compute.dispatch_workgroups(*dispatch.groups)
         compute.end()
         commands = encoder.finish()
         self.wait()
@@ -67,20 +79,19 @@ class Bench:
         self.wait()
         return time.perf_counter() - start
 
-    def _group(self, pipeline: Pipeline, dispatch: Dispatch, buffers: Sequence[Any]) -> Any:
-        bindings = [Binding(_Block(buffers[k]._internal), 0, buffers[k].size) for k in dispatch.buffers]
-        return self.pipelines._new_group(pipeline, tuple(bindings))
+    def _group(self, pipeline: Any, dispatch: Dispatch, buffers: Sequence[Any]) -> Any:
+        entries = [{"binding": i, "resource": {"buffer": buffers[k]}} for i, k in enumerate(dispatch.buffers)]
+        return self.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def wait(self) -> None:
         """Until all is done."""
         native().lib.wgpuDevicePoll(self.device._internal, 1, native().ffi.NULL)
 
-    def seconds(self, routine: Routine, pipelines: Sequence[Pipeline], buffers: Sequence[Any]) -> float:
+    def seconds(self, routine: Routine, buffers: Sequence[Any]) -> float:
         """The time of one run, at best, where many follow one another."""
-        self.run(routine, pipelines, buffers)
-        once = self.run(routine, pipelines, buffers, 4) / 4
+        once = self.run(routine, buffers, 4) / 4
         times = int(min(400, max(4, TURN / once)))
-        return min(self.run(routine, pipelines, buffers, times) for _ in range(TURNS)) / times
+        return min(self.run(routine, buffers, times) for _ in range(TURNS)) / times
 
 
 class Runner:
@@ -98,23 +109,11 @@ class Runner:
             self.operands, self.buffers = operands, [bench.put(x) for x in operands]
         room = bench.room(size * dtype.itemsize)
         buffers = [*self.buffers, room, *[bench.room(n) for n in routine.workspaces]]
-        pipelines = bench.compiled(routine)()
-        bench.run(routine, pipelines, buffers)
-        return bench.get(room, dtype, (size,)), bench.seconds(routine, pipelines, buffers)
+        bench.run(routine, buffers)
+        return bench.get(room, dtype, (size,)), bench.seconds(routine, buffers)
 
 
 def describe(s: Schedule) -> str:
     """A schedule in short."""
     details = f"u{s.unroll} b{s.band} l{s.lane_rows}x{s.lane_columns} p{s.pad}{'' if s.ahead else ' plain'}"
     return f"{s.rows}x{s.columns}x{s.depth} {s.thread_rows}x{s.thread_columns} /{s.splits} {details}"
-
-
-class _Block(NamedTuple):
-    """What `Pipelines` takes for a buffer."""
-
-    handle: Any
-
-
-def _written(dispatch: Dispatch) -> frozenset[int]:
-    """Which of a dispatch's bindings are written."""
-    return frozenset(place for place, number in enumerate(dispatch.buffers) if number in dispatch.written)
