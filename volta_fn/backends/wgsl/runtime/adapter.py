@@ -5,8 +5,11 @@ VOLTA_GPU_ADAPTER chooses by a part of the name. VOLTA_GPU_LIMITS=webgpu forces 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
@@ -49,7 +52,8 @@ class Opened(NamedTuple):
 def adapters() -> list[Any]:
     """The machine's GPUs, each through one driver, the fastest first. Raises `DeviceError` if there is none."""
     native()
-    found = wgpu().gpu.enumerate_adapters_sync()
+    with _without_noise():
+        found = wgpu().gpu.enumerate_adapters_sync()
     best: dict[tuple[str, int], Any] = {}
     for adapter in found:
         info = adapter.info
@@ -67,6 +71,19 @@ def adapters() -> list[Any]:
             "or use the device 'cpu'"
         )
     return chosen
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Drivers on Linux look for a screen, and complain if this variable is not set."""
+    unset = "XDG_RUNTIME_DIR" not in os.environ
+    if unset:
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        if unset:
+            os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 def _rank(adapter: Any) -> tuple[int, int]:

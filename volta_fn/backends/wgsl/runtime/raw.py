@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
-import os
-import sys
 from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
@@ -35,11 +34,13 @@ def wgpu() -> Any:
 @functools.cache
 def native() -> Native:
     """The library behind the package."""
-    if sys.platform.startswith("linux"):
-        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # what looks for a screen there complains when it is not set
     wgpu()
     logging.getLogger("wgpu").addHandler(logging.NullHandler())
     module = importlib.import_module("wgpu.backends.wgpu_native._api")
+    extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
+    with contextlib.suppress(RuntimeError):  # somebody else in the process has made the instance, and that will do, too
+        # Grids that are read from buffers would be checked by a dispatch each; ours are right. OpenGL brings no GPU that we could use.
+        extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])
     return Native(module.lib, module.ffi, module.libf, module.error_handler)
 
 
