@@ -16,7 +16,6 @@ from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
-from volta_fn.compiler.kernels.overwrite import overwritable
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.compiler.passes.driver import simplify
@@ -43,8 +42,8 @@ class Lane:
     equations: Mapping[str, RoutineMaker]
     #: Primitives whose routines let the first result be the memory of the operand at a position.
     in_place: Mapping[str, int]
-    #: Whether the outputs of kernels may be the memory of inputs, where the order of reads and writes allows it.
-    overwrites: bool
+    #: The inputs of a kernel whose memory an output may be, if nobody needs them later.
+    overwrites: Callable[[Kernel, int], list[int]]
     #: Whether a product as a kernel is as good as one of arrays in memory (see `Limits`).
     contracts: Callable[[Kernel], bool] = lambda kernel: False
 
@@ -58,7 +57,7 @@ class Lane:
     def overwritable(self, item: Item, result: int) -> list[int]:
         """The operands of an item whose memory may hold a result, if they are read there for the last time."""
         if isinstance(item.what, Fused):
-            return overwritable(item.what.kernel, result) if self.overwrites else []
+            return self.overwrites(item.what.kernel, result)
         name = item.what.primitive.name
         return [self.in_place[name]] if item.source is not None and name in self.in_place and result == 0 else []
 

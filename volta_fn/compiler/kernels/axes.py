@@ -31,7 +31,7 @@ def simplified(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def _rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[int, Affine]) -> Kernel:
+def rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[int, Affine]) -> Kernel:
     """The kernel with every axis written in terms of others."""
 
     def index(old: Index) -> Index:
@@ -55,7 +55,7 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
     """The kernel without axes of one turn."""
     kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
     axes = {a: Affine(((kept.index(a), 1),), 0) if a in kept else ZERO for a in range(len(kernel.sizes))}
-    return _rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.outer for a in kept), axes)
+    return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.outer for a in kept), axes)
 
 
 def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
@@ -132,4 +132,4 @@ def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
     kept = [a for a in range(len(kernel.sizes)) if a != first]
     sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in kept])
     axes = {a: Affine(((kept.index(a), 1),), 0) for a in kept} | {first: ZERO}
-    return _rewritten(kernel, sizes, kernel.outer - (first < kernel.outer), axes)
+    return rewritten(kernel, sizes, kernel.outer - (first < kernel.outer), axes)

@@ -97,6 +97,16 @@ def test_while_loops(most: int) -> None:
     both(lambda n, x: lax.fori_loop(0, 3, lambda i, x: run(n, x)[1] + i, x), jnp.int32(most), jnp.arange(5.0))
 
 
+def test_what_a_row_shares_is_not_overwritten_while_it_is_read() -> None:
+    both(
+        lambda n, x: lax.while_loop(
+            lambda s: (s[0] < n).any(), lambda s: (s[0] + 1, jnp.where((s[0] < n)[:, None], s[1] * x, s[1])), (n * 0, x)
+        )[1],
+        jnp.asarray([1, 5, 0]),
+        jnp.arange(300.0).reshape(3, 100) / 200,
+    )
+
+
 def test_programs_of_every_shape() -> None:
     x = jnp.arange(12.0).reshape(3, 4)
     both(pair, x, x + 1)

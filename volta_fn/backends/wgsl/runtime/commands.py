@@ -48,6 +48,12 @@ def place(slot: Slot, size: int) -> Place:
     return Place(slot, 0, padded, ())
 
 
+def part(slot: Slot, offset: int, size: int) -> Place:
+    """The place of some bytes of an array."""
+    whole = place(slot, size)
+    return whole._replace(offset=whole.offset + offset)
+
+
 @dataclass(eq=False)
 class Region:
     """Commands that are done only if flags on the device say so: their grids are read from a buffer, where there are zeros if not."""

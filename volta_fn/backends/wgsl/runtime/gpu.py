@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
 from volta_fn.backends.wgsl.runtime.selftest import needed_checks
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
+from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.compiler.kernels.overwrite import overwritable
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
@@ -62,7 +65,7 @@ class Gpu:
             kernel=lambda kernel: loops.routine(kernel, self.facts),
             equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
             in_place=IN_PLACE,
-            overwrites=True,
+            overwrites=_overwritable,
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
@@ -221,6 +224,12 @@ class Gpu:
     def counters(self) -> Counters:
         """What the device has done so far."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+def _overwritable(kernel: Kernel, output: int) -> list[int]:
+    """The inputs whose memory an output may be. All turns are done at once, so each must write an element of its own."""
+    own = kernel.outputs[output].size == math.prod(kernel.sizes)
+    return overwritable(kernel, output) if own else []
 
 
 def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:

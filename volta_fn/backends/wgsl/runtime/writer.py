@@ -15,15 +15,17 @@ from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.runtime import copying
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, place
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, part, place
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.compiler.bodies import Item, Lane
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.interpret import interpret
+from volta_fn.compiler.kernels.window import largest, windowed
 from volta_fn.compiler.lifetimes import bytes_of
 from volta_fn.compiler.slots import Block, Slot
 from volta_fn.compiler.writing import BodyWriter
 from volta_fn.core.jaxpr import Equation
+from volta_fn.errors import OutOfMemoryError
 
 #: How control flow is written: (writer, equation, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
@@ -66,6 +68,9 @@ class Writer(BodyWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         routine = None if item.source is None else self.routines[item.source.key]
+        if isinstance(item.what, Fused) and largest(item.what.kernel) > self.facts.binding:
+            self.pieces(item, operands, results, block)
+            return
         if routine is not None and isinstance(item.what, Fused):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             routine = loops.routine(item.what.kernel, self.facts, shared) if shared else routine
@@ -98,8 +103,28 @@ class Writer(BodyWriter):
             self.run(Run(dispatch.source, written, places, dispatch.groups))
         self.slots.time += 1
 
+    def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write a kernel of arrays that are larger than a shader can bind, piece by piece."""
+        assert isinstance(item.what, Fused)
+        found = windowed(item.what.kernel, self.facts.binding)
+        if found is None:
+            raise _too_large(largest(item.what.kernel), self.facts)
+        slots = [*operands, *results]
+        self.touch(block, *slots)
+        for kernel, windows in found:
+            routine = loops.routine(kernel, self.facts)
+            sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
+            places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
+            for dispatch in routine.dispatches:
+                written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
+                self.run(Run(dispatch.source, written, tuple([places[b] for b in dispatch.buffers]), dispatch.groups))
+        self.slots.time += 1
+
     def run(self, run: Run) -> None:
         """Write a dispatch."""
+        most = max(p.size for p in run.places)
+        if most > self.facts.binding:
+            raise _too_large(most, self.facts)
         if self.region is not None:
             region, part = self.region
             run.region, run.entry = region, len(region.entries)
@@ -132,6 +157,10 @@ class Writer(BodyWriter):
             flag = place(region.grids, 4)._replace(offset=4 * part)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
+
+
+def _too_large(size: int, facts: Facts) -> OutOfMemoryError:
+    return OutOfMemoryError(f"an array of {size} bytes is larger than a shader of this GPU can see, {facts.binding} bytes; split it")
 
 
 @lru_cache(maxsize=32)
