@@ -106,11 +106,16 @@ def open_device(adapter: Any) -> Opened:
     return Opened(device, adapter.info["device"], kind, facts, limits["max-buffer-size"], tuple(features), dict(device.limits))
 
 
+#: Subgroups of a vendor's devices whose driver does not say that they have but one size.
+_SUBGROUPS = {0x10DE: 32}  # NVIDIA
+
+
 def _facts(limits: dict[str, int], features: list[str], info: Any) -> Facts:
+    one_size = _SUBGROUPS.get(info["vendor_id"])
     return Facts(
         **{fact: name in features for name, fact in _FEATURES.items()},
-        subgroup_least=info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
-        subgroup_most=info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
+        subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
+        subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
         buffers=limits["max-storage-buffers-per-shader-stage"],
         binding=limits["max-storage-buffer-binding-size"],
         workgroup_memory=limits["max-compute-workgroup-storage-size"],

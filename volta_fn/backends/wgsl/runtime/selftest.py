@@ -1,4 +1,4 @@
-"""Which checks shaders need on a device.
+"""What a device is asked when it is opened: which checks its shaders need, and whether its `fma` rounds once.
 
 The translator of shaders can guard every access to memory and count the turns of every loop. Ours are in range by construction and end,
 so both are left out, but not before a shader has given without them what it gives with them: drivers have compiled such loops wrongly.
@@ -50,6 +50,25 @@ fn main(@builtin(local_invocation_index) i: u32) {{
   made[i] = sum;
 }}
 """
+
+
+_FMA = f"""
+@group(0) @binding(0) var<storage, read> given: array<vec3<f32>>;
+@group(0) @binding(1) var<storage, read_write> made: array<f32>;
+@compute @workgroup_size({_WIDTH})
+fn main(@builtin(local_invocation_index) i: u32) {{
+  made[i] = fma(given[i].x, given[i].y, given[i].z);
+}}
+"""
+
+
+def fuses(gpu: Gpu) -> bool:
+    """Whether fma gives what products lose when they are rounded."""
+    x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH)).astype(np.float32)
+    given = np.stack([x, y, -(x * y), np.zeros_like(x)], 1)  # a vec3 takes the room of four numbers
+    made = gpu.put(np.zeros(_WIDTH, np.float32))
+    gpu.dispatch(_FMA, [gpu.put(given), made], frozenset([1]), ALL)
+    return np.array_equal(gpu.get(made), (x.astype(np.float64) * y - x * y).astype(np.float32))
 
 
 def needed_checks(gpu: Gpu) -> int:

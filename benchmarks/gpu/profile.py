@@ -1,0 +1,106 @@
+"""`python -m benchmarks.gpu.profile WORKLOAD`: what each dispatch of a workload costs on the GPU, and what the host does around them.
+
+Each different dispatch of one call is run many times over by itself, on the memory that it had; its bytes are those of its bindings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.machine import use_gpu
+from benchmarks.workloads import named
+from benchmarks.workloads.case import contestant
+
+
+class Cost(NamedTuple):
+    """A shader with its buffers and grid, how often a call runs it, and the seconds of one run."""
+
+    source: str
+    sizes: tuple[int, ...]
+    groups: tuple[int, int, int]
+    times: int
+    seconds: float
+
+
+def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
+    """The costs of all dispatches of one call."""
+    from volta_fn.backends.wgsl.runtime.program import _Call
+
+    steps: dict[int, tuple[Any, str, tuple[int, int, int], tuple[int, ...]]] = {}
+    play, step = _Call.play, _Call.step
+    seen: dict[Any, tuple[Any, list[Any]]] = {}
+
+    def recorded(self: Any, run: Any) -> Any:
+        made = step(self, run)
+        steps[id(made)] = (made, run.source, run.groups, tuple([p.size for p in run.places]))
+        return made
+
+    def watched(self: Any, tape: Sequence[Any]) -> None:
+        for made in tape:
+            known = steps.get(id(made))
+            if known is not None and made.grids is None:
+                _, source, groups, sizes = known
+                seen.setdefault((source, groups, sizes), (self, []))[1].append(made)
+        play(self, tape)
+
+    _Call.step, _Call.play = recorded, watched  # type: ignore[method-assign]
+    wait(call())
+    seen.clear()
+    wait(call())
+    _Call.step, _Call.play = step, play  # type: ignore[method-assign]
+    costs = []
+    for (source, groups, sizes), (played, tape) in seen.items():
+        queue = played.queue
+        queue.wait()
+        count = repeats
+        while True:
+            start = time.perf_counter()
+            with queue.lock:
+                for _ in range(count):
+                    play(played, tape[:1])
+            queue.wait()
+            seconds = (time.perf_counter() - start) / count
+            if seconds * count > 2e-3 or count >= 256:
+                break
+            count *= 4
+        costs.append(Cost(source, sizes, groups, len(tape), seconds))
+    return sorted(costs, key=lambda c: -c.seconds * c.times)
+
+
+def main() -> None:
+    """Print the most expensive dispatches; write their shaders."""
+    parser = argparse.ArgumentParser(description="What the dispatches of a workload cost.")
+    parser.add_argument("workload")
+    parser.add_argument("--most", type=int, default=25, help="how many dispatches to print (default %(default)s)")
+    parser.add_argument("--shaders", type=Path, metavar="FILE", help="where the texts of those go")
+    parser.add_argument("--quick", action="store_true", help="the tiny size")
+    options = parser.parse_args()
+    use_gpu()
+    work = contestant("volta_fn", named(options.workload).case(options.quick))
+    costs = measure(work.call, work.wait, 4)
+    begun, done = [], []
+    for _ in range(10):
+        start = time.perf_counter()
+        result = work.call()
+        begun.append(time.perf_counter() - start)
+        work.wait(result)
+        done.append(time.perf_counter() - start)
+    total = sum(c.seconds * c.times for c in costs)
+    returned, finished = (statistics.median(times) * 1e6 for times in (begun, done))
+    print(f"{options.workload}: a call returns after {returned:.0f} µs, and is done after {finished:.0f} µs")
+    print(f"{sum(c.times for c in costs)} dispatches of {len(costs)} kinds take {total * 1e6:.0f} µs, each by itself")
+    for number, cost in enumerate(costs[: options.most]):
+        speed = sum(cost.sizes) / cost.seconds / 1e9
+        sizes = ",".join(map(str, cost.sizes))
+        print(f"#{number:<3d}{cost.times:5d} × {cost.seconds * 1e6:9.1f} µs {speed:8.1f} GB/s  groups {cost.groups}  bytes {sizes}")
+    if options.shaders:
+        options.shaders.write_text("\n".join(f"// #{i}\n{c.source}" for i, c in enumerate(costs[: options.most])))
+
+
+if __name__ == "__main__":
+    main()
