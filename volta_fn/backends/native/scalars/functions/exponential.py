@@ -41,6 +41,8 @@ _SINH: dict[int, tuple[float, ...]] = {
 
 LOG2_E = 1.4426950408889634
 LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.69314718055994529, 2.3190468138462996e-17)}
+#: The same with so few bits in the first part that its product with n is exact.
+_LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
 #: Adding it rounds a small number to a whole one, which is then in the last bits.
 MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 #: Bits of the significand, and what is added to the exponent.
@@ -125,6 +127,13 @@ def _half_expm1_of_double(x: Lanes) -> Lanes:
     square, series = r * r, _EXPM1[x.bits]
     doubled = [c * 2.0 ** (len(series) - k) for k, c in enumerate(series)]
     return power.fma(square.fma(r.polynomial(doubled, square), r), power.fma(0.5, -0.5))
+
+
+def expm1_and_power(x: Lanes, rest: Lanes, plus: int) -> tuple[Lanes, Lanes]:
+    """m and p with e^(x + rest) = (1 + m) p 2^-plus, for a small rest, in float32; p is a power of two, and a normal number."""
+    n, _, power = _reduced(x, plus)
+    high, low = _LN2_SHORT
+    return _expm1_reduced(n.fma(-high, x) + n.fma(-low, rest)), power
 
 
 def one_less_exp(x: Lanes) -> Lanes:
