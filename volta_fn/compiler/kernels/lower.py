@@ -85,7 +85,8 @@ class Lowered(NamedTuple):
 
 def is_lowered(eqn: Equation) -> bool:
     """Whether the equation can be part of a kernel (an index that turns out not to be affine apart)."""
-    return is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    known = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    return known and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 
 
 def is_product(eqn: Equation) -> bool:
