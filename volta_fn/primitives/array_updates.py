@@ -172,7 +172,7 @@ class AtIndex:
         if combine is scatter and _is_known_block(array, entries):
             return _replace_block(array, entries, new)
         numbers = ScatterDimensionNumbers(*windows.numbers)
-        unique = unique_indices or (combine is scatter_mul and _are_unique(windows))
+        unique = unique_indices or (combine is scatter_mul and how is not GatherScatterMode.CLIP and _are_unique(windows))
         how = how or (GatherScatterMode.PROMISE_IN_BOUNDS if windows.known else GatherScatterMode.FILL_OR_DROP)
         return combine(array, windows.indices, new, numbers, unique_indices=unique, mode=how)
 

@@ -45,6 +45,8 @@ class Function:
     def fresh(self, prefix: str) -> str:
         """A new name."""
         self._count += 1
+        if self._count in (16, 32, 64):
+            self._count += 1  # i32 is a type
         return f"{prefix}{self._count}"
 
     def line(self, text: str) -> None:
