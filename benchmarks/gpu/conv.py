@@ -24,11 +24,10 @@ from volta_fn.backends.wgsl.convolution.choice import contractions
 from volta_fn.backends.wgsl.matmul.choice import candidates
 from volta_fn.backends.wgsl.matmul.contract import is_tiled
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
-from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
-from volta_fn.backends.wgsl.matmul.tuning import Choices, class_of, learn, timings, write
+from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
+from volta_fn.backends.wgsl.matmul.tiles import tiled
+from volta_fn.backends.wgsl.matmul.tuning import tune
 from volta_fn.backends.wgsl.matmul.working import working
-from volta_fn.compiler.contractions.maps import Contraction
 from volta_fn.core.aval import ShapedArray
 
 FLOAT = np.dtype(np.float32)
@@ -101,16 +100,6 @@ def passes(shape: Shape) -> Iterator[Pass]:
         yield Pass(name, tuple([v.aval for v in equation.invars]), equation.params, peers.convolution(shape, number))
 
 
-def tuned(bench: Bench, runner: Runner, c: Contraction, buffers: Buffers, count: int) -> tuple[Schedule, int]:
-    """The best schedule of a contraction, and how many were wrong."""
-    work = working(FLOAT)
-    schedules = [Schedule(32, 32, 8, 4, 4, ahead=False), *candidates(c, work, bench.facts, count)]
-    for schedule in schedules:
-        bench.compiled(tiled(c, work, schedule, bench.facts, rounded(FLOAT), buffers))
-    found = timings(c, work, bench.facts, schedules, runner.trial, buffers)
-    return found[0].schedule, len(schedules) - len(found)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and write the best."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv", description=__doc__.split("\n")[0])
@@ -121,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     begun, bench = time.perf_counter(), Bench()
     runner, best = Runner(bench), Choices()
-    print(f"{bench.opened.name}; µs in float32: the best schedules, those chosen untried, PyTorch, PyTorch / best", flush=True)
+    print(
+        f"{bench.opened.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
+        flush=True,
+    )
     for shape in SHAPES:
         for each in passes(shape):
             if time.perf_counter() - begun > options.seconds:
@@ -129,7 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 break
             parts = contractions(each.avals, each.params)
             if sum(c.products for c, _ in parts) <= options.most:
-                one(bench, runner, best, shape, each, options.candidates)
+                try:
+                    one(bench, runner, best, shape, each, options.candidates)
+                except Exception as error:
+                    print(f"{shape.name:>32} {each.name:>10} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     write(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
@@ -142,22 +137,28 @@ def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, c
     operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
     parts = contractions(each.avals, each.params)
 
-    def seconds() -> float:
-        routine = conv_general_dilated(each.avals, each.params, bench.facts)
+    def seconds(algorithm: str) -> float:
+        routine = conv_general_dilated(each.avals, {**each.params, "algorithm": algorithm}, bench.facts)
         assert routine is not None
         return runner.trial(routine, operands, parts[0][0].target.elements, FLOAT)[1]
 
-    untried = seconds()
+    untried = seconds("auto")
     for c, buffers in parts:
-        if is_tiled(c):
-            schedule, flaws = tuned(bench, runner, c, buffers, count)
-            wrong += flaws
-            known[class_of(c)] = schedule
-            learn(bench.opened.name, c, schedule)
-            chosen.append(describe(schedule))
-    tried, peer = seconds(), peers.seconds(each.peer) if each.peer else float("nan")
-    line = f"{shape.name:>32} {each.name:>10} {tried * 1e6:8.1f} {untried * 1e6:8.1f} {peer * 1e6:8.1f} {peer / tried:5.2f}"
-    print(f"{line}  {' + '.join(chosen)}{f'  {wrong} WRONG' if wrong else ''}", flush=True)
+        if is_tiled(c) and c.k:
+            work = working(FLOAT)
+            schedules = candidates(c, work, bench.facts, count)
+            for schedule in schedules:
+                bench.compiled(tiled(c, work, schedule, bench.facts, rounded(FLOAT), buffers))
+            found = tune(c, work, bench.facts, runner.trial, buffers, count=count)
+            wrong += len(schedules) + 1 - len(found)
+            known[class_of(c)] = found[0].schedule
+            chosen.append(describe(found[0].schedule))
+    products, transforms = seconds("igemm"), seconds("winograd")  # where Winograd does not serve, both are the same
+    ours, peer = min(products, transforms), peers.seconds(each.peer) if each.peer else float("nan")
+    times = "".join(f"{1e6 * t:9.1f}" for t in (products, transforms, untried, peer))
+    print(
+        f"{shape.name:>32} {each.name:>10}{times} {peer / ours:6.2f}  {' + '.join(chosen)}{f'  {wrong} WRONG' if wrong else ''}", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.gpu.peers import product_seconds
 from benchmarks.machine import ROOT
 from volta_fn.backends.wgsl.matmul.choice import candidates, variations
-from volta_fn.backends.wgsl.matmul.contract import oriented
+from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled, oriented
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
+from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
-from volta_fn.backends.wgsl.matmul.tuning import Choices, class_of, timings, write
+from volta_fn.backends.wgsl.matmul.tuning import SIMPLE, timings
 from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.compiler.contractions.maps import Contraction, of_problem
 from volta_fn.compiler.contractions.problem import problem_of
@@ -80,7 +81,7 @@ def cases(bench: Bench, layouts: Sequence[str], count: int) -> Iterator[Case]:
         for layout in layouts:
             c, buffers = contraction_of(sizes, layout)
             found = candidates(c, working(FLOAT), bench.facts, count)
-            schedules = [Schedule(32, 32, 8, 4, 4, ahead=False), *found]
+            schedules = [SIMPLE, *found]
             if c.products >= 2**36 and layout == "NN":
                 for best in found[:3]:
                     schedules += [s for s in variations(best, working(FLOAT), bench.facts) if s not in schedules]
@@ -126,24 +127,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
             break
         if following is not None:
             prepare(bench, following)
-        found = timings(case.contraction, working(FLOAT), bench.facts, case.schedules, runner.trial, case.buffers)
-        right = is_right(case, runner)
-        peer = product_seconds(case.sizes, case.layout)
-        rate = 2e-12 * case.contraction.products
-        guess = next((rate / t.seconds for t in found if t.schedule == case.guess), 0.0)
-        ours = found[0].seconds
-        line = f"{case.name:>20} {case.layout} {rate / ours:7.2f} {guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
-        wrong = len(case.schedules) - len(found)
-        flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")
-        print(f"{line}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{flaws}", flush=True)
-        if options.all or len(found) > options.candidates + 1:
-            for timing in found:
-                print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
-        if right:
-            best.setdefault(bench.opened.name, {})[class_of(case.contraction)] = found[0].schedule
+        try:
+            one(runner, case, best, everything=options.all or len(case.schedules) > options.candidates + 1)
+        except Exception as error:
+            print(f"{case.name:>20} {case.layout} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     write(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
+
+
+def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
+    """Try a product, and print its line; those of all schedules, too, if `everything` is wanted."""
+    c, bench = case.contraction, runner.bench
+    found = timings(c, working(FLOAT), bench.facts, case.schedules, runner.trial, case.buffers)
+    right, peer, rate, ours = is_right(case, runner), product_seconds(case.sizes, case.layout), 2e-12 * c.products, found[0].seconds
+    guess = next((t.seconds for t in found if t.schedule == case.guess), float("inf"))
+    if not is_tiled(c):
+        guess = runner.trial(contract(c, bench.facts, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
+    line = f"{case.name:>20} {case.layout} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
+    wrong = len(case.schedules) - len(found)
+    flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")
+    print(f"{line}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
+    for timing in found if everything else ():
+        print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
+    if right:
+        best.setdefault(bench.opened.name, {})[class_of(c)] = found[0].schedule
 
 
 if __name__ == "__main__":

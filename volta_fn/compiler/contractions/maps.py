@@ -128,8 +128,8 @@ def _walk(size: int, stride: int) -> Walk:
 def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> Contraction:
     """A correlation: rows are images and places, columns are outputs, and what is summed over is taps and channels.
 
-    `dtypes` and `elements` are those of x, w and y. Indices that are neighbours in x are neighbours, too, as a rule; but channels come
-    after taps if slices of `deep` of them do not meet different taps.
+    `dtypes` and `elements` are those of x, w and y. What is a neighbour in x is one in the indices, too, as a rule; but channels come after
+    taps where there are more places than taps, if slices of `deep` channels do not meet different taps.
     """
     axes, (xs, ws, ys) = c.axes, (c.x.strides, c.w.strides, c.y.strides)
     bounded = [i for i, axis in enumerate(axes) if not axis.inside]
@@ -139,7 +139,7 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
     sums = [[xs[2], *_times(by_tap, xs[3:])], *_coordinates(by_tap, bounded), [ws[2], *ws[3:]]]
     if xs[1] < xs[-1]:
         places, rows = _first_last(places), [_first_last(walk) for walk in rows]
-    if xs[2] < xs[-1] or (c.channels % deep == 0 and axes[-1].taps < deep):
+    if xs[2] < xs[-1] or (c.channels % deep == 0 and axes[-1].taps <= axes[-1].places):
         terms, sums = _first_last(terms), [_first_last(walk) for walk in sums]
     (rows_y,) = merged(places, rows[-1:])
     rows_x, *outer = merged(places, rows[:-1])

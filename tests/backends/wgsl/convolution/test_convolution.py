@@ -40,13 +40,13 @@ def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dt
 
 
 @given(configurations(9, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_small_convolutions_of_any_form(configuration: Any) -> None:
     check(*configuration)
 
 
 @given(configurations(20, 40), st.sampled_from([np.float32, np.float16, np.int32]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_larger_convolutions_of_any_form(configuration: Any, dtype: Any) -> None:
     check(*configuration, dtype, 1e-3 if dtype == np.float16 else 1e-5)
 
@@ -56,13 +56,12 @@ DTYPES = [(ml_dtypes.bfloat16, 8e-3), (np.float64, 1e-14), (np.complex64, 2e-6),
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
 def test_dtypes(dtype: Any, tolerance: float) -> None:
-    for numbers in ORDERS[:2]:
-        params = params_of(2, dimension_numbers=numbers, padding=((1, 2), (0, -1)), window_strides=(1, 2))
-        check(placed((2, 5, 9, 11), numbers[0]), placed((18, 5, 3, 2), numbers[1]), params, dtype, tolerance)
+    numbers = ORDERS[1]
+    params = params_of(2, dimension_numbers=numbers, padding=((1, 2), (0, -1)), window_strides=(1, 2))
+    check(placed((2, 5, 9, 11), numbers[0]), placed((18, 5, 3, 2), numbers[1]), params, dtype, tolerance)
 
 
-@pytest.mark.parametrize("numbers", ORDERS)
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("numbers", "stride"), [(ORDERS[0], 1), (ORDERS[1], 2), (ORDERS[2], 1)])
 def test_many_channels(numbers: Any, stride: int) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), window_strides=(stride, stride))
     check(placed((2, 32, 17, 20), numbers[0]), placed((48, 32, 3, 3), numbers[1]), params, tolerance=1e-5)
@@ -77,7 +76,7 @@ def test_by_the_weights(numbers: Any) -> None:
 @pytest.mark.parametrize("numbers", ORDERS[:2])
 def test_by_the_input_of_strides(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 2), (1, 2)), lhs_dilation=(2, 2))
-    check(placed((2, 16, 8, 8), numbers[0]), placed((16, 16, 3, 3), numbers[1]), params, tolerance=1e-5)
+    check(placed((2, 16, 8, 8), numbers[0]), placed((16, 16, 3, 2), numbers[1]), params, tolerance=1e-5)
     check(placed((2, 16, 8, 8), numbers[0]), placed((16, 16, 1, 1), numbers[1]), {**params, "padding": ((0, 1), (0, 1))}, tolerance=1e-5)
 
 
@@ -87,7 +86,7 @@ def test_by_the_input_of_strides(numbers: Any) -> None:
     st.sampled_from([3, 5]),
     st.tuples(st.integers(-1, 2), st.integers(0, 3)),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_winograd(numbers: Any, sizes: tuple[int, ...], taps: int, padding: tuple[int, int]) -> None:
     images, channels, height, width, outputs = sizes
     assume(min(height, width) + sum(padding) >= taps)

@@ -2,7 +2,7 @@
 
 In the order in which to read: `indices` (writing code with indices), `working` (what is computed in), `schedule` (how work is shared out),
 `slices` (bringing operands into workgroup memory), `epilogues` and `results` (writing sums), `combine` (parts of sums), `tiles` (the
-shader), `choice` (of schedules), and `dot`.
+shader), `elements` and `direct` (without tiles), `remembered` and `choice` (of schedules), `tuning`, `contract` (which way), and `dot`.
 """
 
 from volta_fn.backends.wgsl.matmul.dot import dot_general as dot_general

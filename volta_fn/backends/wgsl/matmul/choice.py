@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.remembered import remembered
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tuning import remembered
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.compiler.contractions.maps import Contraction
 
@@ -16,9 +16,14 @@ from volta_fn.compiler.contractions.maps import Contraction
 _PROCESSORS = 132
 _BUSY = 256
 
-#: Multiplications that a processor does in the time that a slice waits for memory, and that a dispatch waits for the one before it.
-_SLICE_WAIT = 40_000
-_DISPATCH_WAIT = 650_000
+#: Multiplications that a processor does in the time that a slice waits for memory, and that a dispatch waits for the one before it; and
+#: that all do in the time in which a byte is read or written.
+_SLICE_WAIT = 8_000
+_DISPATCH_WAIT = 500_000
+_BYTE = 8
+
+#: So many workgroups for each processor are not many.
+_ROUNDS = 4
 
 #: Tiles for numbers that there are vectors of, and what part of the time is spent on multiplying.
 _VECTORS = (
@@ -35,6 +40,8 @@ _VECTORS = (
     (Schedule(16, 64, 32, 4, 4), 0.48),
     (Schedule(16, 32, 32, 4, 4), 0.40),
     (Schedule(16, 128, 16, 4, 8), 0.55),
+    (Schedule(4, 256, 16, 4, 4), 0.3),
+    (Schedule(4, 128, 32, 4, 4), 0.3),
     (Schedule(64, 16, 32, 4, 4), 0.48),
 )
 #: And for others.
@@ -67,15 +74,12 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
-    """Schedules that the device can do, the one that is probably fastest first."""
+    """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two."""
     found = []
     for schedule, share in _SINGLES if work.lanes == 1 else _VECTORS:
-        for splits in _SPLITS:
-            if splits > 1 and c.k < 2 * schedule.depth * splits:
-                break
-            split = schedule.split(splits)
-            if split.fits(work, facts):
-                found.append((_time(c, split, share), split))
+        splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
+        timed = [(_time(c, split, share), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
@@ -93,12 +97,13 @@ def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule
 def _time(c: Contraction, schedule: Schedule, share: float) -> float:
     """About how long it takes, in multiplications of one processor."""
     groups, terms = schedule.groups(c), schedule.part(c)
-    each = ceil(groups / _PROCESSORS)
+    rounds = groups / _PROCESSORS
+    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, processors that are done sooner begin others
     together = min(each, max(1, 512 // schedule.invocations))
     busy = min(1.0, together * schedule.invocations / _BUSY)
     work = each * schedule.rows * schedule.columns * terms / (share * busy)
     waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
     if schedule.splits == 1:
-        return work + 0.2 * waits
-    adding = (schedule.splits + 1) * c.batch * c.m * c.n * 4 / _PROCESSORS
-    return work + 0.2 * waits + adding + _DISPATCH_WAIT
+        return work + waits
+    adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS
+    return work + waits + adding + _DISPATCH_WAIT

@@ -34,7 +34,7 @@ class Schedule:
     band: int = 8
     #: Parts of the sum, which are added up in the end.
     splits: int = 1
-    #: Vectors between the lines of a slice of the left operand, so that storing columns into it does not meet one bank of memory only.
+    #: Vectors between the lines of a slice into which columns are stored, so that they do not meet one bank of memory only.
     pad: int = 1
 
     @property

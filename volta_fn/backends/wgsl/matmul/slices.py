@@ -30,9 +30,9 @@ class Slice:
     def __init__(self, f: Shader, work: Working, name: str, number: int, map_: Map, sizes: tuple[int, int], pad: int) -> None:
         self.f, self.work, self.name, self.map = f, work, name, map_
         self.width, self.depth = sizes
-        self.line = self.width // work.lanes + pad
-        self.tile = f.workgroup(name, work.vector, self.line * self.depth)
         self.along_inner = _nearness(map_.inner) < _nearness(map_.outer)
+        self.line = self.width // work.lanes + (pad if self.along_inner else 0)
+        self.tile = f.workgroup(name, work.vector, self.line * self.depth)
         self.unit = 4 if work.lanes == 4 and map_.fours(along_inner=self.along_inner) else 1
         self.type = work.vector if self.unit == 4 else work.type
         self.array = f.buffer(number, map_.dtype, False, map_.elements if self.unit == 4 else 0)

@@ -50,7 +50,7 @@ class Tiles:
         self.f = f = Shader(facts, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
-            Slice(f, work, name, number, map_, (size, schedule.depth), schedule.pad if name == "a" else 0)
+            Slice(f, work, name, number, map_, (size, schedule.depth), schedule.pad)
             for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
         ]
         if schedule.splits == 1:

@@ -1,0 +1,79 @@
+"""Tuning: what is wrong cannot win, the fastest is remembered, and files are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.products import MATRICES
+from tests.backends.wgsl.running import run_routine
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul import remembered, tuning
+from volta_fn.backends.wgsl.matmul.choice import candidates, choose
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.working import working
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.contractions.maps import Contraction, of_problem
+from volta_fn.compiler.contractions.problem import problem_of
+
+FLOAT = np.dtype(np.float32)
+FACTS = Facts(adapter="a device of tests")
+
+
+@pytest.fixture(autouse=True)
+def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(remembered, "_learnt", {})
+    yield
+
+
+def product(m: int, n: int, k: int) -> Contraction:
+    return of_problem(problem_of((m, k), (k, n), MATRICES, (FLOAT,) * 3))
+
+
+class Machine:
+    """Runs routines, and says of those in a list that they took so long; others take a second."""
+
+    def __init__(self, seconds: dict[int, float], wrong: int = -1) -> None:
+        self.seconds, self.wrong, self.count = seconds, wrong, 0
+
+    def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
+        (result,) = run_routine(routine, operands, [((size,), dtype)])
+        number, self.count = self.count, self.count + 1
+        return result + (number == self.wrong), self.seconds.get(number, 1.0)
+
+
+def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> None:
+    c, work, path = product(40, 36, 50), working(FLOAT), tmp_path / "tuned.json"
+    tried = candidates(c, work, FACTS, 3)
+    found = tuning.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
+    assert [timing.schedule for timing in found] == [tried[2], tried[0], tuning.SIMPLE]
+    assert choose(c, work, FACTS) == tried[2]
+    assert choose(c, work, FACTS._replace(adapter="another")) == tried[0]
+    assert choose(product(44, 36, 50), work, FACTS) == candidates(product(44, 36, 50), work, FACTS, 1)[0]
+    assert remembered.read(path) == {FACTS.adapter: {remembered.class_of(c): tried[2]}}
+    other = product(8, 12, 50)
+    tuning.tune(other, work, FACTS, Machine({}).trial, path=path, count=1)
+    assert set(remembered.read(path)[FACTS.adapter]) == {remembered.class_of(c), remembered.class_of(other)}
+
+
+def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
+    c, work = product(40, 36, 50), working(FLOAT)
+    remembered.learn({FACTS.adapter: {remembered.class_of(c): Schedule(256, 256, 32, 8, 8)}})
+    assert choose(c, work, FACTS) == candidates(c, work, FACTS, 1)[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"b": {"size": 3}}}'])
+def test_files_that_are_none_of_ours(tmp_path: Path, text: str) -> None:
+    path: Any = tmp_path / "tuned.json"
+    path.write_text(text)
+    assert remembered.read(path) == {}
+    assert remembered.read(tmp_path / "missing.json") == {}
+
+
+def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
+    assert remembered.SHIPPED.exists()
+    assert all(schedule.invocations <= 1024 for known in remembered.shipped().values() for schedule in known.values())

@@ -1,0 +1,74 @@
+"""What is known of devices: for each adapter by name, the fastest schedules of classes of contractions.
+
+Some come with the package, in a JSON file; others are learnt in this process (see `tuning`), or read from a file of the user's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.compiler.contractions.maps import Contraction, Map
+
+#: The schedules that come with the package.
+SHIPPED = Path(__file__).with_name("tuned.json")
+
+#: Schedules by adapter and class.
+Choices = dict[str, dict[str, Schedule]]
+
+
+def class_of(c: Contraction) -> str:
+    """What contractions have in common that one schedule serves: dtypes, sizes, and how operands and results lie in memory."""
+    dtypes = ",".join(x.dtype.name for x in (c.lhs, c.rhs, c.target))
+    forms = _form(c.lhs), _form(c.rhs), "4" if c.target.fours else "1"
+    return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
+
+
+def _form(map_: Map) -> str:
+    """How neighbours lie: fours along the index summed over (k4), or along the other (o4), or neither; with how many bounds."""
+    fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
+    return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
+
+
+def read(path: Path) -> Choices:
+    """The schedules that a file has; none if there is no such file, or if it is not one of ours."""
+    try:
+        content = json.loads(path.read_text())
+        return {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def write(path: Path, choices: Choices) -> None:
+    """Write a file that `read` reads."""
+    content = {adapter: {key: value.as_dict() for key, value in sorted(known.items())} for adapter, known in sorted(choices.items())}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+@functools.cache
+def shipped() -> Choices:
+    """The schedules that come with the package."""
+    return read(SHIPPED)
+
+
+#: What has been learnt in this process.
+_learnt: Choices = {}
+
+
+def learn(choices: Choices) -> None:
+    """Remember schedules in this process."""
+    for adapter, known in choices.items():
+        _learnt.setdefault(adapter, {}).update(known)
+
+
+def remembered(c: Contraction, work: Working, facts: Facts) -> Schedule | None:
+    """The schedule that was found to be the fastest on a device of this name, if it fits this one."""
+    for choices in (_learnt, shipped()):
+        found = choices[facts.adapter].get(class_of(c)) if facts.adapter in choices else None
+        if found is not None and found.fits(work, facts):
+            return found
+    return None
