@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.backends.wgsl.loops.kernels import agrees
+from tests.backends.wgsl.loops.kernels import DEVICES, agrees, run_kernel
+from tests.backends.wgsl.running import run_routine
 from tests.compiler.kernels.cases import ROWS, inputs_of, kernels_of, shaped
 from tests.compiler.kernels.oracle import partition_of
+from tests.compiler.kernels.test_fuse import layer_norm, rms_norm
 from volta_fn import lax
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.loops import routine
+from volta_fn.compiler.kernels.interpret import interpret
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
 LENGTHS = [3, 16, 65, 300, 5000]
@@ -51,9 +59,116 @@ def test_nan_wins_and_the_first_of_equals() -> None:
         f = lambda x, axis=axis: (x.max(axis), x.min(axis), lax.argmax(x, axis), lax.argmin(x, axis))
         for kernel in kernels_of(f, shaped(50, 40)):
             agrees(kernel, [x], "extremes")
+    (kernel,) = kernels_of(lambda x: (x.max(), x.min(), lax.argmax(x, 0), lax.argmin(x, 0)), shaped(120_003))
+    long = rng.integers(-3, 4, 120_003).astype(np.float32)
+    agrees(kernel, [long], "extremes of a long row")
+    long[[70_001, 70_002, 110_000]] = np.nan
+    agrees(kernel, [long], "extremes of a long row with NaN")
 
 
 def test_reductions_of_nothing() -> None:
     f = lambda x: (x.sum(1), x.prod(1), lax.reduce_max(x, (1,)), (x + 1.0).sum(0))
     for kernel in kernels_of(f, shaped(3, 0)):
         agrees(kernel, inputs_of(kernel), "reductions of nothing")
+
+
+LONG: list[tuple[str, Callable[..., Any], tuple[Any, ...], int]] = [
+    ("sum", lambda x, y: ((x * y).sum() / 7.0, x.max()), (shaped(200_001), shaped(200_001)), 2),
+    ("sum-of-bytes", lambda x: (x.sum(), lax.argmin(x, 0)), (shaped(200_000, dtype="int8"),), 2),
+    ("columns", lambda x, b: (x.sum(0) * b, lax.argmin(x, 0)), (shaped(20_001, 24), shaped(24)), 2),
+    ("channels", lambda x: (x.mean((0, 2)), x.max((0, 2))), (shaped(8, 3, 40_000),), 2),
+    ("rms-norm", rms_norm, (shaped(3, 60_000), shaped(60_000)), 3),
+    ("stages", lambda x: (x.max(1), (x - x.max(1, keepdims=True)).sum(1), x * 2.0), (shaped(3, 60_001),), 4),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "dispatches"), [c[1:] for c in LONG], ids=[c[0] for c in LONG])
+def test_few_long_rows_are_reduced_in_chunks(function: Callable[..., Any], args: tuple[Any, ...], dispatches: int) -> None:
+    (kernel,) = kernels_of(function, *args)
+    assert len(routine(kernel, Facts()).dispatches) == dispatches
+    agrees(kernel, inputs_of(kernel), "chunks", 8.0)
+
+
+def test_a_split_kernel_binds_no_more_buffers_than_there_are() -> None:
+    f = lambda a, b, c, d, e, g: a * b + c * d + e * g - (a * b).max(1, keepdims=True)
+    (kernel,) = kernels_of(f, *[shaped(2, 50_000)] * 6)
+    for buffers in (7, 8, 16):
+        made = routine(kernel, Facts(buffers=buffers))
+        assert max(len(d.buffers) for d in made.dispatches) <= buffers
+        inputs = inputs_of(kernel)
+        (found,) = run_routine(made, inputs, [((2, 50_000), np.float32)])
+        np.testing.assert_allclose(found, interpret(kernel, *inputs)[0].reshape(2, 50_000), rtol=1e-4, atol=1e-5)
+
+
+TRANSPOSES: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+    ("whole-squares", lambda x: x.T * 2.0, (shaped(160, 128),)),
+    ("parts-of-squares", lambda x: x.T * 2.0, (shaped(161, 130),)),
+    ("with-another", lambda x, y: x[::-1].T + y, (shaped(164, 130), shaped(130, 164))),
+    ("bytes", lambda x: (x.T, x + 1), (shaped(160, 132, dtype="uint8"),)),
+    ("halves", lambda x: x.T * 2, (shaped(162, 128, dtype="bfloat16"),)),
+    ("batched", lambda x: x.transpose(0, 2, 1) + 1.0, (shaped(8, 36, 100),)),
+    ("rotated", lambda x: x.transpose(2, 0, 1) + 1.0, (shaped(8, 36, 100),)),
+    ("padded", lambda x: lax.pad(x, np.float32(3), [(1, 2, 0), (3, 1, 0)]).T * 2.0, (shaped(200, 100),)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), [c[1:] for c in TRANSPOSES], ids=[c[0] for c in TRANSPOSES])
+def test_transposes(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    for kernel in partition_of(function, *args).kernels:
+        agrees(kernel, inputs_of(kernel), "a transpose")
+
+
+def test_transposes_go_through_workgroup_memory() -> None:
+    (kernel,) = kernels_of(lambda x: x.T * 2.0, shaped(160, 128))
+    (dispatch,) = routine(kernel, Facts()).dispatches
+    assert "workgroupBarrier" in dispatch.source
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_sums_are_as_exact_as_those_of_pairs(axis: int | None) -> None:
+    (kernel,) = kernels_of(lambda x: x.sum(axis), shaped(1000, 3000))
+    x = np.random.default_rng(0).random((1000, 3000)).astype(np.float32)
+    exact = x.astype(np.float64).sum(axis)
+    worst = lambda y: np.max(np.abs(y.reshape(exact.shape) - exact) / exact)
+    for device in DEVICES:
+        assert worst(run_kernel(kernel, [x], device)[0]) <= worst(x.sum(axis)) + 1e-7
+
+
+def test_a_row_that_fits_into_registers_is_read_once() -> None:
+    (kernel,) = kernels_of(layer_norm, shaped(64, 1024), shaped(1024), shaped(1024))
+    for device in DEVICES:
+        (dispatch,) = routine(kernel, device).dispatches
+        assert "for (" not in dispatch.source.split("num_subgroups")[0]
+        assert dispatch.source.count("= b0[") == 1024 // 4 // int(dispatch.source.split("@workgroup_size(")[1].split(")")[0])
+
+
+def test_results_in_the_memory_of_an_operand() -> None:
+    for dtype in ("float32", "bfloat16"):
+        (kernel,) = kernels_of(lambda x, y: x * y + x, shaped(7, 33, dtype=dtype), shaped(7, 33, dtype=dtype))
+        place = next(i for i in range(2) if kernel.inputs[i].size == 231)
+        (dispatch,) = routine(kernel, Facts(), {0: place}).dispatches
+        assert sorted(dispatch.buffers) == [1 - place, 2]
+        assert dispatch.written == {2}
+
+
+def test_texts_are_the_same_every_time() -> None:
+    (kernel,) = kernels_of(layer_norm, shaped(50, 400), shaped(400), shaped(400))
+    assert routine(kernel, Facts()) == routine(kernel, Facts())
+
+
+PROGRAMS: list[Callable[..., Any]] = [
+    lambda x: (x - x.mean(-1, keepdims=True)) * x.max(-1, keepdims=True),
+    lambda x: (x.sum(0), lax.argmax(x, 0)),
+    lambda x: (x.sum(), x.T * 2.0, x.astype("int8")),
+    lambda x: (x.sum((0, 2)), x > 0.5) if x.ndim == 3 else (x.min(-1), x[:, 1:] > 0.5),
+    lambda x: jnp.concatenate([x, x * 2.0], -1).astype("bfloat16"),
+]
+
+
+@given(shape=st.lists(st.integers(2, 40), min_size=2, max_size=3), program=st.sampled_from(PROGRAMS), device=st.sampled_from(DEVICES))
+@settings(max_examples=40, deadline=None)
+def test_shapes(shape: list[int], program: Callable[..., Any], device: Facts) -> None:
+    for kernel in partition_of(program, vf.ShapeDtypeStruct(tuple(shape), "float32")).kernels:
+        inputs = inputs_of(kernel)
+        for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+            np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-4)

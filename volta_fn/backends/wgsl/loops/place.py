@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.loops.span import Span, Texts
+from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
 from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
@@ -22,13 +23,6 @@ Numbers = tuple[Number, ...]
 Terms = tuple[tuple[int, int], ...]
 
 _WORD = 1 << 32
-
-
-class Buffers(NamedTuple):
-    """The numbers of the buffers that a kernel's inputs and outputs are."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
 
 
 class Nest(NamedTuple):
@@ -298,16 +292,16 @@ def is_store_in_fours(facts: Facts, span: Span | None, number: int) -> bool:
     return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: Facts, span: Span | None, buffers: Buffers) -> Nest:
+def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers) -> Nest:
     """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out."""
     kernel = facts.kernel
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
-        size = b.size if is_store_in_fours(facts, span, s) else 0
+        size = b.size if any(is_store_in_fours(facts, span, s) for span in spans) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size))
         by_number[number] = outputs[-1]
-    fours = {node.input for n, node in facts.loads.items() if span and span.quarter(facts.load_places[n]) is not None}
+    fours = {node.input for n, node in facts.loads.items() if any(span.quarter(facts.load_places[n]) is not None for span in spans)}
     for i in sorted({node.input for node in facts.loads.values()}):
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from volta_fn.backends.wgsl.facts import Facts as Device
 from volta_fn.backends.wgsl.loops import schedule
 from volta_fn.backends.wgsl.loops.parts import of_nothing, restricted
-from volta_fn.backends.wgsl.loops.place import Buffers
+from volta_fn.backends.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.backends.wgsl.loops.rows import write
+from volta_fn.backends.wgsl.loops.step import Buffers, Step, Workspaces
+from volta_fn.backends.wgsl.loops.tiles import crossing, write_tiles
 from volta_fn.backends.wgsl.loops.widening import widened
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars import Shader
-from volta_fn.compiler.kernels.axes import simplified
-from volta_fn.compiler.kernels.facts import Facts
 from volta_fn.compiler.kernels.ir import Kernel
 
 
@@ -28,11 +27,19 @@ def routine(kernel: Kernel, facts: Device, shared: Mapping[int, int] = {}) -> Ro
     buffers = Buffers(tuple([places.get(i, i) for i in range(count)]), tuple([count + s for s in stores]))
     if 0 in kernel.sizes:
         kernel = of_nothing(kernel)
-    return Routine((dispatch(simplified(widened(restricted(kernel, stores))), facts, buffers),))
+    workspaces = Workspaces(count + len(kernel.stores))
+    steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), facts, workspaces, apart=not shared)
+    return Routine(tuple([dispatch(step, facts) for step in steps]), tuple(workspaces.sizes))
 
 
-def dispatch(kernel: Kernel, device: Device, buffers: Buffers) -> Dispatch:
-    """The kernel as one shader."""
-    facts = Facts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
-    plan = schedule.rows_or_columns(facts, device) if facts.inner else schedule.elementwise(facts, device)
-    return write(facts, plan, Shader(device, plan.parts * plan.beside), buffers)
+def dispatch(step: Step, device: Device) -> Dispatch:
+    """A step as a shader."""
+    facts = facts_of(step.kernel)
+    if facts.inner:
+        plan = schedule.rows_or_columns(facts, device, step.bound is not None)
+    else:
+        plan = schedule.elementwise(facts, device)
+        cross = crossing(facts, device, plan.rows.axes[-1])
+        if cross is not None:
+            return write_tiles(facts, cross, device, step)
+    return write(facts, plan, Shader(device, plan.parts * plan.beside), step)

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
 from volta_fn.backends.wgsl.loops.passes import Pass, passes_of
-from volta_fn.backends.wgsl.loops.place import Buffers, Nest, Place, arrays
+from volta_fn.backends.wgsl.loops.place import Nest, Place, arrays
 from volta_fn.backends.wgsl.loops.span import Span
+from volta_fn.backends.wgsl.loops.step import Step
 from volta_fn.backends.wgsl.loops.together import Team, Together, team
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Number, Shader
 from volta_fn.compiler.kernels.facts import Facts
-from volta_fn.compiler.kernels.index import Range, along
-from volta_fn.compiler.kernels.views import row_major
 
 #: Turns of a loop after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 32
@@ -46,24 +45,22 @@ class Schedule(NamedTuple):
         return self.rows if self.rows.lanes > 1 else self.row
 
 
-def write(kernel_facts: Facts, schedule: Schedule, shader: Shader, buffers: Buffers, bound: Range | None = None) -> Dispatch:
-    """A kernel as a dispatch. Turns in which the condition `bound` does not hold are none."""
-    nest = arrays(shader, kernel_facts, schedule.lanes, buffers)
-    _Rows(nest, schedule, bound).write()
+def write(facts: Facts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
+    """A step as a dispatch."""
+    _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
     return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
 
 
 class _Rows:
-    def __init__(self, nest: Nest, schedule: Schedule, bound: Range | None) -> None:
+    def __init__(self, nest: Nest, schedule: Schedule, step: Step) -> None:
         self.nest = nest
         self.shader = nest.shader
         self.facts = nest.facts
         self.schedule = schedule
-        self.bound = bound
+        self.bound = step.bound
         self.team: Team = team(nest.shader, schedule.parts, schedule.beside, schedule.columns)
         self.together = Together(nest.shader, self.team)
-        inner = self.facts.kernel.inner
-        self.number_in_row = row_major(tuple(map(along, inner)), tuple([self.facts.kernel.sizes[a] for a in inner]))
+        self.number_in_row = step.number or self.facts.row_number
         #: Whether the invocation's row exists, where that is not certain.
         self.live: str | None = None
 

@@ -9,6 +9,7 @@ from volta_fn.backends.wgsl.facts import Facts as Device
 from volta_fn.backends.wgsl.loops.passes import passes_of
 from volta_fn.backends.wgsl.loops.rows import Schedule
 from volta_fn.backends.wgsl.loops.span import LANES, Span
+from volta_fn.backends.wgsl.loops.split import Cut
 from volta_fn.backends.wgsl.scalars import wgsl_type
 from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.ir import Constant, Reduce
@@ -25,6 +26,10 @@ _VALUES = 16
 
 #: Invocations from which on a GPU is busy.
 BUSY = 1 << 17
+
+#: Turns of an invocation from which on a row may be cut, and how many of them a chunk has at least.
+_LONG = 48
+_CHUNK = 12
 
 _NOTHING = Span((), ())
 
@@ -57,10 +62,10 @@ def _in_lanes(facts: Facts, span: Span, apart: bool) -> Span:
     return span
 
 
-def rows_or_columns(facts: Facts, device: Device) -> Schedule:
-    """The schedule of a kernel with inner axes."""
+def rows_or_columns(facts: Facts, device: Device, loops: bool = False) -> Schedule:
+    """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
     axis = contiguous_axis(facts)
-    return columns(facts, device, axis) if axis in facts.outer else rows(facts, device, axis)
+    return columns(facts, device, axis, loops) if axis in facts.outer else rows(facts, device, axis, loops)
 
 
 def contiguous_axis(facts: Facts) -> int:
@@ -85,18 +90,19 @@ def _span(facts: Facts, axes: Sequence[int], last: int | None) -> Span:
     return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
 
 
-def rows(facts: Facts, device: Device, axis: int) -> Schedule:
+def rows(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     """Rows whose elements lie side by side."""
     row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
     outer = _span(facts, range(facts.kernel.outer), None)
     statements = _per_element(facts) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
-    for parts in _powers(_parts_of_row(row.groups, most), invocations):
+    for parts in _powers(_parts_of_row(row.groups, most), 0 if loops else invocations):
         turns = -(-row.groups // parts)
         if turns <= most:
-            return _fitted(facts, device, Schedule(outer, row, parts, _beside(parts, outer.total), False, turns, True))
-    return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(statements), False))
+            beside = 1 if device.subgroups and parts >= device.subgroup_most else _beside(parts, outer.total)
+            return _fitted(facts, device, Schedule(outer, row, parts, beside, False, turns, True))
+    return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
 
 
 def _parts_of_row(groups: int, turns: int) -> int:
@@ -110,12 +116,13 @@ def _beside(parts: int, rows: int) -> int:
     return min(max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
-def _turns(statements: int) -> int:
+def _turns(facts: Facts, lanes: int) -> int:
     """How many turns of a loop are written out."""
-    return 4 if statements <= 24 else 2 if statements <= 64 else 1
+    statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
+    return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(facts: Facts, device: Device, axis: int) -> Schedule:
+def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     """Rows that lie side by side."""
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
     row = _span(facts, facts.kernel.inner, None)
@@ -129,9 +136,27 @@ def columns(facts: Facts, device: Device, axis: int) -> Schedule:
     turns = -(-row.total // parts)
     again = sum(here.has_turns for here in passes_of(facts)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
-    if turns <= most:
+    if turns <= most and not loops:
         return _fitted(facts, device, Schedule(outer, row, parts, beside, True, turns, True))
-    return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(statements), False))
+    return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(facts, outer.lanes), False))
+
+
+def cut_of(facts: Facts, schedule: Schedule) -> Cut | None:
+    """How to cut rows that are too few for a GPU, and long."""
+    invocations = schedule.rows.groups * schedule.parts
+    turns = schedule.row.groups // schedule.parts
+    if turns < _LONG or invocations >= BUSY // 2:
+        return None
+    sizes = facts.kernel.sizes
+    axis = max(facts.inner, key=lambda a: (sizes[a], a))
+    chunks = min(2 * BUSY // invocations, turns // _CHUNK, sizes[axis])
+    size = -(-sizes[axis] // chunks)
+    if sizes[axis] % LANES:
+        size |= 1  # lanes must be on one side of the row's end
+    else:
+        size = -(-size // LANES) * LANES
+    chunks = -(-sizes[axis] // size)
+    return Cut(axis, chunks, size) if chunks > 1 else None
 
 
 def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
+from volta_fn.backends.wgsl.loops.subgroups import is_possible, over_subgroup
 from volta_fn.backends.wgsl.scalars import Number, Shader, wgsl_type
 
 #: So many parts are read at once by everyone.
@@ -63,11 +64,36 @@ class Together:
     def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
         """What all parts of a row have accumulated, known to all of them. `states` has one for each lane."""
         left, parts = states, self.team.parts
+        if self._has_subgroups and is_possible(accumulator):
+            ((x,),) = states
+            return [(self._over_subgroups(accumulator, x),)]
         while parts > 1:
             rest = 1 if parts <= _ONCE else 1 << (parts.bit_length() - 1) // 2
             left = self._hop(accumulator, left, parts, rest)
             parts = rest
         return left
+
+    @property
+    def _has_subgroups(self) -> bool:
+        """Whether the workgroup is one row, and whole subgroups."""
+        facts = self.shader.module.facts
+        return facts.subgroups and self.team.beside == 1 and self.team.parts % facts.subgroup_most == 0
+
+    def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
+        """One number for each subgroup, and then one for all, which every subgroup makes by itself."""
+        shader = self.shader
+        self._turn ^= 1
+        lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
+        x = over_subgroup(shader, accumulator, x)
+        memory = self._memory(x.dtype, "0_0")
+        shader.line(f"if ({lane} == 0u) {{ {memory}[{shader.builtin('subgroup_id')}] = {x.text}; }}")
+        shader.line("workgroupBarrier();")
+        total = shader.var(x.type, accumulator.start[0].text)
+        with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:
+            there = shader.let("bool", f"{i} + {lane} < {count}")
+            one = Number(x.dtype, shader.let(x.type, f"{memory}[min({i} + {lane}, {count} - 1u)]"))
+            accumulator.add([total], accumulator.where(there, (one,)))
+        return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
     def _hop(self, accumulator: Accumulator, states: list[State], parts: int, rest: int) -> list[State]:
         """`parts` parts, of which the first invocations have one each, become `rest`."""
@@ -81,16 +107,23 @@ class Together:
             self._write(names, states)
         shader.line("workgroupBarrier();")
         first = shader.let("u32", f"{team.part} & {rest - 1}u") if rest > 1 else "0u"
-        result = []
-        for lane in names:
-            read = []
-            for k in range(parts // rest):
-                slot = team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u")
-                read.append(
-                    tuple([Number(d, shader.let(wgsl_type(d), f"{n}[{slot}]")) for d, n in zip(accumulator.dtypes, lane, strict=True)])
-                )
-            result.append(accumulator.merged(read))
-        return result
+        slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(parts // rest)]
+        if len(states) == 1 and not accumulator.is_place:
+            return [accumulator.merged([self._read(accumulator, names[0], slot) for slot in slots])]
+        return self._read_in_a_loop(accumulator, names, parts, rest, first)
+
+    def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
+        """What is in workgroup memory."""
+        texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
+        return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
+
+    def _read_in_a_loop(self, accumulator: Accumulator, names: list[list[str]], parts: int, rest: int, first: str) -> list[State]:
+        """The same for several lanes, with less text."""
+        totals = [accumulator.variables() for _ in names]
+        with self.shader.loop(parts, first, rest) as i:
+            for lane, total in zip(names, totals, strict=True):
+                accumulator.add(total, self._read(accumulator, lane, self.team.slot(i)))
+        return [accumulator.read(total) for total in totals]
 
     def _write(self, names: list[list[str]], states: list[State]) -> None:
         for lane, state in zip(names, states, strict=True):
