@@ -47,8 +47,13 @@ class Schedule(NamedTuple):
 
 def write(facts: Facts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
     """A step as a dispatch."""
-    _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
+    write_rows(facts, schedule, shader, step)
     return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
+
+
+def write_rows(facts: Facts, schedule: Schedule, shader: Shader, step: Step) -> None:
+    """A step as what the shader's workgroups do."""
+    _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 
 
 class _Rows:

@@ -7,7 +7,7 @@ loops it may move with the number of the turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -120,3 +120,12 @@ Command = Run | Loop | While | Host
 def uninterrupted(command: Command) -> bool:
     """Whether the host has nothing to do between the dispatches of a command."""
     return isinstance(command, Run) or (isinstance(command, Loop) and all(uninterrupted(c) for c in command.body))
+
+
+def runs(commands: Sequence[Command]) -> Iterator[Run]:
+    """All dispatches among commands, and in them."""
+    for command in commands:
+        if isinstance(command, Run):
+            yield command
+        elif not isinstance(command, Host):
+            yield from runs(command.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -79,13 +79,11 @@ class Gpu:
     # routines
 
     def load(self, sources: Sequence[Source]) -> dict[Any, Routine | None]:
-        """The routines of sources, their shaders compiled."""
+        """The routines of sources."""
         for source in sources:
             if source.key not in self.routines:
                 self.routines[source.key] = source.make()
-        found = {source.key: self.routines[source.key] for source in sources}
-        self.pipelines.prepare(_shaders(found.values()))
-        return found
+        return {source.key: self.routines[source.key] for source in sources}
 
     # buffers
 
@@ -235,10 +233,3 @@ def _overwritable(kernel: Kernel, output: int) -> list[int]:
 
 def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     return maker(avals, params, facts)
-
-
-def _shaders(routines: Any) -> Iterator[tuple[str, int, frozenset[int]]]:
-    for routine in routines:
-        for dispatch in routine.dispatches if routine is not None else ():
-            written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-            yield dispatch.source, len(dispatch.buffers), written

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, uninterrupted
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, runs, uninterrupted
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
@@ -68,6 +68,7 @@ class Program:
         #: Results that take the memory of donated arguments: pairs of their numbers.
         self.reuse = dict(reusable(body, made, donated))
         write_program(writer, body, made, self.reuse)
+        gpu.pipelines.prepare([(run.source, len(run.places), run.written) for run in runs(writer.commands)])
         self.slots = [*writer.slots.ordered()]
         for number, slot in enumerate(writer.regions, len(self.slots)):
             slot.number = number

@@ -13,10 +13,12 @@ from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.runtime import copying
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, part, place
 from volta_fn.backends.wgsl.runtime.memory import Buffer
+from volta_fn.backends.wgsl.runtime.small import Batch, Written
 from volta_fn.compiler.bodies import Item, Lane
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.interpret import interpret
@@ -48,6 +50,8 @@ class Writer(BodyWriter):
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
+        #: The small kernels of the last command, if it does such.
+        self.batch: Batch | None = None
 
     def grids(self, block: Block) -> Slot:
         """A slot for a region's buffer."""
@@ -77,7 +81,9 @@ class Writer(BodyWriter):
         elif routine is not None and isinstance(item.what, Equation) and results[0] in operands:
             routine = replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
         if routine is not None:
-            self.routine(routine, item, operands, results, block)
+            if not self.small(item, operands, results, block):
+                self.routine(routine, item, operands, results, block)
+                self.batch = self.new_batch(item, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
             self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
@@ -102,6 +108,36 @@ class Writer(BodyWriter):
             written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
             self.run(Run(dispatch.source, written, places, dispatch.groups))
         self.slots.time += 1
+
+    def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+        """Have the last command do an item, too, if both are small kernels, and neither waits for the other."""
+        batch = self.batch
+        if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
+            return False
+        written = self.written(item, operands, results)
+        run = None if written is None else batch.with_(written, self.facts)
+        if written is None or run is None:
+            return False
+        self.slots.time -= 1  # the memory of what one of them does not need any more is none for what another makes
+        self.touch(block, *operands, *results)
+        self.slots.time += 1
+        self.commands[-1] = run
+        self.batch = batch._replace(kernels=(*batch.kernels, written), run=run)
+        return True
+
+    def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
+        """A batch of the item that was written last, if it is a small kernel."""
+        written = self.written(item, operands, results)
+        last = self.commands[-1] if self.commands else None
+        return Batch((written,), last, self.commands, block) if written is not None and isinstance(last, Run) else None
+
+    def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
+        """An item as one that may be put together with others."""
+        plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
+        if not plain or not isinstance(item.what, Fused) or not is_small(item.what.kernel, self.facts):
+            return None
+        sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
+        return Written(item.what.kernel, tuple(operands), tuple(results), sizes)
 
     def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write a kernel of arrays that are larger than a shader can bind, piece by piece."""

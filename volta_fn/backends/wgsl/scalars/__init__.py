@@ -16,4 +16,5 @@ from volta_fn.backends.wgsl.scalars.operations import apply as apply
 from volta_fn.backends.wgsl.scalars.operations import supports as supports
 from volta_fn.backends.wgsl.scalars.reductions import combine as combine
 from volta_fn.backends.wgsl.scalars.reductions import combine_places as combine_places
+from volta_fn.backends.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.backends.wgsl.scalars.shader import Shader as Shader

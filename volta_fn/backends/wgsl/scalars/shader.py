@@ -11,6 +11,10 @@ from volta_fn.backends.wgsl.scalars.memory import Array, Atomics
 from volta_fn.backends.wgsl.text import Function, Module
 
 
+class OtherAccess(Exception):
+    """A buffer is asked for that is there already, and accessed in another way."""
+
+
 class Shader(Function):
     """The text of a module with the entry point `main`, whose statements are written here, for workgroups of `invocations`."""
 
@@ -25,10 +29,15 @@ class Shader(Function):
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
 
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0) -> Array:
-        """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`)."""
-        assert number not in self._arrays, f"buffer {number} is there already"
-        self._arrays[number] = Array(self, f"b{number}", dtype, written, size)
-        return self._arrays[number]
+        """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`).
+
+        Raises `OtherAccess` if it was asked for already with another dtype or size, or to do something else with it.
+        """
+        made = Array(self, f"b{number}", dtype, written, size)
+        known = self._arrays.setdefault(number, made)
+        if (known.dtype, known.written, known.size) != (dtype, written, size):
+            raise OtherAccess(f"buffer {number}")
+        return known
 
     def atomics(self, number: int, dtype: np.dtype) -> Array:
         """The buffer of a number as an array of atomic numbers, of int32 or uint32, for WGSL's own functions."""

@@ -1,0 +1,89 @@
+"""Small kernels put together: fewer dispatches, the same values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import numpy as jnp
+
+GPU = vf.devices("gpu")[0]
+SHAPES = [(3,), (4, 5), (), (128,), (7, 3), (64, 2), (1, 9), (256,)]
+
+
+def arrays(dtype: Any = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.uniform(1, 2, shape).astype(dtype) for shape in SHAPES]
+
+
+def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int]:
+    """The results on the GPU, and how many dispatches the second call took."""
+    placed = lambda: vf.device_put(args, GPU)
+    jitted = vf.jit(function, **options)
+    vf.block_until_ready(jitted(*placed()))
+    again = vf.block_until_ready(placed())
+    before = GPU.backend.counters.dispatches
+    results = vf.block_until_ready(jitted(*again))
+    return [np.asarray(x) for x in vf.tree.leaves(results)], GPU.backend.counters.dispatches - before
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16, np.uint8], ids=lambda d: d.__name__)
+def test_an_update_of_many_parameters_is_few_dispatches(dtype: Any) -> None:
+    params, grads = arrays(dtype), arrays(dtype)
+
+    def update(params: Any, grads: Any) -> Any:
+        return [p * 2 + g for p, g in zip(params, grads, strict=True)]
+
+    results, dispatches = run(update, params, grads)
+    assert dispatches <= 2
+    for found, wanted in zip(results, update(params, grads), strict=True):
+        np.testing.assert_array_equal(found, wanted.astype(dtype))
+
+
+def test_donated_parameters_are_updated_in_place() -> None:
+    params, moments, grads = arrays(), arrays(), arrays()
+
+    def update(state: Any, grads: Any) -> Any:
+        params, moments = state
+        moments = [m * 0.5 + g for m, g in zip(moments, grads, strict=True)]
+        return [p - 0.25 * m for p, m in zip(params, moments, strict=True)], moments
+
+    results, dispatches = run(update, (params, moments), grads, donate_argnums=0)
+    assert dispatches <= 2
+    expected = update((params, moments), grads)
+    for found, wanted in zip(results, [*expected[0], *expected[1]], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_what_waits_for_another_is_a_dispatch_of_its_own() -> None:
+    """Sums of columns in between keep the kernels from becoming one anyway."""
+
+    def chain(x: Any, y: Any) -> Any:
+        first = x * 2 + 1
+        total = first.sum(0)
+        second = y * total
+        third = second[::-1] + first
+        return third, second.sum(0), (total * 3)[::-1]
+
+    x, y = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 3), np.float32)
+    results, _ = run(chain, x, y)
+    for found, wanted in zip(results, chain(x, y), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_each_turn_of_a_loop_updates_all() -> None:
+    def step(carry: Any, x: Any) -> Any:
+        a, b, c = carry
+        return (a + x, b[::-1] * 2 - x, jnp.where(c > 0, c - x, c)), a.sum()
+
+    xs = np.arange(5, dtype=np.float32)
+    results, _ = run(lambda xs: vf.lax.scan(step, (jnp.zeros(3), jnp.ones(4), jnp.ones((2, 2))), xs), xs)
+    carry, sums = (np.zeros(3), np.ones(4), np.ones((2, 2))), []
+    for x in xs:
+        carry, total = ((carry[0] + x, carry[1][::-1] * 2 - x, np.where(carry[2] > 0, carry[2] - x, carry[2])), carry[0].sum())
+        sums.append(total)
+    for found, wanted in zip(results, [*carry, np.array(sums)], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
