@@ -17,16 +17,19 @@ from volta_fn.backends.geometry.strides import row_major
 from volta_fn.backends.native.library.dynamic_slices import copy_operand
 from volta_fn.backends.native.library.moving import copy_block, unit
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
-from volta_fn.backends.native.library.starts import offset_in, start_of
+from volta_fn.backends.native.library.starts import Start, offset_in, start_of
 from volta_fn.backends.native.library.whole import dotted, nest
 from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.loops.scope import fetch_ahead
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import apply, load, store, supports
 from volta_fn.core.aval import ShapedArray
 
 _OPERATIONS = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 _MOST_TASKS = 8
+#: Windows that are runs of so many bytes are fetched into the cache ahead of their turn: they lie anywhere, so the processor cannot guess.
+_FETCHED = range(65, 2049)
 
 
 class _Scatter(NamedTuple):
@@ -94,14 +97,37 @@ def _described(
 def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
     """All windows in order, of which those are done that belong to the task."""
     shared = what.shared if what.tasks > 1 else None
+    sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
+    row = sizes[-1] * what.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
+    fetched = row if row in _FETCHED else 0
 
-    def one(number: Value, _: list[Value]) -> list[Value]:
+    def begin(number: Value) -> tuple[Start, Value | None]:
+        """Where a window begins, and whether it is there and this task's."""
         start = start_of(f, what.starts, indices, number, shared[0] if shared else None)
         mine = start.valid
         if shared and start.coordinate is not None:
             group = f.binary("and", f.binary("lshr", start.coordinate, i64(shared[1])), i64(what.tasks - 1))
             own = f.compare("icmp eq", group, task)
             mine = own if mine is None else f.binary("and", mine, own)
+        return start, mine
+
+    def fetch_later(number: Value) -> None:
+        """Fetch a window that will be this task's about next."""
+        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(what.tasks)), i64(what.starts.number - 1))
+        start, mine = begin(later)
+
+        def lines() -> list[Value]:
+            for place in range(0, fetched, 64):
+                fetch_ahead(f, f.at(out, unit(what.dtype.itemsize), start.offset), place)
+                fetch_ahead(f, f.at(updates, unit(what.operand.dtype.itemsize), offset_in(f, what.layout, later)), place)
+            return []
+
+        f.branch(mine, lines) if mine is not None else lines()
+
+    def one(number: Value, _: list[Value]) -> list[Value]:
+        if fetched:
+            fetch_later(number)
+        start, mine = begin(number)
 
         def update() -> list[Value]:
             type_ = unit(what.operand.dtype.itemsize)
