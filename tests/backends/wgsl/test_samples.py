@@ -22,11 +22,10 @@ CALLBACKS = frozenset({"pure_callback", "debug_callback"})
 
 #: Primitives without shaders so far, beside all complex numbers.
 WITHOUT = frozenset(
-    "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt cholesky conv_general_dilated cos cosh "
-    "cumlogsumexp cummax cummin cumprod cumsum digamma dot_general dynamic_slice dynamic_update_slice eig eigh erf erf_inv erfc exp exp2 "
-    "expm1 fft fma gather lgamma log log1p log2 logistic lu nextafter polygamma pow qr random_bits reduce_window_max reduce_window_min "
-    "reduce_window_sum rem scatter scatter_add scatter_max scatter_min scatter_mul select_and_gather_add select_and_scatter_add sin sinh "
-    "sort svd tan tanh threefry2x32 top_k triangular_solve zeta".split()
+    "bitcast_convert_type cholesky conv_general_dilated cumlogsumexp cummax cummin cumprod cumsum dot_general dynamic_slice "
+    "dynamic_update_slice eig eigh fft gather lu qr random_bits reduce_window_max reduce_window_min reduce_window_sum scatter "
+    "scatter_add scatter_max scatter_min scatter_mul select_and_gather_add select_and_scatter_add sort svd threefry2x32 top_k "
+    "triangular_solve".split()
 )
 
 

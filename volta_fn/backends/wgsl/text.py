@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from volta_fn.backends.wgsl.facts import Facts
@@ -23,6 +23,7 @@ class Module:
     def define(self, name: str, write: Callable[[], str]) -> str:
         """Add the text that `write` gives under a name, unless it is there. Returns the name."""
         if name not in self._parts:
+            self._parts[name] = ""  # so that functions may ask for one another
             self._parts[name] = write()
         return name
 
@@ -85,6 +86,17 @@ class Function:
         start, end, step = [f"{n}u" if isinstance(n, int) else n for n in (start, end, step)]
         with self.block(f"for (var {index} = {start}; {index} < {end}; {index} += {step})"):
             yield index
+
+    def function(self, name: str, types: Sequence[str], write: Callable[[Function], tuple[str, str]]) -> str:
+        """Adds a function of parameters a0, a1, … to the module, once. `write` writes its body and gives the result's type and text."""
+
+        def define() -> str:
+            inner = Function(self.module)
+            type_, result = write(inner)
+            parameters = ", ".join(f"a{k}: {t}" for k, t in enumerate(types))
+            return "\n".join([f"fn {name}({parameters}) -> {type_} {{", *inner.lines, f"  return {result};", "}"])
+
+        return self.module.define(name, define)
 
     def helper(self, name: str, text: str) -> str:
         """Adds a function to the module, once. Returns its name."""

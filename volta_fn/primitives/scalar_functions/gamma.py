@@ -20,7 +20,7 @@ Formula = Callable[[np.ndarray], np.ndarray]
 FAR = 8.0
 
 #: The Bernoulli numbers B_2, B_4, …, B_24.
-_BERNOULLI = (
+BERNOULLI = (
     1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330, 854513 / 138, -236364091 / 2730,
 )  # fmt: skip
 
@@ -42,7 +42,7 @@ LGAMMA = (
 )  # fmt: skip
 
 #: Stirling's series: lgamma(x) - ((x - 1/2) log x - x + log(2 pi)/2) in powers of 1/x^2, divided by x.
-STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
+STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in reversed([*enumerate(BERNOULLI[:10], 1)]))
 HALF_LOG_TWO_PI_LESS_HALF = 0.5 * math.log(2 * math.pi) - 0.5
 
 
@@ -112,7 +112,7 @@ DIGAMMA = (
 )  # fmt: skip
 
 #: log x - 1/(2x) - digamma(x), in powers of 1/x^2, times x^2.
-DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(_BERNOULLI[:10], 1)]))
+DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(BERNOULLI[:10], 1)]))
 
 
 @blockwise(wide=True)
@@ -146,7 +146,7 @@ def _digamma_far(x: np.ndarray) -> np.ndarray:
 # zeta and polygamma
 
 #: Terms summed one by one before the Euler-Maclaurin formula gives the rest.
-_DIRECT_TERMS = 10
+DIRECT_TERMS = 10
 
 
 @blockwise(wide=True)
@@ -169,13 +169,13 @@ def _zeta(s: np.ndarray, q: np.ndarray) -> np.ndarray:
 def _zeta_positive(s: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Abramowitz & Stegun 23.1.30 (the Euler-Maclaurin formula), from q + 10 on."""
     total = np.zeros_like(q)
-    for k in range(_DIRECT_TERMS):
+    for k in range(DIRECT_TERMS):
         total += (q + k) ** -s
-    start = q + _DIRECT_TERMS
+    start = q + DIRECT_TERMS
     power = start**-s
     rest = start / (s - 1.0) + 0.5
     factor = s / start
-    for k, bernoulli in enumerate(_BERNOULLI, 1):
+    for k, bernoulli in enumerate(BERNOULLI, 1):
         rest += factor * (bernoulli / math.factorial(2 * k))
         factor = factor * ((s + (2 * k - 1)) * (s + 2 * k)) / (start * start)
     return total + np.where(power == 0, 0.0, power * rest)

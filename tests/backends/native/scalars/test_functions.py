@@ -7,14 +7,12 @@ import pytest
 
 import volta_fn
 from tests.backends.native.scalars.running import run
+from tests.backends.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, arguments, assert_within, edges, tail_of_range
 from volta_fn.backends.native import scalars
-from volta_fn.backends.native.scalars.functions.reduction import _BITS, _TWO_OVER_PI
+from volta_fn.backends.scalars.functions.reduction import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.core.primitive import PRIMITIVES
 
 pytest.importorskip("llvmlite")
-
-special = pytest.importorskip("scipy.special")
-FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 @pytest.fixture(autouse=True)
@@ -22,85 +20,6 @@ def silent():
     """Special arguments are the point here."""
     with np.errstate(all="ignore"):
         yield
-
-
-def logistic(x):
-    """In the arithmetic of x."""
-    power = np.exp(-np.abs(x))
-    return np.where(x < 0, power, 1) / (1 + power)
-
-
-ORACLES = {
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "logistic": logistic,
-    "tanh": np.tanh,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "log": np.log,
-    "log2": np.log2,
-    "log1p": np.log1p,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "cbrt": np.cbrt,
-}
-
-
-def lgamma(x):
-    """SciPy's, infinite at both infinities."""
-    return np.where(np.isinf(x), np.inf, special.gammaln(x))
-
-
-def digamma(x):
-    """SciPy's, NaN at its poles."""
-    return np.where((x <= 0) & (x == np.floor(x)), np.nan, special.digamma(x))
-
-
-SPECIAL = {"erf": special.erf, "erfc": special.erfc, "lgamma": lgamma, "digamma": digamma}
-
-
-def arguments(dtype, count):
-    """Numbers of all sizes, by their bits, and more of those that matter."""
-    rng = np.random.default_rng(11)
-    unsigned = np.dtype(f"u{dtype.itemsize}")
-    step = (1 << (8 * dtype.itemsize)) // count
-    bits = np.arange(count, dtype=unsigned) * unsigned.type(step) + rng.integers(0, step, count, unsigned)
-    ranges = [(-1, 1), (-4, 4), (-20, 20), (-110, 110), (0, 2), (-1000, 1000), (1e4, 1e6)]
-    usual = [rng.uniform(low, high, count // 8).astype(dtype) for low, high in ranges]
-    return np.concatenate([bits.view(dtype), *usual])
-
-
-def edges(dtype):
-    """Arguments at which something changes."""
-    info = np.finfo(dtype)
-    bounds = [88.722839, 89.4159, 103.972, 87.33655, 128.0, 149.0, 709.782712893384, 745.13, 1024.0, 1074.0, np.pi, np.pi / 2]
-    sizes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 8.0, 1e30, info.tiny, info.smallest_subnormal, info.max, np.inf, np.nan, *bounds]
-    values = np.array([*sizes, *[-x for x in sizes]], dtype)
-    return np.concatenate([values, np.nextafter(values, dtype.type(0)), np.nextafter(values, dtype.type(np.inf))])
-
-
-def assert_within(actual, expected, units):
-    """`actual` is off by at most so many units in the last place of `expected`, which is of a wider dtype."""
-    dtype = actual.dtype
-    rounded = expected.astype(dtype)
-    same = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
-    unit = np.spacing(np.minimum(np.abs(rounded), np.finfo(dtype).max)).astype(expected.dtype)
-    off = np.where(same, 0, np.abs(np.where(same, 0, actual.astype(expected.dtype) - expected)) / unit)
-    assert not np.isnan(off).any()
-    assert off.max() <= units
-
-
-def tail_of_range(expected, dtype):
-    """Results so near to overflow that rounding decides."""
-    return np.abs(expected) > 0.999999 * float(np.finfo(dtype).max)
 
 
 @pytest.mark.parametrize("op", [*ORACLES, *SPECIAL])
@@ -227,6 +146,17 @@ def test_without_wide_instructions(op):
     assert_within(run(op, x, out_dtype=FLOAT32, lanes=4)[decided], expected[decided], 2.0)
 
 
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+@pytest.mark.parametrize("op", ["bessel_i0e", "bessel_i1e"])
+def test_bessel_functions(op, dtype):
+    """The formulas of the evaluation rule, in float64."""
+    x = np.concatenate([arguments(dtype, 1 << 10), edges(dtype), np.linspace(-20, 20, 999).astype(dtype)])
+    expected = PRIMITIVES[op].evaluate(x)
+    actual = run(op, x, out_dtype=dtype)
+    np.testing.assert_allclose(actual, expected, rtol=2e-7 if dtype == FLOAT32 else 1e-14, atol=np.finfo(dtype).smallest_subnormal)
+    assert (np.signbit(actual) == np.signbit(expected))[expected == 0].all()
+
+
 def test_fused_multiply_add():
     rng = np.random.default_rng(6)
     x, y, z = rng.normal(size=(3, 4000)).astype(np.float32)
@@ -238,10 +168,10 @@ def test_fused_multiply_add():
 
 def test_digits_of_two_over_pi():
     """2/pi = 0.6366…, so that pi computed from it by whole numbers has the digits that everybody knows."""
-    pi = (10**60 << (_BITS + 1)) // _TWO_OVER_PI
+    pi = (10**60 << (TWO_OVER_PI_BITS + 1)) // TWO_OVER_PI
     assert str(pi).startswith("314159265358979323846264338327950288419716939937510582097494")
     # and to the last bit: Machin's formula in whole numbers
-    one = 1 << (_BITS + 64)
+    one = 1 << (TWO_OVER_PI_BITS + 64)
 
     def arctan_of_inverse(n):
         term, total, k = one // n, 0, 0
@@ -251,7 +181,7 @@ def test_digits_of_two_over_pi():
         return total
 
     machin = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    assert (2 * one << _BITS) // machin == _TWO_OVER_PI
+    assert (2 * one << TWO_OVER_PI_BITS) // machin == TWO_OVER_PI
 
 
 def test_unsupported_are_refused():

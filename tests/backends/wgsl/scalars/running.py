@@ -30,17 +30,16 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: Facts | None
         some = calls[start : start + 6]
         used = sorted({i for call in some for i in call.operands})
         shader = Shader(facts)
-        inputs = {i: shader.buffer(k, arrays[i].dtype, size=size) for k, i in enumerate(used)}
-        outputs = [shader.buffer(len(used) + k, call.result, written=True, size=size) for k, call in enumerate(some)]
+        inputs = {i: shader.buffer(k, arrays[i].dtype) for k, i in enumerate(used)}
+        outputs = [shader.buffer(len(used) + k, call.result, written=True) for k, call in enumerate(some)]
         index = shader.let("u32", f"{shader.group} * {shader.invocations}u + {shader.local}")
-        with shader.block(f"if ({index} < {-(-size // 4)}u)"):
-            loaded = {i: a.load4(index) for i, a in inputs.items()}
+        with shader.block(f"if ({index} < {size}u)"):
+            loaded = {i: a.load(index) for i, a in inputs.items()}
             for call, out in zip(some, outputs, strict=True):
                 dtypes = [arrays[i].dtype for i in call.operands]
                 assert supports(call.op, dtypes, call.params, facts), f"{call} is not supported"
-                fours = [apply(shader, call.op, [loaded[i][lane] for i in call.operands], call.result, call.params) for lane in range(4)]
-                out.store4(index, fours)
-        dispatch = shader.dispatch(-(-size // (4 * shader.invocations)))
+                out.store(index, apply(shader, call.op, [loaded[i] for i in call.operands], call.result, call.params))
+        dispatch = shader.dispatch(-(-size // shader.invocations))
         found = running.run_routine(Routine((dispatch,)), [arrays[i] for i in used], [((size,), call.result) for call in some])
         results += found
     return results

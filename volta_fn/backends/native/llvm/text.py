@@ -144,6 +144,12 @@ class Function:
         one = self.let(type_, f"insertelement {type_} poison, {x}, i64 0")
         return self.let(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
 
+    def taken(self, x: Value, order: Sequence[int], other: Value | None = None) -> Value:
+        """Lanes of a vector and another one (numbered on) in the given order."""
+        picked = ", ".join(f"i32 {k}" for k in order)
+        second = f"{x.type} poison" if other is None else other
+        return self.let(vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {second}, <{len(order)} x i32> <{picked}>")
+
     # control flow
 
     def label(self, name: str) -> None:

@@ -1,8 +1,8 @@
 """Operations on vectors of numbers in registers: what kernels and library routines are made of.
 
 In the order in which to read: `lanes` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
-`floats`, `complex_numbers`, `convert` (one family of operations each), `functions` (exp, sin, …), `operations` (all of them by name),
-`reductions`, `cost`.
+`convert` (one family of operations each; those of floats are in `backends.scalars`), `operations` (all of them by name), `reductions`,
+`cost`.
 """
 
 from volta_fn.backends.native.scalars.cost import cost as cost

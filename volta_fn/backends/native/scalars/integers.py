@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from volta_fn.backends.native.llvm.text import Value, i64
 from volta_fn.backends.native.scalars.lanes import Lanes, overload
-from volta_fn.backends.scalars.whole_powers import integer_pow
+from volta_fn.backends.scalars.functions.whole_powers import integer_pow
 from volta_fn.primitives.scalar_functions import threefry
 
 Operation = Callable[..., Lanes]

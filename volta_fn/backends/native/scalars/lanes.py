@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.native.llvm.text import Function, Value, element_of, lanes_of, vector_of
+from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.backends.native.scalars import avx512
+from volta_fn.backends.scalars.functions.reduction import reduced_large
+from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Scalar, Values
 
-Scalar = float | int | bool
 FLOATS = ("half", "float", "double")
 _BITS = {"half": 16, "float": 32, "double": 64}
 
@@ -47,11 +48,18 @@ def overload(type_: str) -> str:
     return f"v{lanes}{short}" if lanes > 1 else short
 
 
-class Lanes(NamedTuple):
+#: Adding it rounds a small number to a whole one, which is then in the last bits.
+_MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
+
+
+class Lanes(Values):
     """A value and the function that it belongs to."""
 
-    f: Function
-    value: Value
+    __slots__ = ("f", "value")
+
+    def __init__(self, f: Function, value: Value) -> None:
+        self.f = f
+        self.value = value
 
     @property
     def type(self) -> str:
@@ -108,29 +116,17 @@ class Lanes(NamedTuple):
     def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
         return self.new(self.f.binary(op, self.value, self.like(other).value))
 
-    def __add__(self, other: Lanes | Scalar) -> Lanes:  # type: ignore[override]  # tuples add otherwise
+    def __add__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("fadd" if self.is_float else "add", other)
 
     def __sub__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("fsub" if self.is_float else "sub", other)
 
-    def __mul__(self, other: Lanes | Scalar) -> Lanes:  # type: ignore[override]  # tuples multiply otherwise
+    def __mul__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("fmul" if self.is_float else "mul", other)
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("fdiv", other)
-
-    def __radd__(self, other: Scalar) -> Lanes:
-        return self.like(other) + self
-
-    def __rsub__(self, other: Scalar) -> Lanes:
-        return self.like(other) - self
-
-    def __rmul__(self, other: Scalar) -> Lanes:  # type: ignore[override]  # tuples multiply otherwise
-        return self.like(other) * self
-
-    def __rtruediv__(self, other: Scalar) -> Lanes:
-        return self.like(other) / self
 
     def __neg__(self) -> Lanes:
         return self.new(self.f.let(self.type, f"fneg {self.value}")) if self.is_float else self.like(0) - self
@@ -191,16 +187,17 @@ class Lanes(NamedTuple):
 
     def taken(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
         """Lanes of this vector and another (numbered on) in the given order."""
-        picked = ", ".join(f"i32 {k}" for k in order)
-        type_ = vector_of(element_of(self.type), len(order))
-        second = f"{self.type} poison" if other is None else other.value
-        return self.new(self.f.let(type_, f"shufflevector {self.value}, {second}, <{len(order)} x i32> <{picked}>"))
+        return self.new(self.f.taken(self.value, order, None if other is None else other.value))
 
     # floats
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """self * factor + addend, rounded once."""
         return self.intrinsic("fma", factor, addend)
+
+    def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once."""
+        return self.fma(factor, addend)
 
     def abs(self) -> Lanes:
         """|self| of floats."""
@@ -218,6 +215,14 @@ class Lanes(NamedTuple):
         """The largest whole number not above."""
         return self.intrinsic("floor")
 
+    def nearest_away(self) -> Lanes:
+        """The nearest whole number, halves away from zero."""
+        return self.intrinsic("round")
+
+    def ceil(self) -> Lanes:
+        """The smallest whole number not below."""
+        return self.intrinsic("ceil")
+
     def trunc(self) -> Lanes:
         """The whole number toward zero."""
         return self.intrinsic("trunc")
@@ -225,28 +230,6 @@ class Lanes(NamedTuple):
     def signed(self, model: Lanes | Scalar) -> Lanes:
         """|self| with another's sign."""
         return self.intrinsic("copysign", model)
-
-    def at_most(self, bound: Lanes | Scalar) -> Lanes:
-        """The lesser of two floats: `bound` if either is NaN, and if they are equal."""
-        return self.below(bound).select(self, bound)
-
-    def at_least(self, bound: Lanes | Scalar) -> Lanes:
-        """The larger of two floats: `bound` if either is NaN, and if they are equal."""
-        return self.above(bound).select(self, bound)
-
-    def floored(self, low: Scalar) -> Lanes:
-        """The float, or `low` where it is less; NaN stays."""
-        bound = self.like(low)
-        return bound.above(self).select(bound, self)
-
-    def capped(self, high: Scalar) -> Lanes:
-        """The float, or `high` where it is more; NaN stays."""
-        bound = self.like(high)
-        return bound.below(self).select(bound, self)
-
-    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
-        """The float between bounds; NaN stays."""
-        return self.floored(low).capped(high)
 
     def as_bits(self) -> Lanes:
         """A float's bits as an integer."""
@@ -256,19 +239,93 @@ class Lanes(NamedTuple):
         """An integer's bits as a float."""
         return self.cast("bitcast", {16: "half", 32: "float", 64: "double"}[self.bits])
 
-    def polynomial(self, coefficients: Sequence[Scalar], square: Lanes | None = None) -> Lanes:
-        """The polynomial with these coefficients, highest power first, by Horner's rule.
+    def widened(self) -> Lanes:
+        """float32 as float64."""
+        return self.cast("fpext", "double")
 
-        Given the square, it is two, of the even and of the odd powers, which do not wait for each other.
-        """
-        if square is not None:
-            count = len(coefficients)
-            even, odd = coefficients[(count - 1) % 2 :: 2], coefficients[count % 2 :: 2]
-            return square.polynomial(odd).fma(self, square.polynomial(even))
-        result = self.like(coefficients[0])
-        for coefficient in coefficients[1:]:
-            result = result.fma(self, coefficient)
-        return result
+    def narrowed(self) -> Lanes:
+        """float64 as float32."""
+        return self.cast("fptrunc", "float")
+
+    def as_integer(self) -> Lanes:
+        """A whole number in a float as a signed integer of the same width."""
+        return self.cast("fptosi", f"i{self.bits}")
+
+    def number(self) -> Lanes:
+        """An integer that is not negative as a float of the same width."""
+        return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
+
+    # whole numbers in floats
+
+    def small_whole(self) -> Lanes:
+        """A small float rounded to a whole number."""
+        return (self + _MAGIC[self.bits]) - _MAGIC[self.bits]
+
+    def small_float(self) -> Lanes:
+        """A small integer as a float."""
+        magic = self.like(_MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
+        return (self + magic.as_bits()).as_float() - magic
+
+    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """n, the whole number next to self * factor + addend, and as an integer n + offset in its last bits."""
+        magic = _MAGIC[self.bits] + offset
+        shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
+        return shifted - magic, shifted.as_bits()
+
+    def power_of_two(self) -> Lanes:
+        """2^n of a whole number n, where that is a normal number."""
+        return ((self + (_MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
+
+    def scaled(self, n: Lanes) -> Lanes:
+        """self 2^n, by an instruction if there is one."""
+        if avx512.has_instructions(self.value):
+            return self.new(avx512.scale(self.f, self.value, n.value))
+        return super().scaled(n)
+
+    def taken_apart(self) -> tuple[Lanes, Lanes] | None:
+        """The exponent and the significand in [3/4, 3/2), by instructions."""
+        if not avx512.has_instructions(self.value):
+            return None
+        whole = self.new(avx512.significand(self.f, self.value))
+        return self.new(avx512.exponent(self.f, self.value)), whole
+
+    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Of float32 by way of float64."""
+        if self.bits == 64:
+            return reduced_large(self)
+        quarters, wide, _ = reduced_large(self.widened())
+        r = wide.narrowed()
+        return quarters.cast("trunc", "i32"), r, (wide - r.widened()).narrowed()
+
+    def bits_of_table(self, name: str, table: bytes) -> Lanes:
+        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        f, symbol = self.f, f"vf.{name}"
+        text = "".join(f"\\{b:02X}" for b in table)
+        f.module.declare(symbol, f'@{symbol} = internal constant [{len(table)} x i8] c"{text}", align 64')
+        if self.lanes == 1:
+            return self.new(f.load("i64", f.at(Value("ptr", f"@{symbol}"), "i8", self.value), 1))
+        where = f.let(f"<{self.lanes} x ptr>", f"getelementptr inbounds i8, ptr @{symbol}, {self.value}")
+        everywhere = f.splat(Value("i1", "true"), self.lanes)
+        operands = (where, Value("i32", "1"), everywhere, Value(self.type, "zeroinitializer"))
+        return self.new(f.intrinsic(f"llvm.masked.gather.{overload(self.type)}.v{self.lanes}p0", self.type, *operands))
+
+    # control flow
+
+    def rarely(self, name: str, write: Callable[..., Lanes], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+
+        def corrected() -> list[Value]:
+            return [self.select(outlined(name, write, *arguments), usual).value]
+
+        return self.new(self.f.branch(self.any(), corrected, lambda: [usual.value])[0])
+
+    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
+        """A value after so many turns of a loop."""
+
+        def body(_: Value, carried: list[Value]) -> list[Value]:
+            return [turn(self.new(carried[0])).value]
+
+        return self.new(self.f.loop(i64(0), i64(turns), 1, [self.value], body, once=True)[0])
 
 
 def inlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:

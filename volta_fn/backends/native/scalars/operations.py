@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Value
-from volta_fn.backends.native.scalars import floats, integers
-from volta_fn.backends.native.scalars.complex_numbers import COMPLEX, Complex
+from volta_fn.backends.native.scalars import integers
 from volta_fn.backends.native.scalars.convert import bitcast, convert
-from volta_fn.backends.native.scalars.functions.table import APPROXIMATE
 from volta_fn.backends.native.scalars.integers import Operation
 from volta_fn.backends.native.scalars.lanes import Lanes, inlined
 from volta_fn.backends.native.scalars.number import BFLOAT16, FLOAT16, Number, counting, is_supported, kind, parts_of, rounded
+from volta_fn.backends.scalars import floats
+from volta_fn.backends.scalars.complex_numbers import COMPLEX, Complex
+from volta_fn.backends.scalars.functions.table import APPROXIMATE
 
 _REAL: dict[str, Mapping[str, Operation]] = {
     "bool": integers.BOOL,

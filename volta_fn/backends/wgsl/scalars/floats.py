@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.backends.scalars.whole_powers import integer_pow
+import numpy as np
+
+from volta_fn.backends.scalars import floats
+from volta_fn.backends.scalars.functions.exact import exact_sum
+from volta_fn.backends.wgsl.scalars.halves import bits_of_half, half_of_bits
 from volta_fn.backends.wgsl.scalars.lanes import Lanes
+from volta_fn.backends.wgsl.scalars.number import BFLOAT16, FLOAT16
 
 Operation = Callable[..., Lanes]
 
@@ -21,7 +26,7 @@ def _opaque(x: Lanes) -> Lanes:
 
 
 def _is_known(x: Lanes) -> bool:
-    return not x.text.isidentifier()
+    return not x.text[0].isalpha() or x.text.startswith("bitcast")
 
 
 def _sub(x: Lanes, y: Lanes) -> Lanes:
@@ -30,8 +35,8 @@ def _sub(x: Lanes, y: Lanes) -> Lanes:
     return _opaque(x) - _opaque(y)
 
 
-def _equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
-    """==, <=, >=: what compilers take to hold of a number and itself."""
+def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
+    """==, <=, >=, which compilers take to hold between a number and itself."""
 
     def holds(x: Lanes, y: Lanes) -> Lanes:
         result = x.let(f"{x.text} {op} {y.text}", "bool")
@@ -44,66 +49,42 @@ def _is_finite(x: Lanes) -> Lanes:
     return x.abs().as_bits().below(x.like(float("inf")).as_bits())
 
 
-def _sign(x: Lanes) -> Lanes:
-    return (x.equals(0.0) | x.is_nan()).select(x, x.like(1.0).signed(x))
+def _nextafter_half(dtype: np.dtype) -> Operation:
+    """As for float32, with 16 bits, which count away from zero, too. Of equal zeros NumPy gives the first one of float16."""
+
+    def nextafter(x: Lanes, y: Lanes) -> Lanes:
+        bits, other = [v.let(bits_of_half(v.f, v.text, dtype), "u32") for v in (x, y)]
+        away = x.abs().below(y.abs()) & ((bits ^ other) & 0x8000).equals(0)
+        step = x.equals(0.0).select((other & 0x8000) | 1, away.select(bits + 1, bits - 1))
+        moved = x.let(half_of_bits(x.f, step.text, dtype))
+        return x.equals(y).select(x if dtype == FLOAT16 else y, x.compare("uno", y).select(x + y, moved))
+
+    return nextafter
 
 
-def maximum(x: Lanes, y: Lanes) -> Lanes:
-    """The larger; NaN if either is."""
-    return x.is_nan().select(x, x.at_least(y))
+def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """The product is exact in float32; the sum gets an odd last bit where it is inexact, so that rounding it again does no harm."""
+    total, lost = exact_sum(x * y, z)
+    bits = total.as_bits()
+    outward = lost.above(0.0) ^ total.below(0.0)
+    moved = outward.select(bits + 1, bits - 1).as_float()
+    return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
 
 
-def minimum(x: Lanes, y: Lanes) -> Lanes:
-    """The lesser; NaN if either is."""
-    return x.is_nan().select(x, x.at_most(y))
-
-
-def _extremum_first(op: str) -> Operation:
-    """As NumPy has it for float16: of equal zeros the first."""
-    return lambda x, y: (x.let(f"{x.text} {op} {y.text}", "bool") | x.is_nan()).select(x, y)
-
-
-def _clamp(upper: Operation, lower: Operation) -> Operation:
-    return lambda low, x, high: lower(upper(x, low), high)
-
-
-def _round_half_away(x: Lanes) -> Lanes:
-    whole = x.trunc()
-    far = (x - whole).abs().compare("oge", 0.5)
-    return far.select(whole.abs() + 1.0, whole.abs()).signed(x)
-
-
-#: Those whose results need no rounding to float16 or bfloat16, if the operands are of that dtype.
-EXACT: dict[str, Operation] = {
-    "eq": _equal("=="),
-    "ne": lambda x, y: ~_equal("==")(x, y),
-    "lt": lambda x, y: x.below(y),
-    "gt": lambda x, y: x.above(y),
-    "le": _equal("<="),
-    "ge": _equal(">="),
-    "neg": lambda x: -x,
-    "abs": lambda x: x.abs(),
-    "sign": _sign,
-    "max": maximum,
-    "min": minimum,
-    "clamp": _clamp(maximum, minimum),
-    "floor": lambda x: x.floor(),
-    "ceil": lambda x: x.call("ceil"),
-    "round": _round_half_away,
-    "round_half_even": lambda x: x.nearest(),
+#: What differs from `scalars.floats`.
+_MORE: dict[str, Operation] = {
+    "eq": equal("=="),
+    "ne": lambda x, y: ~equal("==")(x, y),
+    "le": equal("<="),
+    "ge": equal(">="),
     "is_finite": _is_finite,
-}
-
-FLOAT: dict[str, Operation] = {
-    **EXACT,
     "add": lambda x, y: _opaque(x) + _opaque(y),
     "sub": _sub,
     "mul": lambda x, y: _opaque(x) * _opaque(y),
     "div": lambda x, y: _opaque(x) / y,
-    "sqrt": lambda x: x.sqrt(),
-    "rsqrt": lambda x: 1.0 / x.sqrt(),
-    "integer_pow": integer_pow,
 }
 
-_MAX, _MIN = _extremum_first(">="), _extremum_first("<=")
-HALF: dict[str, Operation] = {**FLOAT, "max": _MAX, "min": _MIN, "clamp": _clamp(_MAX, _MIN)}
+#: Of float32 and float64, of bfloat16, and of float16.
+FLOAT: dict[str, Operation] = {**floats.FLOAT, **floats.NATIVE_ONLY, **_MORE}
+BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_half}
+HALF: dict[str, Operation] = {**floats.HALF, **_MORE, "nextafter": _nextafter_half(FLOAT16), "fma": _fma_half}

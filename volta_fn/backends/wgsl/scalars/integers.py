@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from volta_fn.backends.scalars.whole_powers import integer_pow
+from volta_fn.backends.scalars.functions.whole_powers import integer_pow
 from volta_fn.backends.wgsl.scalars.lanes import Lanes
 from volta_fn.primitives.scalar_functions import threefry
 

@@ -8,50 +8,34 @@ does not, `fma` is made of products and sums with their errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from volta_fn.backends.scalars.functions.exact import exact_product
+from volta_fn.backends.scalars.functions.reduction import reduced_large
+from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Scalar, Values
+from volta_fn.backends.wgsl.scalars import helpers
 from volta_fn.backends.wgsl.scalars.number import literal
 from volta_fn.backends.wgsl.text import Function
 
-Scalar = float | int | bool
+_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-#: A number that is 1.0, which `Shader` sets.
-ONE = "one"
-
-_FMA = """fn fma_once(x: f32, y: f32, z: f32) -> f32 {
-  let product = x * y;
-  let x1 = bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
-  let y1 = bitcast<f32>(bitcast<u32>(y) & 0xfffff000u);
-  let x2 = x - x1;
-  let y2 = y - y1;
-  let lost = (((x1 * y1 - product) + x1 * y2) + x2 * y1) + x2 * y2;
-  let total = product + z;
-  let part = total * one - product;
-  let lost_too = (product - (total * one - part)) + (z - part);
-  let result = total + (lost + lost_too);
-  return select(total, result, (bitcast<u32>(result) & 0x7fffffffu) < 0x7f800000u);
-}"""
-
-_QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let near = x / y;
-  let better = fma(fma(-near, y, x), 1.0f / y, near);
-  return select(near, better, max(abs(near), abs(y)) < 0x1p100f && min(abs(near), abs(y)) > 0x1p-100f && abs(x) > 0x1p-100f);
-}"""
-
-_ROOT = """fn root(x: f32) -> f32 {
-  let near = sqrt(x);
-  let better = fma(fma(-near, near, x), 0.5f / near, near);
-  return select(near, better, x > 0x1p-100f && x < 0x1p127f);
-}"""
+_HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
 
 
-class Lanes(NamedTuple):
-    """A value (a name or a literal) of a WGSL type, and the function that it belongs to. Python numbers stand for values of its type."""
+class Lanes(Values):
+    """A value (a name or a literal) of a WGSL type, and the function that it belongs to."""
 
-    f: Function
-    type: str
-    text: str
+    __slots__ = ("f", "text", "type")
+
+    #: Many devices have no float64, and to most it is slow.
+    widens = False
+
+    def __init__(self, f: Function, type_: str, text: str) -> None:
+        self.f = f
+        self.type = type_
+        self.text = text
 
     @property
     def is_float(self) -> bool:
@@ -92,31 +76,19 @@ class Lanes(NamedTuple):
     def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
         return self.let(f"{self.text} {op} {self.like(other).text}")
 
-    def __add__(self, other: Lanes | Scalar) -> Lanes:  # type: ignore[override]  # tuples add otherwise
+    def __add__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("+", other)
 
     def __sub__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("-", other)
 
-    def __mul__(self, other: Lanes | Scalar) -> Lanes:  # type: ignore[override]  # tuples multiply otherwise
+    def __mul__(self, other: Lanes | Scalar) -> Lanes:
         return self._binary("*", other)
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.facts.fma:
             return self._binary("/", other)
-        return self.let(f"{self.f.helper('quotient', _QUOTIENT)}({self.text}, {self.like(other).text})")
-
-    def __radd__(self, other: Scalar) -> Lanes:
-        return self.like(other) + self
-
-    def __rsub__(self, other: Scalar) -> Lanes:
-        return self.like(other) - self
-
-    def __rmul__(self, other: Scalar) -> Lanes:  # type: ignore[override]  # tuples multiply otherwise
-        return self.like(other) * self
-
-    def __rtruediv__(self, other: Scalar) -> Lanes:
-        return self.like(other) / self
+        return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def __neg__(self) -> Lanes:
         return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
@@ -201,16 +173,22 @@ class Lanes(NamedTuple):
         return self.let(f"{name}({', '.join([self.text, *[self.like(o).text for o in others]])})")
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
-        """self * factor + addend, rounded once (float64: if the device does so)."""
-        if self.f.module.facts.fma or self.type != "f32":
-            return self.call("fma", factor, addend)
-        self.one()
-        return self.call(self.f.helper("fma_once", _FMA), factor, addend)
+        """self * factor + addend, rounded once."""
+        name = "fma" if self.f.module.facts.fma else helpers.fma(self.f, self.type)
+        return self.call(name, factor, addend)
+
+    def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once or twice."""
+        return self.call("fma", factor, addend)
 
     def one(self) -> Lanes:
         """1.0, of which compilers do not know that it is."""
-        self.f.module.declare(ONE, f"var<private> {ONE}: f32;")
-        return Lanes(self.f, self.type, ONE if self.type == "f32" else f"{self.type}({ONE})")
+        name = helpers.one(self.f)
+        return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
+
+    def held(self) -> Lanes:
+        """The same number, which compilers that simplify sums cannot see through."""
+        return self * self.one()
 
     def zero(self) -> Lanes:
         """0.0, of which compilers do not know that it is."""
@@ -224,10 +202,10 @@ class Lanes(NamedTuple):
         """The square root."""
         if self.type != "f32" or not self.f.module.facts.fma:
             return self.call("sqrt")
-        return self.call(self.f.helper("root", _ROOT))
+        return self.call(helpers.root(self.f))
 
     def nearest(self) -> Lanes:
-        """The nearest whole number, halves to even. (Mesa's ``round`` of float64 is another.)"""
+        """The nearest whole number, halves to even."""
         if self.type == "f32":
             return self.call("round")
         whole = self.trunc()
@@ -237,37 +215,36 @@ class Lanes(NamedTuple):
 
     def floor(self) -> Lanes:
         """The largest whole number not above."""
-        return self.call("floor")
+        if self.type == "f32":
+            return self.call("floor")
+        whole = self.trunc()
+        return whole.above(self).select(whole - 1.0, whole)
 
     def trunc(self) -> Lanes:
-        """The whole number toward zero."""
-        return self.call("trunc")
+        """The whole number toward zero: of float64 by its bits, as Mesa's software GPU errs."""
+        if self.type == "f32":
+            return self.call("trunc")
+        bits = self.as_bits()
+        exponent = (bits.shift_right(52) & 0x7FF) - 1023
+        bounded = exponent.below(0).select(0, exponent.above(52).select(52, exponent))
+        whole = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
+        return exponent.below(0).select(self.like(0.0).signed(self), whole)
+
+    def nearest_away(self) -> Lanes:
+        """The nearest whole number, halves away from zero."""
+        whole = self.trunc()
+        further = (self - whole).abs().compare("oge", 0.5)
+        return further.select(whole.abs() + 1.0, whole.abs()).signed(self)
+
+    def ceil(self) -> Lanes:
+        """The smallest whole number not below."""
+        return self.call("ceil") if self.type == "f32" else -(-self).floor()
 
     def signed(self, model: Lanes | Scalar) -> Lanes:
         """|self| with another's sign."""
         least = 1 << (self.bits - 1)
         sign = self.like(model).as_bits() & least
         return ((self.as_bits() & (least - 1)) | sign).as_float()
-
-    def at_most(self, bound: Lanes | Scalar) -> Lanes:
-        """The lesser of two floats: `bound` if either is NaN, and if they are equal."""
-        return self.below(bound).select(self, bound)
-
-    def at_least(self, bound: Lanes | Scalar) -> Lanes:
-        """The larger of two floats: `bound` if either is NaN, and if they are equal."""
-        return self.above(bound).select(self, bound)
-
-    def floored(self, low: Scalar) -> Lanes:
-        """The float, or `low` where it is less; NaN stays."""
-        return self.below(low).select(low, self)
-
-    def capped(self, high: Scalar) -> Lanes:
-        """The float, or `high` where it is more; NaN stays."""
-        return self.above(high).select(high, self)
-
-    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
-        """The float between bounds; NaN stays."""
-        return self.floored(low).capped(high)
 
     def as_bits(self) -> Lanes:
         """A float's bits as a signed integer."""
@@ -277,12 +254,81 @@ class Lanes(NamedTuple):
         """An integer's bits as a float."""
         return self.as_type(f"f{self.bits}")
 
-    def polynomial(self, coefficients: Sequence[Scalar]) -> Lanes:
-        """The polynomial with these coefficients, highest power first, by Horner's rule."""
-        result = self.like(coefficients[0])
-        for coefficient in coefficients[1:]:
-            result = result.call("fma", self, coefficient)
+    def widened(self) -> Lanes:
+        """float32 as float64."""
+        return self.converted("f64")
+
+    def narrowed(self) -> Lanes:
+        """float64 as float32."""
+        return self.converted("f32")
+
+    def as_integer(self) -> Lanes:
+        """A whole number in a float as a signed integer of the same width."""
+        return self.converted(f"i{self.bits}")
+
+    def number(self) -> Lanes:
+        """An integer that is not negative as a float of the same width."""
+        return self.as_type(f"u{self.bits}").converted(f"f{self.bits}")
+
+    def bits_of_table(self, name: str, table: bytes) -> Lanes:
+        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        return self.call(helpers.bits_of_table(self.f, name, table))
+
+    # whole numbers in floats: sums and differences with large numbers, which round, would be simplified
+
+    def small_whole(self) -> Lanes:
+        """A small float rounded to a whole number."""
+        return self.nearest()
+
+    def small_float(self) -> Lanes:
+        """A small integer as a float."""
+        return self.converted(f"f{self.bits}")
+
+    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """n, the whole number next to self * factor + addend, and n + offset as an integer."""
+        n = (self.mad(factor, addend) if addend else self * factor).nearest()
+        count = n.as_integer()
+        return n, count + offset if offset else count
+
+    def power_of_two(self) -> Lanes:
+        """2^n of a whole number n, where that is a normal number."""
+        return ((self.as_integer() + BIAS[self.bits]) << SIGNIFICAND[self.bits]).as_float()
+
+    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Of float32 in whole numbers."""
+        if self.bits == 64:
+            turns, r, rest = reduced_large(self)
+            return turns, self.abs().below(math.inf).select(r, math.nan), rest
+        parts = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
+        turns, high, low = [self.new(f"{parts.text}.{c}", "f32") for c in "xyz"]
+        r, error = exact_product(high, _HALF_PI)
+        return turns.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
+
+    # control flow
+
+    def rarely(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+        result = usual.new(self.f.var(usual.type, usual.text), usual.type)
+        with self.f.block(f"if ({self.text})"):
+            self.f.line(f"{result.text} = {outlined(name, write, *arguments).text};")
+        return result
+
+    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
+        """A value after so many turns of a loop."""
+        result = self.new(self.f.var(self.type, self.text), self.type)
+        with self.f.loop(turns):
+            before = self.let(result.text)
+            self.f.line(f"{result.text} = {turn(before).text};")
         return result
 
 
-_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
+    """``write(*args)``, as a call of a function that the module has once per type."""
+    types = [a.type for a in args]
+
+    def body(f: Function) -> tuple[str, str]:
+        result = write(*[Lanes(f, type_, f"a{k}") for k, type_ in enumerate(types)])
+        return result.type, result.text
+
+    symbol = args[0].f.function(f"{name.replace('.', '_')}_{types[0]}", types, body)
+    return args[0].call(symbol, *args[1:])

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.scalars.floats import EXACT
+from volta_fn.backends.scalars.functions.table import APPROXIMATE
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.scalars import floats, integers
+from volta_fn.backends.wgsl.scalars import complex_functions, floats, integers, special
 from volta_fn.backends.wgsl.scalars.convert import bitcast, convert
 from volta_fn.backends.wgsl.scalars.halves import rounded
-from volta_fn.backends.wgsl.scalars.lanes import Lanes
-from volta_fn.backends.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind
+from volta_fn.backends.wgsl.scalars.lanes import Lanes, outlined
+from volta_fn.backends.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind, wgsl_type
 from volta_fn.backends.wgsl.text import Function
 
-_REAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT, "float": floats.FLOAT}
+_SUMS = {"zeta": special.zeta, "polygamma": special.polygamma}
+_WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: Facts) -> bool:
@@ -26,7 +30,20 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], 
         if op == "bitcast_convert_type":
             return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], facts)
         return op != "convert_element_type" or is_supported(params["new_dtype"], facts)
-    return in_dtypes[0].kind != "c" and op in _REAL[kind(in_dtypes[0])]
+    if in_dtypes[0].kind == "c":
+        return op in complex_functions.COMPLEX
+    return _operation(op, in_dtypes[0]) is not None
+
+
+def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
+    if kind(dtype) != "float":
+        whole = _WHOLE[kind(dtype)].get(op)
+        return whole and partial(whole, dtype)
+    if op in APPROXIMATE:
+        return partial(outlined, op, APPROXIMATE[op])
+    if op in _SUMS:
+        return partial(outlined, op, _SUMS[op])
+    return {FLOAT16: floats.HALF, BFLOAT16: floats.BRAIN}.get(dtype, floats.FLOAT).get(op)
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
@@ -35,12 +52,13 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     if special is not None:
         return special(f, operands, dtype)
     before = operands[0].dtype
+    if before.kind == "c":
+        return complex_functions.apply(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text) for x in operands]
-    what = kind(before)
-    if what != "float":
-        return Number(dtype, _REAL[what][op](before, *lanes, **params).text)
-    result = (floats.HALF if before == FLOAT16 else floats.FLOAT)[op](*lanes, **params)
-    exact = op in floats.EXACT or dtype not in (FLOAT16, BFLOAT16)
+    operation = _operation(op, before)
+    assert operation is not None, f"{op} is not supported for {before}"
+    result = operation(*lanes, **params)
+    exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
     return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
 
 
@@ -61,5 +79,6 @@ def _chosen(f: Function, condition: str, yes: Number, no: Number) -> Number:
 _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
     "select_n": _select_n,
     "convert_element_type": lambda f, x, dtype: convert(f, x[0], dtype),
+    "complex": lambda f, x, dtype: Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x[0].text}, {x[1].text})")),
     "bitcast_convert_type": lambda f, x, dtype: bitcast(f, x[0], dtype),
 }

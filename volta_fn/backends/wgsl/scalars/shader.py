@@ -6,7 +6,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Dispatch, grid
-from volta_fn.backends.wgsl.scalars.lanes import ONE
+from volta_fn.backends.wgsl.scalars.helpers import ONE
 from volta_fn.backends.wgsl.scalars.memory import Array, Atomics
 from volta_fn.backends.wgsl.text import Function, Module
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from volta_fn.backends.native.scalars.integers import Operation
-from volta_fn.backends.native.scalars.lanes import Lanes
-from volta_fn.backends.scalars.whole_powers import integer_pow
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn.backends.scalars.functions.whole_powers import integer_pow
+from volta_fn.backends.scalars.values import Values
+
+Operation = Callable[..., Any]
 
 
 def _compare(predicate: str) -> Operation:
     return lambda x, y: x.compare(predicate, y)
 
 
-def maximum(x: Lanes, y: Lanes) -> Lanes:
+def maximum(x: Values, y: Values) -> Values:
     """The larger; NaN if either is."""
     return x.is_nan().select(x, x.at_least(y))
 
 
-def minimum(x: Lanes, y: Lanes) -> Lanes:
+def minimum(x: Values, y: Values) -> Values:
     """The lesser; NaN if either is."""
     return x.is_nan().select(x, x.at_most(y))
 
@@ -30,15 +34,15 @@ def _clamp(upper: Operation, lower: Operation) -> Operation:
     return lambda low, x, high: lower(upper(x, low), high)
 
 
-def _sign(x: Lanes) -> Lanes:
+def _sign(x: Values) -> Values:
     return (x.compare("ueq", 0.0)).select(x, x.like(1.0).signed(x))
 
 
-def _is_finite(x: Lanes) -> Lanes:
+def _is_finite(x: Values) -> Values:
     return x.abs().below(float("inf"))
 
 
-def _nextafter(x: Lanes, y: Lanes) -> Lanes:
+def _nextafter(x: Values, y: Values) -> Values:
     """The bits of floats, as integers, count away from zero."""
     bits = x.as_bits()
     away = x.abs().below(y.abs()) & (bits ^ y.as_bits()).compare("sge", 0)
@@ -73,8 +77,8 @@ EXACT: dict[str, Operation] = {
     "min": minimum,
     "clamp": _clamp(maximum, minimum),
     "floor": lambda x: x.floor(),
-    "ceil": lambda x: x.intrinsic("ceil"),
-    "round": lambda x: x.intrinsic("round"),
+    "ceil": lambda x: x.ceil(),
+    "round": lambda x: x.nearest_away(),
     "round_half_even": lambda x: x.nearest(),
     "is_finite": _is_finite,
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from volta_fn.backends.native.scalars.functions import error, exponential, gamma, hyperbolic, logarithm, powers, remainder, trigonometric
-from volta_fn.backends.native.scalars.integers import Operation
+from collections.abc import Callable
+from typing import Any
 
-APPROXIMATE: dict[str, Operation] = {
+from volta_fn.backends.scalars.functions import bessel, error, exponential, gamma, hyperbolic, logarithm, powers, remainder, trigonometric
+
+APPROXIMATE: dict[str, Callable[..., Any]] = {
     "exp": exponential.exp,
     "exp2": exponential.exp2,
     "expm1": exponential.expm1,
@@ -34,4 +36,6 @@ APPROXIMATE: dict[str, Operation] = {
     "erf_inv": error.erf_inv,
     "lgamma": gamma.lgamma,
     "digamma": gamma.digamma,
+    "bessel_i0e": bessel.bessel_i0e,
+    "bessel_i1e": bessel.bessel_i1e,
 }

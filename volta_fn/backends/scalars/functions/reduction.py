@@ -6,13 +6,11 @@ below add nothing. They are cut out of the digits of 2/pi, which are in memory, 
 
 from __future__ import annotations
 
-from volta_fn.backends.native.llvm.text import Value
-from volta_fn.backends.native.scalars.functions.exact import exact_product, exact_sum
-from volta_fn.backends.native.scalars.lanes import Lanes, overload
+from volta_fn.backends.scalars.functions.exact import V, exact_product, exact_sum
 
 #: The first 1184 bits of 2/pi.
-_BITS = 1184
-_TWO_OVER_PI = int(
+TWO_OVER_PI_BITS = 1184
+TWO_OVER_PI = int(
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921cfe1d"
     "eb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b1ff897ffde05980fef2f118b"
     "5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d0856033046",
@@ -20,19 +18,14 @@ _TWO_OVER_PI = int(
 )
 #: Zeros in front of them, in bytes.
 _PADDING = 16
+#: The last one is number 0.
+_DIGITS = TWO_OVER_PI.to_bytes(TWO_OVER_PI_BITS // 8 + _PADDING, "little")
 _WINDOW = 53
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 
 
-def reduced_large(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
-    """(quarters, r, rest) with x = r + rest + quarters pi/2, |r| <= pi/4, quarters (integers of x's width) up to multiples of 4.
-
-    For x from 2^-5 up. r is NaN where x is not finite.
-    """
-    if x.bits == 32:
-        quarters, wide, _ = reduced_large(x.cast("fpext", "double"))
-        r = wide.cast("fptrunc", "float")
-        return quarters.cast("trunc", "i32"), r, (wide - r.cast("fpext", "double")).cast("fptrunc", "float")
+def reduced_large(x: V) -> tuple[V, V, V]:
+    """`Values.quarter_turns` of float64."""
     bits = x.as_bits()
     exponent = (bits.shift_right(52) & 0x7FF) - 1075
     whole = ((bits & ((1 << 52) - 1)) | (1075 << 52)).as_float()
@@ -45,35 +38,21 @@ def reduced_large(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     turned, more = exact_sum(near - k2, low + (x - x))
     r, rest = exact_product(turned, _HALF_PI[0])
     rest = rest + turned.fma(_HALF_PI[1], more * _HALF_PI[0])
-    quarters = (k1.cast("fptosi", "i64") + error1.cast("fptosi", "i64")) + k2.cast("fptosi", "i64")
+    quarters = (k1.as_integer() + error1.as_integer()) + k2.as_integer()
     negative = bits.below(0)
     return negative.select(-quarters, quarters), negative.select(-r, r), negative.select(-rest, rest)
 
 
-def _whole_part(high: Lanes, low: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+def _whole_part(high: V, low: V) -> tuple[V, V, V]:
     """(k, rest, more) with high + low = k + more + rest, k and more whole."""
     k, more = high.nearest(), low.nearest()
     return k, (high - k) + (low - more), more
 
 
-def _window(exponent: Lanes, number: int) -> Lanes:
+def _window(exponent: V, number: int) -> V:
     """53 bits of 2^exponent 2/pi as a whole number, the first of them (of window 0) being worth 2."""
     most = exponent.above(971).select(971, exponent)
     bounded = most.below(-60).select(-60, most)
-    lowest = (_BITS + 2 - _WINDOW * (number + 1)) - bounded
-    found = _words(lowest.shift_right(3)).shift_right(lowest & 7) & ((1 << _WINDOW) - 1)
-    return found.cast("uitofp", "double")
-
-
-def _words(byte: Lanes) -> Lanes:
-    """The 64 bits of 2/pi that begin at a byte, the last one being number 0."""
-    f, name = byte.f, "vf.two_over_pi"
-    digits = _TWO_OVER_PI.to_bytes(_BITS // 8 + _PADDING, "little")
-    text = "".join(f"\\{b:02X}" for b in digits)
-    f.module.declare(name, f'@{name} = internal constant [{len(digits)} x i8] c"{text}", align 64')
-    if byte.lanes == 1:
-        return byte.new(f.load("i64", f.at(Value("ptr", f"@{name}"), "i8", byte.value), 1))
-    where = f.let(f"<{byte.lanes} x ptr>", f"getelementptr inbounds i8, ptr @{name}, {byte.value}")
-    everywhere = f.splat(Value("i1", "true"), byte.lanes)
-    operands = (where, Value("i32", "1"), everywhere, Value(byte.type, "zeroinitializer"))
-    return byte.new(f.intrinsic(f"llvm.masked.gather.{overload(byte.type)}.v{byte.lanes}p0", byte.type, *operands))
+    lowest = (TWO_OVER_PI_BITS + 2 - _WINDOW * (number + 1)) - bounded
+    words = lowest.shift_right(3).bits_of_table("digits_of_two_over_pi", _DIGITS)
+    return (words.shift_right(lowest & 7) & ((1 << _WINDOW) - 1)).number()

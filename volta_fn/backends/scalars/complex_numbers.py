@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from volta_fn.backends.native.scalars.lanes import Lanes
-from volta_fn.backends.scalars.whole_powers import integer_pow
+from volta_fn.backends.scalars.functions.whole_powers import integer_pow
+from volta_fn.backends.scalars.values import Values
 
 
 class Complex(NamedTuple):
-    """re + i im."""
+    """re + i im, of a lane's own class of `Values`."""
 
-    re: Lanes
-    im: Lanes
+    re: Any
+    im: Any
 
     def __add__(self, other: Complex) -> Complex:  # type: ignore[override]  # tuples add otherwise
         return Complex(self.re + other.re, self.im + other.im)
@@ -47,13 +47,13 @@ class Complex(NamedTuple):
         """re - i im."""
         return Complex(self.re, -self.im)
 
-    def abs(self) -> Lanes:
+    def abs(self) -> Values:
         """The distance from 0: of parts in float32 by way of float64; else scaled by the larger part, so that no square overflows."""
         large = self.re.abs().at_least(self.im.abs())
         infinite = self.re.abs().equals(math.inf) | self.im.abs().equals(math.inf)
         if self.re.bits == 32:
-            re, im = self.re.cast("fpext", "double"), self.im.cast("fpext", "double")
-            distance = re.fma(re, im * im).sqrt().cast("fptrunc", "float")
+            re, im = self.re.widened(), self.im.widened()
+            distance = re.fma(re, im * im).sqrt().narrowed()
         else:
             ratio = self.re.abs().at_most(self.im.abs()) / large
             distance = large.equals(0.0).select(0.0, large * ratio.fma(ratio, 1.0).sqrt())
@@ -61,7 +61,7 @@ class Complex(NamedTuple):
         return infinite.select(math.inf, distance)
 
 
-ComplexOperation = Callable[..., Complex | Lanes]
+ComplexOperation = Callable[..., Any]
 
 COMPLEX: dict[str, ComplexOperation] = {
     "add": lambda x, y: x + y,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.backends.native.scalars.functions.logarithm import log
-from volta_fn.backends.native.scalars.functions.trigonometric import sin, tan
-from volta_fn.backends.native.scalars.functions.wide import wide
-from volta_fn.backends.native.scalars.lanes import Lanes
+import numpy as np
+
+from volta_fn.backends.scalars.functions.logarithm import log
+from volta_fn.backends.scalars.functions.trigonometric import sin, tan
+from volta_fn.backends.scalars.functions.wide import wide
+from volta_fn.backends.scalars.values import Values
 from volta_fn.primitives.scalar_functions.gamma import (
     DIGAMMA,
     DIGAMMA_FAR,
@@ -19,19 +21,21 @@ from volta_fn.primitives.scalar_functions.gamma import (
     STIRLING,
 )
 
+_NEAR = float(np.float32(DIGAMMA_ZERO))
+#: digamma's positive zero in two parts, by width.
+_DIGAMMA_ZERO = {32: (_NEAR, DIGAMMA_ZERO - _NEAR), 64: (DIGAMMA_ZERO, DIGAMMA_ZERO_REST)}
 
-def _fraction_from_integer(x: Lanes) -> Lanes:
+
+def _fraction_from_integer(x: Values) -> Values:
     return x - x.nearest()
 
 
-def _unit_base(x: Lanes) -> Lanes:
+def _unit_base(x: Values) -> Values:
     """The number in [1, 2] that differs from x >= 1 by a whole number."""
-    return x - (x.intrinsic("ceil") - 2.0).floored(0.0)
+    return x - (x.ceil() - 2.0).floored(0.0)
 
 
-@wide
-def lgamma(x: Lanes) -> Lanes:
-    """log |gamma(x)|; infinite at zero, the negative integers and both infinities."""
+def _lgamma(x: Values) -> Values:
     negative = x.below(0.0)
     mirrored = _lgamma_positive(negative.select(1.0 - x, x))
     sine = sin(_fraction_from_integer(x) * math.pi).abs()
@@ -40,7 +44,19 @@ def lgamma(x: Lanes) -> Lanes:
     return infinite.select(math.inf, negative.select(reflected, mirrored))
 
 
-def _lgamma_positive(x: Lanes) -> Lanes:
+def _lgamma_single(x: Values) -> Values:
+    """Next to 0, where pi x may be subnormal, gamma(x) is 1 / x."""
+    size = x.abs()
+    return size.below(1e-20).select(-log(size), _lgamma(x))
+
+
+@wide(single=_lgamma_single)
+def lgamma(x: Values) -> Values:
+    """log |gamma(x)|; infinite at zero, the negative integers and both infinities."""
+    return _lgamma(x)
+
+
+def _lgamma_positive(x: Values) -> Values:
     """The same logarithm serves all ranges: of x, and between 1 and 8 of the factors by which it is above [1, 2]."""
     near, is_small = x.below(FAR), x.below(1.0)
     product = x.like(1.0)
@@ -54,9 +70,7 @@ def _lgamma_positive(x: Lanes) -> Lanes:
     return near.select(unit + is_small.select(-logarithm, logarithm), far)
 
 
-@wide
-def digamma(x: Lanes) -> Lanes:
-    """The derivative of lgamma; NaN at zero, at the negative integers and at -infinity."""
+def _digamma(x: Values) -> Values:
     negative = x.below(0.0)
     mirrored = _digamma_positive(negative.select(1.0 - x, x))
     reflected = mirrored - math.pi / tan(_fraction_from_integer(x) * math.pi)
@@ -64,13 +78,20 @@ def digamma(x: Lanes) -> Lanes:
     return pole.select(math.nan, negative.select(reflected, mirrored))
 
 
-def _digamma_positive(x: Lanes) -> Lanes:
+@wide(single=_digamma)
+def digamma(x: Values) -> Values:
+    """The derivative of lgamma; NaN at zero, at the negative integers and at -infinity."""
+    return _digamma(x)
+
+
+def _digamma_positive(x: Values) -> Values:
     near, is_small, inverse = x.below(FAR), x.below(1.0), 1.0 / x
     total = is_small.select(-inverse, 0.0)
     for k in range(1, int(FAR) - 1):
         total = total + x.above(k + 1.0).select(1.0 / (x - float(k)).floored(1.0), 0.0)
     base = is_small.select(x + 1.0, _unit_base(x))
-    unit = ((base - DIGAMMA_ZERO) - DIGAMMA_ZERO_REST) * base.fma(2.0, -3.0).polynomial(DIGAMMA)
+    zero, rest = _DIGAMMA_ZERO[x.bits]
+    unit = ((base - zero).held() - rest) * base.fma(2.0, -3.0).polynomial(DIGAMMA)
     square = inverse * inverse
     far = log(x) - inverse * 0.5 - square * square.polynomial(DIGAMMA_FAR)
     return near.select(total + unit, far)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.backends.native.scalars.functions.exponential import exp, expm1_and_power, one_less_exp
-from volta_fn.backends.native.scalars.functions.logarithm import log
-from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.scalars.functions.exponential import exp, expm1_and_power, one_less_exp
+from volta_fn.backends.scalars.functions.logarithm import log
+from volta_fn.backends.scalars.values import Values
 from volta_fn.primitives.scalar_functions.error import ERF_INV_32, ERF_INV_64, ERF_TAYLOR, ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
 
 #: (log(erfc(x)) / x + c) / x for 0 <= x <= 4, where c = 2 / sqrt(pi) is the limit at 0; it leaves an error of 2^-28 erf(x).
@@ -17,7 +17,7 @@ _LOG_ERFC = (
 _SLOPE, _SLOPE_REST = -1.128379225730896, 5.863538343753305e-08
 
 
-def erf(x: Lanes) -> Lanes:
+def erf(x: Values) -> Values:
     """The error function; in float32 1 - e^log(erfc(|x|)), for which one polynomial does."""
     if x.bits == 64:
         return _erf_64(x)
@@ -25,7 +25,7 @@ def erf(x: Lanes) -> Lanes:
     return one_less_exp(size.fma(_SLOPE, size * size.polynomial((*_LOG_ERFC, _SLOPE_REST)))).signed(x)
 
 
-def _erf_64(x: Lanes) -> Lanes:
+def _erf_64(x: Values) -> Values:
     """The Taylor series up to 1, from there on the complement's complement."""
     size = x.abs()
     near = size * (size * size).polynomial(ERF_TAYLOR)
@@ -43,17 +43,17 @@ _ERFC_SCALED = (
 _SENSITIVITY = 1.25
 
 
-def erfc(x: Lanes) -> Lanes:
+def erfc(x: Values) -> Values:
     """1 - erf(x), with full precision where it is small."""
     size = x.abs()
     side = x.like(1.0).signed(x)
     return (_erfc_32(size) if x.bits == 32 else _erfc_positive(size)) * side + (1.0 - side)
 
 
-def _erfc_32(x: Lanes) -> Lanes:
+def _erfc_32(x: Values) -> Values:
     """erfc(x) = e^(-x^2) P(t) / (x + pole); what is rounded off on the way is kept and put in at the end."""
     bounded = x.capped(_LIMIT)
-    below = bounded + _POLE
+    below = (bounded + _POLE).held()
     inverse = 1.0 / below
     missing = (-inverse).fma(bounded - (below - _POLE), (-inverse).fma(below, 1.0))
     square = bounded * bounded
@@ -68,7 +68,7 @@ def _erfc_32(x: Lanes) -> Lanes:
     return (more.fma(product, product_rest) + product) * power * 2.0**-64
 
 
-def _erfc_positive(x: Lanes) -> Lanes:
+def _erfc_positive(x: Values) -> Values:
     """erfc(x) = e^(-x^2) P(t) / (x + 3), with a Möbius map t of x; from some x on 0."""
     limit = ERFC_LIMITS[8]
     bounded = x.capped(limit)
@@ -77,7 +77,7 @@ def _erfc_positive(x: Lanes) -> Lanes:
     return (bounded.fma(stretch, -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[8]) / below * _exp_minus_square(bounded)
 
 
-def _exp_minus_square(x: Lanes) -> Lanes:
+def _exp_minus_square(x: Values) -> Values:
     """e^(-x^2), with what rounding takes from x^2 as a factor."""
     square = x * x
     lost = x.fma(x, -square)
@@ -85,19 +85,19 @@ def _exp_minus_square(x: Lanes) -> Lanes:
     return power.fma(-lost, power)
 
 
-def erf_inv(x: Lanes) -> Lanes:
+def erf_inv(x: Values) -> Values:
     """The x for which erf is the argument, by the same formulas as the evaluation rule (1 - x^2 is rounded twice)."""
     w = -log(1.0 - x * x)
     result = (_inverse_32(w) if x.bits == 32 else _inverse_64(w)) * x
     return x.abs().equals(1.0).select(x * math.inf, result)
 
 
-def _inverse_32(w: Lanes) -> Lanes:
+def _inverse_32(w: Values) -> Values:
     centre, tail = ERF_INV_32
     return w.compare("oge", 5.0).select((w.sqrt() - 3.0).polynomial(tail), (w - 2.5).polynomial(centre))
 
 
-def _inverse_64(w: Lanes) -> Lanes:
+def _inverse_64(w: Values) -> Values:
     centre, tail, far = ERF_INV_64
     root = w.sqrt()
     beyond = w.compare("oge", 16.0).select((root - 5.0).polynomial(far), (root - 3.25).polynomial(tail))

@@ -1,7 +1,7 @@
 """sin, cos, tan and their inverses.
 
 The argument is brought into one half period with pi in three parts (Cody and Waite), each subtraction a fused multiply-add. Where that is
-not enough, which is rare, a branch leads to `reduction`.
+not enough, which is rare, a branch leads to `Values.quarter_turns`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from volta_fn.backends.native.llvm.text import Value
-from volta_fn.backends.native.scalars.functions.exact import exact_product, exact_sum, exact_sum_ordered
-from volta_fn.backends.native.scalars.functions.exponential import MAGIC
-from volta_fn.backends.native.scalars.functions.reduction import reduced_large
-from volta_fn.backends.native.scalars.lanes import Lanes, outlined
+from volta_fn.backends.scalars.functions.exact import exact_product, exact_sum, exact_sum_ordered
+from volta_fn.backends.scalars.values import Values
 
 #: pi in three parts.
 _PI = {
@@ -65,7 +62,7 @@ _ATAN: dict[int, tuple[float, ...]] = {
 _LARGE = {32: 1e5, 64: 1e9}
 
 
-def _sine(r: Lanes, turns: Lanes, rest: Lanes | None = None) -> Lanes:
+def _sine(r: Values, turns: Values, rest: Values | None = None) -> Values:
     """sin(r + rest), negated where the last bit of `turns` is set."""
     square = r * r
     series = square.polynomial(_SIN[r.bits])
@@ -73,59 +70,53 @@ def _sine(r: Lanes, turns: Lanes, rest: Lanes | None = None) -> Lanes:
     return (sine.as_bits() ^ (turns << (r.bits - 1))).as_float()
 
 
-def _reduced(x: Lanes, turns: Lanes, scale: float) -> Lanes:
+def _reduced(x: Values, turns: Values, scale: float) -> Values:
     """x - turns pi scale."""
     for part in _PI[x.bits]:
         x = turns.fma(-part * scale, x)
     return x
 
 
-def _with_large(name: str, ordinary: Callable[[Lanes], Lanes], large: Callable[[Lanes], Lanes], x: Lanes) -> Lanes:
+def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable[[Values], Values], x: Values) -> Values:
     """`ordinary`, and `large` where the argument is large (or infinite)."""
-    small = ordinary(x)
-    is_large = x.abs().compare("oge", _LARGE[x.bits])
-
-    def corrected() -> list[Value]:
-        return [is_large.select(outlined(name, large, x), small).value]
-
-    return x.new(x.f.branch(is_large.any(), corrected, lambda: [small.value])[0])
+    usual = ordinary(x)
+    return x.abs().compare("oge", _LARGE[x.bits]).rarely(name, large, [x], usual)
 
 
-def sin(x: Lanes) -> Lanes:
+def sin(x: Values) -> Values:
     """The sine."""
     return _with_large("sin.large", _sin_ordinary, _sin_large, x)
 
 
-def _sin_ordinary(x: Lanes) -> Lanes:
-    shifted = x.fma(1 / math.pi, MAGIC[x.bits])
-    sine = _sine(_reduced(x, shifted - MAGIC[x.bits], 1.0), shifted.as_bits())
+def _sin_ordinary(x: Values) -> Values:
+    turns, count = x.counted(1 / math.pi)
+    sine = _sine(_reduced(x, turns, 1.0), count)
     return x.equals(0.0).select(x, sine)
 
 
-def _sin_large(x: Lanes) -> Lanes:
+def _sin_large(x: Values) -> Values:
     """In quarter turns: an odd number of them makes the sine a cosine."""
-    return _of_quarters(*reduced_large(x))
+    return _of_quarters(*x.quarter_turns())
 
 
-def cos(x: Lanes) -> Lanes:
+def cos(x: Values) -> Values:
     """The cosine."""
     return _with_large("cos.large", _cos_ordinary, _cos_large, x)
 
 
-def _cos_ordinary(x: Lanes) -> Lanes:
+def _cos_ordinary(x: Values) -> Values:
     """The zeros of the cosine are at (n + 1/2) pi."""
-    magic = MAGIC[x.bits]
-    shifted = x.abs().fma(1 / math.pi, -0.5) + magic
-    halves = (shifted - magic).fma(2.0, 1.0)
-    return _sine(_reduced(x.abs(), halves, 0.5), shifted.as_bits() + 1)
+    turns, count = x.abs().counted(1 / math.pi, -0.5)
+    halves = turns.fma(2.0, 1.0)
+    return _sine(_reduced(x.abs(), halves, 0.5), count + 1)
 
 
-def _cos_large(x: Lanes) -> Lanes:
-    quarters, r, rest = reduced_large(x)
+def _cos_large(x: Values) -> Values:
+    quarters, r, rest = x.quarter_turns()
     return _of_quarters(quarters + 1, r, rest)
 
 
-def _of_quarters(quarters: Lanes, r: Lanes, rest: Lanes) -> Lanes:
+def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
     """sin(r + rest + quarters pi/2), |r| <= pi/4: the cosine of r is the sine of pi/2 - |r|."""
     odd = (quarters & 1).compare("ne", 0)
     high, low, _ = _PI[r.bits]
@@ -135,35 +126,34 @@ def _of_quarters(quarters: Lanes, r: Lanes, rest: Lanes) -> Lanes:
     return _sine(angle, quarters.shift_right(1), odd.select(0.0, rest))
 
 
-def tan(x: Lanes) -> Lanes:
+def tan(x: Values) -> Values:
     """The tangent."""
     return _with_large("tan.large", _tan_ordinary, _tan_large, x)
 
 
-def _tan_ordinary(x: Lanes) -> Lanes:
+def _tan_ordinary(x: Values) -> Values:
     """Here the error of r counts, too: r + rest is the reduced argument."""
-    shifted = x.fma(2 / math.pi, MAGIC[x.bits])
-    turns = shifted - MAGIC[x.bits]
+    turns, count = x.counted(2 / math.pi)
     first, second, third = [-part * 0.5 for part in _PI[x.bits]]
     product, error = exact_product(turns, second)
     r, rest = exact_sum(turns.fma(first, x), product)
     rest = turns.fma(third, rest + error)
-    return x.equals(0.0).select(x, _tangent(r, rest, shifted.as_bits()))
+    return x.equals(0.0).select(x, _tangent(r, rest, count))
 
 
-def _tan_large(x: Lanes) -> Lanes:
-    quarters, r, rest = reduced_large(x)
+def _tan_large(x: Values) -> Values:
+    quarters, r, rest = x.quarter_turns()
     return _tangent(r, rest, quarters)
 
 
-def _tangent(r: Lanes, rest: Lanes, quarters: Lanes) -> Lanes:
+def _tangent(r: Values, rest: Values, quarters: Values) -> Values:
     """tan(r + rest + quarters pi/2): an odd number of quarters makes it -1 / tan(r)."""
     square = r * r
     tangent = (square * r).fma(square.polynomial(_TAN[r.bits]), rest) + r
     return (quarters & 1).compare("ne", 0).select(-1.0 / tangent, tangent)
 
 
-def _asin_parts(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+def _asin_parts(x: Values) -> tuple[Values, Values, Values]:
     """Whether |x| > 1/2, and in two parts the arc sine of |x| or, if so, of sqrt((1 - |x|) / 2)."""
     size = x.abs()
     big = size.above(0.5)
@@ -172,14 +162,14 @@ def _asin_parts(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     return big, root, (root * square) * square.polynomial(_ASIN[x.bits])
 
 
-def asin(x: Lanes) -> Lanes:
+def asin(x: Values) -> Values:
     """The arc sine: asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
     big, root, rest = _asin_parts(x)
     high, low, _ = _PI[x.bits]
     return big.select(root.fma(-2.0, high / 2) + rest.fma(-2.0, low / 2), root + rest).signed(x)
 
 
-def acos(x: Lanes) -> Lanes:
+def acos(x: Values) -> Values:
     """The arc cosine: acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x)."""
     big, root, rest = _asin_parts(x)
     high, low, _ = _PI[x.bits]
@@ -188,11 +178,11 @@ def acos(x: Lanes) -> Lanes:
     return big.select(outer, (x.like(low / 2) - angle.signed(x)) + high / 2)
 
 
-def _arc(square: Lanes, ratio: Lanes) -> Lanes:
+def _arc(square: Values, ratio: Values) -> Values:
     return (ratio * square).fma(square.polynomial(_ATAN[ratio.bits]), ratio)
 
 
-def atan(x: Lanes) -> Lanes:
+def atan(x: Values) -> Values:
     """The arc tangent; beyond 1, pi/2 - atan(1 / x)."""
     size = x.abs()
     big = size.above(1.0)
@@ -202,7 +192,7 @@ def atan(x: Lanes) -> Lanes:
     return big.select((x.like(low / 2) - angle) + high / 2, angle).signed(x)
 
 
-def atan2(y: Lanes, x: Lanes) -> Lanes:
+def atan2(y: Values, x: Values) -> Values:
     """The angle of the point (x, y): of the smaller coordinate over the larger one, then put into its octant."""
     high, low, _ = _PI[x.bits]
     rise, run = y.abs(), x.abs()

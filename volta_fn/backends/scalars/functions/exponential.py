@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.backends.native.scalars.functions.avx512 import has_instructions, scale
-from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Values
 
 #: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, by width: with errors of 2^-26 r and 2^-60 r.
 _EXPM1: dict[int, tuple[float, ...]] = {
@@ -43,10 +42,6 @@ LOG2_E = 1.4426950408889634
 LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.69314718055994529, 2.3190468138462996e-17)}
 #: The same with so few bits in the first part that its product with n is exact.
 _LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
-#: Adding it rounds a small number to a whole one, which is then in the last bits.
-MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
-#: Bits of the significand, and what is added to the exponent.
-SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 #: exp of them is 0, infinite, and twice infinite.
 _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
 
@@ -54,74 +49,62 @@ _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
 class _Reduced(NamedTuple):
     """x = n ln 2 + r; `power` is 2^(n + plus) if that is a normal number."""
 
-    n: Lanes
-    r: Lanes
-    power: Lanes
+    n: Values
+    r: Values
+    power: Values
 
 
-def _reduced(x: Lanes, plus: int = 0, factor: int = 1) -> _Reduced:
+def _reduced(x: Values, plus: int = 0, factor: int = 1) -> _Reduced:
     """For `factor` x, a power of 2; r is to be taken `factor` times, too."""
-    (high, low), magic = LN2[x.bits], MAGIC[x.bits] + (BIAS[x.bits] + plus)
-    shifted = x.fma(LOG2_E * factor, magic)
-    n = shifted - magic
-    power = (shifted.as_bits() << SIGNIFICAND[x.bits]).as_float()
+    high, low = LN2[x.bits]
+    n, biased = x.counted(LOG2_E * factor, offset=BIAS[x.bits] + plus)
+    power = (biased << SIGNIFICAND[x.bits]).as_float()
     return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), power)
 
 
-def _scaled(x: Lanes, n: Lanes) -> Lanes:
-    """x 2^n with x near 1 and n a whole number, rounded once: what is too large is infinite, what is small subnormal or 0."""
-    if has_instructions(x):
-        return scale(x, n)
-    half = (n * 0.5).floor()
-    return x * _power_of_two(half) * _power_of_two(n - half)
-
-
-def _power_of_two(n: Lanes) -> Lanes:
-    return ((n + (MAGIC[n.bits] + BIAS[n.bits])).as_bits() << SIGNIFICAND[n.bits]).as_float()
-
-
-def _expm1_reduced(r: Lanes) -> Lanes:
+def _expm1_reduced(r: Values) -> Values:
     square = r * r
     return square.fma(r.polynomial(_EXPM1[r.bits], square), r)
 
 
-def exp(x: Lanes, halvings: int = 0) -> Lanes:
+def exp(x: Values, halvings: int = 0) -> Values:
     """e^x 2^-halvings."""
     n, r, _ = _reduced(x.clamped(_LOW[x.bits], _HIGH[x.bits] + halvings))
-    return _scaled(r.polynomial((*_EXPM1[x.bits], 1.0, 1.0)), n - float(halvings) if halvings else n)
+    return r.polynomial((*_EXPM1[x.bits], 1.0, 1.0)).scaled(n - float(halvings) if halvings else n)
 
 
-def exp2(x: Lanes) -> Lanes:
+def exp2(x: Values) -> Values:
     """2^x."""
     n, power = _exp2_reduced(x)
-    return _scaled(power, n)
+    return power.scaled(n)
 
 
-def exp2_of_sum(x: Lanes, rest: Lanes) -> Lanes:
+def exp2_of_sum(x: Values, rest: Values) -> Values:
     """2^(x + rest), where |rest| is a small part of |x|."""
     n, power = _exp2_reduced(x)
-    return _scaled((power * LN2[x.bits][0]).fma(rest.clamped(-1e-9, 1e-9), power), n)
+    most = {32: 1e-4, 64: 1e-9}[x.bits]
+    return (power * LN2[x.bits][0]).fma(rest.clamped(-most, most), power).scaled(n)
 
 
-def _exp2_reduced(x: Lanes) -> tuple[Lanes, Lanes]:
+def _exp2_reduced(x: Values) -> tuple[Values, Values]:
     """n and 2^r with x = n + r."""
     bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
-    n = (bounded + MAGIC[x.bits]) - MAGIC[x.bits]
+    n = bounded.small_whole()
     return n, (bounded - n).polynomial(_EXP2[x.bits])
 
 
-def expm1(x: Lanes) -> Lanes:
+def expm1(x: Values) -> Values:
     """e^x - 1, at half the size, since 2^n may overflow alone."""
     return (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
 
 
-def _half_expm1(x: Lanes) -> Lanes:
+def _half_expm1(x: Values) -> Values:
     """(e^x - 1) / 2 = 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2), where 2^(n - 1) is a normal number."""
     _, r, half = _reduced(x, -1)
     return half.fma(_expm1_reduced(r), half - 0.5)
 
 
-def _half_expm1_of_double(x: Lanes) -> Lanes:
+def _half_expm1_of_double(x: Values) -> Values:
     """(e^(2 x) - 1) / 2, where 2^n is a normal number: the factors of 2 are in the constants."""
     _, r, power = _reduced(x, factor=2)
     square, series = r * r, _EXPM1[x.bits]
@@ -129,20 +112,20 @@ def _half_expm1_of_double(x: Lanes) -> Lanes:
     return power.fma(square.fma(r.polynomial(doubled, square), r), power.fma(0.5, -0.5))
 
 
-def expm1_and_power(x: Lanes, rest: Lanes, plus: int) -> tuple[Lanes, Lanes]:
+def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]:
     """m and p with e^(x + rest) = (1 + m) p 2^-plus, for a small rest, in float32; p is a power of two, and a normal number."""
     n, _, power = _reduced(x, plus)
     high, low = _LN2_SHORT
     return _expm1_reduced(n.fma(-high, x) + n.fma(-low, rest)), power
 
 
-def one_less_exp(x: Lanes) -> Lanes:
+def one_less_exp(x: Values) -> Values:
     """1 - e^x, where 2^n is a normal number."""
     _, r, power = _reduced(x)
     return (-power).fma(_expm1_reduced(r), 1.0 - power)
 
 
-def tanh(x: Lanes) -> Lanes:
+def tanh(x: Values) -> Values:
     """h / (h + 1) with h = (e^(2|x|) - 1) / 2; of small h only the small difference from h is made by the division.
 
     From some point on it is 1, so x may be bounded, and no power overflows.
@@ -152,14 +135,14 @@ def tanh(x: Lanes) -> Lanes:
     return half.below(0.5).select((-half).fma(ratio, half), ratio).signed(x)
 
 
-def logistic(x: Lanes) -> Lanes:
+def logistic(x: Values) -> Values:
     """1 / (1 + e^-x), on the left as e^x / (1 + e^x), so that nothing overflows, and far on the left as e^x less that times e^x."""
     power = exp(-x.abs())
     ratio = x.below(0.0).select(power, 1.0) / (power + 1.0)
     return x.below(-1.0).select((-power).fma(ratio, power), ratio)
 
 
-def sinh(x: Lanes) -> Lanes:
+def sinh(x: Values) -> Values:
     """A polynomial up to 1, and from there on (e^|x| - e^-|x|) / 2."""
     size, square = x.abs(), x * x
     half = exp(size, 1)
@@ -167,7 +150,7 @@ def sinh(x: Lanes) -> Lanes:
     return size.below(1.0).select(near, half - 0.25 / half).signed(x)
 
 
-def cosh(x: Lanes) -> Lanes:
+def cosh(x: Values) -> Values:
     """(e^|x| + e^-|x|) / 2."""
     half = exp(x.abs(), 1)
     return half + 0.25 / half

@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.backends.native.llvm.text import Value, i64
-from volta_fn.backends.native.scalars.functions.exponential import BIAS, SIGNIFICAND
-from volta_fn.backends.native.scalars.lanes import Lanes, outlined
+from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Values
 
 
-def rem(x: Lanes, y: Lanes) -> Lanes:
+def rem(x: Values, y: Values) -> Values:
     """What is left of x after division by y toward zero, with x's sign; NaN if y is 0 or x infinite."""
     size, divisor = x.abs(), y.abs()
     limit = divisor * 2.0 ** (SIGNIFICAND[x.bits] - 1)
     hard = size.above(limit) & size.below(math.inf) & divisor.above(0.0)
-    easy = _step(size, divisor)
-
-    def reduced() -> list[Value]:
-        return [hard.select(outlined("rem.hard", _hard, size, divisor), easy).value]
-
-    rest = x.new(x.f.branch(hard.any(), reduced, lambda: [easy.value])[0])
+    rest = hard.rarely("rem.hard", _hard, [size, divisor], _step(size, divisor))
     whole = divisor.equals(math.inf) & size.below(math.inf)
     return whole.select(size, rest).signed(x)
 
 
-def _step(x: Lanes, y: Lanes) -> Lanes:
+def _step(x: Values, y: Values) -> Values:
     """The remainder where the quotient is small: rounded it may only be one too large."""
     rest = (x / y).trunc().fma(-y, x)
     return rest.below(0.0).select(rest + y, rest)
 
 
-def _hard(x: Lanes, y: Lanes) -> Lanes:
+def _hard(x: Values, y: Values) -> Values:
     """Remainders by multiples 2^k y of the divisor, as large as quotients allow, until the divisor itself is one."""
     digits, bias = SIGNIFICAND[x.bits] - 2, BIAS[x.bits]
     turns = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
-
-    def turn(_: Value, carried: list[Value]) -> list[Value]:
-        rest = x.new(carried[0])
-        return [_step(rest, _multiple(rest, y, digits)).value]
-
-    return x.new(x.f.loop(i64(0), i64(turns), 1, [x.value], turn, once=True)[0])
+    return x.repeated(turns, lambda rest: _step(rest, _multiple(rest, y, digits)))
 
 
-def _multiple(x: Lanes, y: Lanes, digits: int) -> Lanes:
+def _multiple(x: Values, y: Values, digits: int) -> Values:
     """y 2^k, k >= 0, where the quotient by it has so many digits, or k is 0."""
     apart = _exponent(x) - _exponent(y) - digits
     k = apart.below(0).select(0, apart)
@@ -53,11 +41,11 @@ def _multiple(x: Lanes, y: Lanes, digits: int) -> Lanes:
     return y
 
 
-def _power_of_two(n: Lanes) -> Lanes:
+def _power_of_two(n: Values) -> Values:
     return ((n + BIAS[n.bits]) << SIGNIFICAND[n.bits]).as_float()
 
 
-def _exponent(x: Lanes) -> Lanes:
+def _exponent(x: Values) -> Values:
     """The place of the highest digit of x > 0."""
     place = SIGNIFICAND[x.bits]
     tiny = x.below(2.0 ** (1 - BIAS[x.bits]))

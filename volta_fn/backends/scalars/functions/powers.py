@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.backends.native.scalars.functions.exact import exact_product, exact_sum_ordered
-from volta_fn.backends.native.scalars.functions.exponential import exp2, exp2_of_sum
-from volta_fn.backends.native.scalars.functions.logarithm import log2, log2_in_parts
-from volta_fn.backends.native.scalars.functions.wide import wide
-from volta_fn.backends.native.scalars.lanes import Lanes
+from volta_fn.backends.scalars.functions.exact import exact_product, exact_sum_ordered
+from volta_fn.backends.scalars.functions.exponential import exp2, exp2_of_sum
+from volta_fn.backends.scalars.functions.logarithm import log2, log2_in_parts
+from volta_fn.backends.scalars.functions.wide import wide
+from volta_fn.backends.scalars.values import Values
 
 
-def pow(x: Lanes, y: Lanes) -> Lanes:  # the primitive's name
-    """x^y = 2^(y log2 |x|), where the logarithm has a dozen digits more than the result: float32 computes in float64."""
+def pow(x: Values, y: Values) -> Values:  # the primitive's name
+    """x^y = 2^(y log2 |x|), where the logarithm has a dozen digits more than the result: float32 computes in float64 if it can."""
     size = x.abs()
-    if x.bits == 32:
-        exponent = log2(size.cast("fpext", "double")) * y.cast("fpext", "double")
-        power = exp2(exponent).cast("fptrunc", "float")
+    if x.bits == 32 and x.widens:
+        exponent = log2(size.widened()) * y.widened()
+        power = exp2(exponent).narrowed()
     else:
-        power = _power_64(size, y)
+        power = _power_in_parts(size, y)
     return _special(x, y, power)
 
 
-def _power_64(size: Lanes, y: Lanes) -> Lanes:
+def _power_in_parts(size: Values, y: Values) -> Values:
     high, low = log2_in_parts(size)
-    factor = y.clamped(-1e290, 1e290)
+    most = {32: 1e30, 64: 1e290}[y.bits]
+    factor = y.clamped(-most, most)
     product, error = exact_product(high, factor)
     total, more = exact_sum_ordered(product, error + low * factor)
     ordinary = high.abs().below(math.inf)
     return exp2_of_sum(ordinary.select(total, product), ordinary.select(more, 0.0))
 
 
-def _special(x: Lanes, y: Lanes, power: Lanes) -> Lanes:
+def _special(x: Values, y: Values, power: Values) -> Values:
     """x^y from |x|^y, as C has it: 1 for x = 1 and for y = 0 even with NaN; of negative x only whole powers."""
     size, infinite = x.abs(), y.abs().equals(math.inf)
     one = size.equals(1.0)
@@ -47,16 +48,20 @@ def _special(x: Lanes, y: Lanes, power: Lanes) -> Lanes:
     return (x.equals(1.0) | y.equals(0.0)).select(1.0, power)
 
 
-@wide
-def cbrt(x: Lanes) -> Lanes:
-    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
-    size = x.abs()
+def _cbrt(x: Values) -> Values:
+    size, digits = x.abs(), {32: 20, 64: 100}[x.bits]
     large = size.above(1.0)
-    scaled = size * large.select(2.0**-300, x.like(2.0**300))
+    scaled = size * large.select(2.0 ** (-3 * digits), x.like(2.0 ** (3 * digits)))
     root = exp2(log2(scaled) * (1.0 / 3.0))
     square, error = exact_product(root, root)
     cube, rest = exact_product(square, root)
     residual = (cube - scaled) + error.fma(root, rest)
     better = root - residual / (square * 3.0)
-    result = better * large.select(2.0**100, x.like(2.0**-100))
+    result = better * large.select(2.0**digits, x.like(2.0**-digits))
     return (size.equals(0.0) | size.compare("ueq", math.inf)).select(x, result.signed(x))
+
+
+@wide(single=_cbrt)
+def cbrt(x: Values) -> Values:
+    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
+    return _cbrt(x)

@@ -1,5 +1,5 @@
 """Approximations of the functions that CPUs do not have, in float32 and float64, without branches but where it is said.
 
-Each takes and gives `Lanes` and holds for every argument: infinities, NaN, both zeros, subnormal numbers. Polynomials were fitted by
+Each takes and gives `Values` and holds for every argument: infinities, NaN, both zeros, subnormal numbers. Polynomials were fitted by
 Lawson's algorithm (float32; each coefficient rounded in turn, the later ones refitted) and Chebyshev interpolation (float64).
 """
