@@ -18,11 +18,32 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 #: of numbers, so that tests of what programs mean run on NumPy; that the native lane means the same is what its own tests are about.
 NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
+#: Tests that are about the CPU: they run there whatever VOLTA_DEVICE says, as does every test that uses `on_cpu`.
+CPU = ("backends/native", "backends/numpy", "core/test_device.py", "test_memory.py")
+
+
+def _path(request: pytest.FixtureRequest) -> str:
+    root = Path(__file__).parent
+    return request.path.relative_to(root).as_posix() if request.path.is_relative_to(root) else ""
+
 
 @pytest.fixture(autouse=True)
 def _lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     import volta_fn  # not before the settings above
 
-    path = request.path.relative_to(Path(__file__).parent).as_posix() if request.path.is_relative_to(Path(__file__).parent) else ""
     backend = volta_fn.devices("cpu")[0].backend
-    monkeypatch.setattr(backend, "native", backend.native and path.startswith(NATIVE))
+    monkeypatch.setattr(backend, "native", backend.native and _path(request).startswith(NATIVE))
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU is the default device of the process."""
+    from volta_fn.core import device
+
+    monkeypatch.setattr(device, "_process_default", device.find_device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest) -> None:
+    if _path(request).startswith(CPU):
+        request.getfixturevalue("on_cpu")

@@ -149,6 +149,7 @@ def fresh(shape: Any = (1000,)) -> vf.Array:
     return jnp.asarray(np.arange(float(np.prod(shape))).reshape(shape))
 
 
+@pytest.mark.usefixtures("on_cpu")  # addresses
 def test_donation_reuses_the_memory() -> None:
     for options in ({"donate_argnums": 0}, {"donate_argnames": "x"}, {"donate_argnums": (-2,)}):
         f = vf.jit(lambda x, y: x * 2.0 + y, **options)
@@ -167,6 +168,7 @@ def test_donation_reuses_the_memory() -> None:
         assert "deleted" in repr(x)
 
 
+@pytest.mark.usefixtures("on_cpu")  # addresses
 def test_donated_trees_and_keywords() -> None:
     f = vf.jit(lambda params, grads: vf.tree.map(lambda p, g: p - 0.5 * g, params, grads), donate_argnums=0)
     params, grads = {"w": fresh(), "b": fresh((3,))}, {"w": fresh(), "b": fresh((3,))}
