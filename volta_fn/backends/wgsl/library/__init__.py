@@ -12,6 +12,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from volta_fn.backends.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.wgsl.library.gather import gather
+from volta_fn.backends.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
 from volta_fn.backends.wgsl.library.pooling import (
     reduce_window_max,
     reduce_window_min,
@@ -47,6 +48,12 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], R
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
     "top_k": top_k,
+    "cholesky": cholesky,
+    "triangular_solve": triangular_solve,
+    "lu": lu,
+    "qr": qr,
+    "eigh": eigh,
+    "svd": svd,
 }
 
 #: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left

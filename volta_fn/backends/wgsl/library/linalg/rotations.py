@@ -1,0 +1,56 @@
+"""Jacobi's method: rotations of pairs of columns, all pairs once in a sweep, until nothing is left to rotate.
+
+The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
+"""
+
+from __future__ import annotations
+
+from volta_fn.backends.wgsl.scalars import Shader
+
+#: Sweeps at most; some six to ten are enough.
+SWEEPS = 24
+
+_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+  let largest = size(g);
+  if (largest == R(0)) {
+    cosines[k] = R(1);
+    sines[k] = zero();
+    return;
+  }
+  let scaled = g / largest;
+  let root = sqrt(square(scaled));
+  let slope = (b - a) / (R(2) * largest * root);
+  let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
+  let cosine = R(1) / sqrt(R(1) + tangent * tangent);
+  cosines[k] = cosine;
+  sines[k] = scaled * (tangent * cosine / root);
+}"""
+
+
+def declare_rotations(shader: Shader, n: int) -> None:
+    """Add ``pair(step, k)``, the k-th pair of a step, the lesser first, and `rotation`, which notes a pair's cosine and sine.
+
+    Columns p and q become ``c p - s̄ q`` and ``s p + c q``. Of an odd number of columns one has none to pair with: its pair ends with n.
+    """
+    even = n + n % 2
+    turn = max(even - 1, 1)
+    shader.workgroup("cosines", "R", even // 2)
+    shader.workgroup("sines", "T", even // 2)
+    shader.helper(
+        "pair",
+        f"""fn pair(step: u32, k: u32) -> vec2<u32> {{
+  let a = (step + k) % {turn}u;
+  let b = select((step + {turn}u - k) % {turn}u, {even - 1}u, k == 0u);
+  return vec2<u32>(min(a, b), max(a, b));
+}}""",
+    )
+    shader.helper("rotation", _ROTATION)
+
+
+def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
+    """The statements that rotate two elements of an array, of columns, or of rows, by the pair number k."""
+    s, t = ("conjugate(sines[k])", "sines[k]") if conjugated else ("sines[k]", "conjugate(sines[k])")
+    return f"""let x = {array}[{p}];
+    let y = {array}[{q}];
+    {array}[{p}] = x * cosines[k] - times({t}, y);
+    {array}[{q}] = times({s}, x) + y * cosines[k];"""

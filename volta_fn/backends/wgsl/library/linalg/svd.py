@@ -1,0 +1,213 @@
+"""Singular values and vectors, by Jacobi's rotations of columns until they are orthogonal (Hestenes' method).
+
+Of wide matrices the adjoint is taken apart. Left vectors that zeros among the singular values leave open are found as Gram and Schmidt
+would, beginning with the unit vector that is furthest from those that there are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg.eigh import HUGE, LARGEST
+from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, real_part, written
+from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS, declare_rotations, rotate
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars import Shader
+from volta_fn.core.aval import ShapedArray
+
+
+def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive. Matrices that are not finite have NaN."""
+    (a,) = avals
+    rows, columns = a.shape[-2:]
+    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST or (not a.size and math.prod(a.shape[:-2])):
+        return None
+    if not a.size:
+        return Routine(())
+    batch, itemsize, vectors = math.prod(a.shape[:-2]), a.dtype.itemsize, params["compute_uv"]
+    m, n = max(rows, columns), min(rows, columns)
+    real = real_part(a.dtype)
+    spaces = 4 if vectors else 2
+    shader = field_shader(facts, a.dtype, m)
+    declare_rotations(shader, n)
+    shader.workgroup("order", "u32", n)
+    shader.workgroup("lengths", "R", n)
+    source, values = shader.buffer(0, a.dtype).name, shader.buffer(1, real, written=True).name
+    x = shader.buffer(spaces, a.dtype, written=True).name
+    v = shader.buffer(spaces + 1, a.dtype, written=True).name if vectors else ""
+    written(shader, _orthogonalize(source, x, v, m, n, rows < columns, real.name) + _sort(values, x, m, n))
+    sizes = [batch * m * n * itemsize]
+    if vectors:
+        wide = m if params["full_matrices"] else n
+        u, projections = (shader.buffer(spaces + k, a.dtype, written=True).name for k in (2, 3))
+        _finish(shader, (x, v, u, projections), (m, n, wide), rows < columns, a, real.name)
+        sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
+    return Routine((shader.dispatch(batch),), tuple(sizes))
+
+
+def _orthogonalize(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
+    """The columns of `x`, the matrix or its adjoint in proportion, rotated until they are orthogonal; `v` is made of the rotations."""
+    pairs = (n + 1) // 2
+    entry = f"conjugate({source}[base + (i % {n}u) * {m}u + i / {n}u])" if turned else f"{source}[base + i]"
+    more = f"if (i < {pairs * n}u) {{ let row = square_base + (i % {n}u) * {n}u; let k = i / {n}u; let at = pair(step, k);"
+    both = f"{more} if (at.y < {n}u) {{ {rotate(v, 'row + at.x', 'row + at.y')} }} }}" if v else ""
+    start = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = number(select(R(0), R(1), i / {n}u == i % {n}u)); }}"
+    return f"""
+let base = group * {m * n}u;
+let square_base = group * {n * n}u;
+var most = R(0);
+var finite = true;
+for (var i = local; i < {m * n}u; i += STEP) {{
+  let value = {entry};
+  {x}[base + i] = value;
+  most = max(most, size(value));
+  finite = finite && size(value) <= {HUGE[real]};
+}}
+{start if v else ""}
+sync();
+let bad = max_all(select(R(1), R(0), finite), local) > R(0);
+let largest = max_all(most, local);
+let scale = select(largest, R(1), largest == R(0) || bad);
+for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = {x}[base + i] / scale; }}
+sync();
+for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
+  var left = R(0);
+  for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
+    for (var k = local; k < {pairs}u; k += STEP) {{
+      let at = pair(step, k);
+      if (at.y < {n}u) {{
+        var a = R(0);
+        var b = R(0);
+        var g = zero();
+        for (var row = 0u; row < {m}u; row++) {{
+          let p = {x}[base + row * {n}u + at.x];
+          let q = {x}[base + row * {n}u + at.y];
+          a += square(p);
+          b += square(q);
+          g += times(conjugate(p), q);
+        }}
+        let lengths = sqrt(a) * sqrt(b);
+        // Columns that are as good as orthogonal stay: more is not to be had.
+        let near = size(g) <= lengths * {_NEAR[real]};
+        left = max(left, select(size(g) / max(lengths, {_TINY[real]}), R(0), near));
+        if (near) {{ g = zero(); }}
+        rotation(k, a, b, g);
+      }}
+    }}
+    sync();
+    for (var i = local; i < {pairs * m}u; i += STEP) {{
+      {{
+        let k = i / {m}u;
+        let at = pair(step, k);
+        let row = base + (i % {m}u) * {n}u;
+        if (at.y < {n}u) {{ {rotate(x, "row + at.x", "row + at.y")} }}
+      }}
+      {both}
+    }}
+    sync();
+  }}
+  if (max_all(left, local) == R(0)) {{ break; }}
+}}"""
+
+
+#: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.
+_NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
+_TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
+
+
+def _sort(values: str, x: str, m: int, n: int) -> str:
+    """The columns' lengths are the singular values, the greatest first; `order` tells which column is which."""
+    return f"""
+for (var j = local; j < {n}u; j += STEP) {{
+  var total = R(0);
+  for (var row = 0u; row < {m}u; row++) {{ total += square({x}[base + row * {n}u + j]); }}
+  lengths[j] = sqrt(total);
+}}
+workgroupBarrier();
+for (var j = local; j < {n}u; j += STEP) {{
+  let mine = lengths[j];
+  var place = 0u;
+  for (var other = 0u; other < {n}u; other++) {{
+    place += select(0u, 1u, lengths[other] > mine || (lengths[other] == mine && other < j));
+  }}
+  if (bad) {{
+    order[j] = j;
+    {values}[group * {n}u + j] = real(nan());
+  }} else {{
+    order[place] = j;
+    {values}[group * {n}u + place] = mine * scale;
+  }}
+}}
+sync();"""
+
+
+def _finish(
+    shader: Shader, arrays: tuple[str, str, str, str], sizes: tuple[int, int, int], turned: bool, a: ShapedArray, real: str
+) -> None:
+    """The vectors, in order; those of the long side completed."""
+    x, v, u, projections = arrays
+    m, n, wide = sizes
+    long, short = (3, 2) if turned else (2, 3)
+    outs = {number: shader.buffer(number, a.dtype, written=True).name for number in (2, 3)}
+    written(
+        shader,
+        f"""
+let left_base = group * {m * wide}u;
+let least = lengths[order[0]] * {_NEAR[real]} * R({m});
+var found = 0u;
+for (var c = 0u; c < {n}u; c++) {{ found += select(0u, 1u, lengths[order[c]] > least); }}
+for (var i = local; i < {m * n}u; i += STEP) {{
+  let c = i % {n}u;
+  let length = lengths[order[c]];
+  if (c < found) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
+}}
+sync();
+for (var c = found; c < {wide}u; c++) {{
+  var best = R(-1);
+  var place = 0u;
+  for (var row = local; row < {m}u; row += STEP) {{
+    var rest = R(1);
+    for (var k = 0u; k < c; k++) {{ rest -= square({u}[left_base + row * {wide}u + k]); }}
+    if (rest > best) {{ best = rest; place = row; }}
+  }}
+  let at = min(greatest(best, place, local), {m - 1}u);
+  for (var row = local; row < {m}u; row += STEP) {{
+    var value = number(select(R(0), R(1), row == at));
+    for (var k = 0u; k < c; k++) {{
+      value -= times({u}[left_base + row * {wide}u + k], conjugate({u}[left_base + at * {wide}u + k]));
+    }}
+    {u}[left_base + row * {wide}u + c] = value;
+  }}
+  sync();
+  for (var k = local; k < c; k += STEP) {{
+    var total = zero();
+    for (var row = 0u; row < {m}u; row++) {{
+      total += times(conjugate({u}[left_base + row * {wide}u + k]), {u}[left_base + row * {wide}u + c]);
+    }}
+    {projections}[group * {wide}u + k] = total;
+  }}
+  sync();
+  var squares = R(0);
+  for (var row = local; row < {m}u; row += STEP) {{
+    var value = {u}[left_base + row * {wide}u + c];
+    for (var k = 0u; k < c; k++) {{ value -= times({u}[left_base + row * {wide}u + k], {projections}[group * {wide}u + k]); }}
+    {u}[left_base + row * {wide}u + c] = value;
+    squares += square(value);
+  }}
+  let length = sqrt(sum_all(squares, local));
+  for (var row = local; row < {m}u; row += STEP) {{ {u}[left_base + row * {wide}u + c] = {u}[left_base + row * {wide}u + c] / length; }}
+  sync();
+}}
+for (var i = local; i < {m * wide}u; i += STEP) {{
+  let value = {f"conjugate({u}[left_base + (i % {m}u) * {wide}u + i / {m}u])" if turned else f"{u}[left_base + i]"};
+  if (bad) {{ {outs[long]}[left_base + i] = nan(); }} else {{ {outs[long]}[left_base + i] = value; }}
+}}
+for (var i = local; i < {n * n}u; i += STEP) {{
+  let row = i / {n}u;
+  let column = i % {n}u;
+  let value = {f"{v}[square_base + row * {n}u + order[column]]" if turned else f"conjugate({v}[square_base + column * {n}u + order[row]])"};
+  if (bad) {{ {outs[short]}[square_base + i] = nan(); }} else {{ {outs[short]}[square_base + i] = value; }}
+}}""",
+    )
