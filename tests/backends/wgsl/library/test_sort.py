@@ -37,6 +37,12 @@ def test_several_operands(dtype: str) -> None:
     check("sort", [numbers("int8", (2, size)), keys, places], params(1, keys=2))
 
 
+def test_many_rows() -> None:
+    check("sort", [numbers("float32", (70_000, 3))], params(1))
+    check("sort", [numbers("int8", (20, 9)), numbers("int8", (20, 9), 1), numbers("float64", (20, 9))], params(1, keys=2))
+    check("sort", [numbers("int8", (70_000, 33))], params(1))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_rows(dtype: str) -> None:
     x = numbers(dtype, (70_000,))

@@ -1,8 +1,9 @@
 """Sorting rows by keys of 32 bits, stably.
 
-A row that a workgroup can hold is sorted there. Long rows are sorted by one digit of eight bits after another (LSD radix sort): a pass
-counts the digits of every tile of a row, sums the counts, digit by digit, over the tiles, and then moves elements. There a tile is sorted
-by the digit in the memory of its workgroup, so that runs of elements go to neighbouring places.
+Of very short rows every element counts those that come before it. A row that a workgroup can hold is sorted there. Long rows are sorted by
+one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a row, sums the counts, digit by digit,
+over the tiles, and then moves elements. There a tile is sorted by the digit in the memory of its workgroup, so that runs of elements go to
+neighbouring places.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.ranking import Rank, Tile, exclusive, sort_tile, spread
 from volta_fn.backends.wgsl.library.spaces import Spaces
+from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Array, Shader
@@ -26,6 +28,9 @@ _DIGIT = 8
 
 #: Rows up to this size are sorted by one workgroup each.
 SHORT = _TILE.size
+
+#: Elements of rows up to this size are compared with all others.
+_VERY_SHORT = 32
 
 #: The key of what is behind a row's end: it comes last, as it stands behind all others at first.
 LAST = "0xffffffffu"
@@ -66,9 +71,34 @@ class Sorting(NamedTuple):
 
 def sort_rows(sorting: Sorting, facts: Facts, spaces: Spaces) -> list[Dispatch]:
     """The shaders that sort."""
+    if sorting.size <= _VERY_SHORT:
+        return [_count_before(sorting, facts)]
     if sorting.size <= SHORT:
         return [_sort_short(sorting, facts)]
     return _Long(sorting, facts, spaces).dispatches()
+
+
+def _count_before(sorting: Sorting, facts: Facts) -> Dispatch:
+    """Each element by an invocation, which counts those that come before it."""
+    shader = Shader(facts, INVOCATIONS)
+    readers = [word.key(shader) for word in sorting.words]
+    value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
+
+    def keys(row: str, i: str) -> list[str]:
+        return [shader.let("u32", read(row, i)) for read in readers]
+
+    def put(index: str) -> None:
+        row, i = shader.let("u32", quotient(index, sorting.size)), shader.let("u32", remainder(index, sorting.size))
+        mine, place = keys(row, i), shader.var("u32", "0u")
+        with shader.loop(sorting.size) as j:
+            before = f"{j} < {i}"
+            for word, key, other in reversed(list(zip(sorting.words, mine, keys(row, j), strict=True))):
+                a, b = shader.let("u32", word.rank(other)), shader.let("u32", word.rank(key))
+                before = shader.let("bool", f"{a} < {b} || ({a} == {b} && {before})")
+            shader.line(f"{place} += select(0u, 1u, {before});")
+        write(row, place, mine[0], value(row, i) if value else i)
+
+    return for_each(shader, sorting.rows * sorting.size, put)
 
 
 def _variables(shader: Shader, count: int) -> list[str]:
