@@ -1,0 +1,198 @@
+"""`python -m benchmarks.gpu.kernels`: how fast single kernels move memory, beside PyTorch on CUDA if it is there.
+
+Each line has the bytes that a kernel must read and write at least, divided by its time. ``--constant schedule._VALUES=32`` shows what
+another value of a constant of the schedules would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from benchmarks.gpu import peers
+from benchmarks.gpu.bench import Bench
+from volta_fn import nn
+from volta_fn.backends.wgsl.loops import routine
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.kernels.fuse import Fused, fuse
+from volta_fn.compiler.kernels.interpret import interpret
+from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.compiler.passes.inline import inline_calls
+
+
+class Case(NamedTuple):
+    """A program that is one kernel, in both frameworks."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    ours: Callable[..., Any]
+    torchs: Callable[..., Any] | None
+
+
+def layer_norm(x: Any) -> Any:
+    """Normalised rows."""
+    mean = x.mean(-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+
+
+def softmax_gradient(y: Any, g: Any) -> Any:
+    """The pullback of softmax by its result."""
+    return y * (g - (y * g).sum(-1, keepdims=True))
+
+
+M = 1 << 20
+FUNCTIONAL = "torch.nn.functional"
+
+
+def torch_function(name: str) -> Callable[..., Any]:
+    """A function of PyTorch, which is imported when it is called."""
+    module, _, attribute = name.rpartition(".")
+    return lambda *args, **options: getattr(importlib.import_module(module), attribute)(*args, **options)
+
+
+CASES = [
+    Case("copy 64M", ((64 * M,),), "float32", lambda x: -x, lambda x: -x),
+    Case("add 64M", ((64 * M,),) * 2, "float32", lambda x, y: x + y, lambda x, y: x + y),
+    Case("add 64M odd", ((64 * M - 1,),) * 2, "float32", lambda x, y: x + y, lambda x, y: x + y),
+    Case("add bfloat16 64M", ((64 * M,),) * 2, "bfloat16", lambda x, y: x + y, lambda x, y: x + y),
+    Case("add int8 64M", ((64 * M,),) * 2, "int8", lambda x, y: x + y, lambda x, y: x + y),
+    Case("bias 65536x1000", ((65536, 1000), (1000,)), "float32", lambda x, b: x + b, lambda x, b: x + b),
+    Case("gelu 64M", ((64 * M,),), "float32", nn.gelu, lambda x: torch_function(f"{FUNCTIONAL}.gelu")(x, approximate="tanh")),
+    Case("sum 64M", ((64 * M,),), "float32", lambda x: x.sum(), lambda x: x.sum()),
+    Case("max 64M", ((64 * M,),), "float32", lambda x: x.max(), lambda x: x.max()),
+    Case("row sum 65536x1024", ((65536, 1024),), "float32", lambda x: x.sum(1), lambda x: x.sum(1)),
+    Case("row sum 8388608x8", ((8 * M, 8),), "float32", lambda x: x.sum(1), lambda x: x.sum(1)),
+    Case("column sum 8192x8192", ((8192, 8192),), "float32", lambda x: x.sum(0), lambda x: x.sum(0)),
+    Case("column sum 1048576x64", ((M, 64),), "float32", lambda x: x.sum(0), lambda x: x.sum(0)),
+    Case("channel sum 64x64x128x128", ((64, 64, 128, 128),), "float32", lambda x: x.sum((0, 2, 3)), lambda x: x.sum((0, 2, 3))),
+    Case("transpose 8192x8192", ((8192, 8192),), "float32", lambda x: -x.T, lambda x: (-x.T).contiguous()),
+    Case("transpose bfloat16 8192x8192", ((8192, 8192),), "bfloat16", lambda x: -x.T, lambda x: (-x.T).contiguous()),
+    *[
+        case
+        for rows, columns in ((65536, 1024), (32768, 4096), (4096, 16384), (1 << 20, 64), (65536, 1000))
+        for case in (
+            Case(f"softmax {rows}x{columns}", ((rows, columns),), "float32", nn.softmax, lambda x: x.softmax(-1)),
+            Case(
+                f"layer norm {rows}x{columns}",
+                ((rows, columns),),
+                "float32",
+                layer_norm,
+                lambda x: torch_function(f"{FUNCTIONAL}.layer_norm")(x, x.shape[-1:]),
+            ),
+        )
+    ],
+    Case("softmax gradient 65536x1024", ((65536, 1024),) * 2, "float32", softmax_gradient, None),
+]
+
+#: Shapes so small that the interpreter can say whether results are right.
+_SMALL = 3_000_000
+
+
+def kernel_of(case: Case) -> Kernel:
+    """The one kernel of a program."""
+    avals = [vf.ShapeDtypeStruct(shape, case.dtype) for shape in case.shapes]
+    (item,) = [i for i in fuse(inline_calls(vf.make_jaxpr(case.ours)(*avals))).items if isinstance(i, Fused)]
+    return item.kernel
+
+
+def smaller(case: Case) -> Case:
+    """The case with fewer rows."""
+    shrunk = [(max(1, min(n, _SMALL // int(np.prod(rest, dtype=np.int64)))), *rest) for n, *rest in case.shapes]
+    return case._replace(shapes=tuple(shrunk if len(case.shapes[0]) == len(case.shapes[-1]) else [shrunk[0], *case.shapes[1:]]))
+
+
+def values(kernel: Kernel) -> list[np.ndarray]:
+    """Inputs."""
+    rng = np.random.default_rng(0)
+    result = []
+    for b in kernel.inputs:
+        block = rng.standard_normal(min(b.size, 1 << 22), np.float32)
+        result.append(np.resize((block * 8).astype(b.dtype) if b.dtype.kind == "i" else block.astype(b.dtype), b.size))
+    return result
+
+
+def error(bench: Bench, case: Case) -> float:
+    """The largest error of a small case, relative to the largest number."""
+    kernel = kernel_of(smaller(case))
+    made, inputs = routine(kernel, bench.facts), values(kernel)
+    buffers = room(bench, kernel, made, inputs)
+    bench.run(made, buffers)
+    worst = 0.0
+    for buffer, b, wanted in zip(buffers[len(inputs) :], kernel.outputs, interpret(kernel, *inputs), strict=False):
+        found = bench.get(buffer, b.dtype, (b.size,)).astype(np.float64)
+        exact = wanted.reshape(-1).astype(np.float64)
+        worst = max(worst, float(np.abs(found - exact).max() / np.abs(exact).max()))
+    return worst
+
+
+def room(bench: Bench, kernel: Kernel, made: Routine, inputs: Sequence[np.ndarray]) -> list[Any]:
+    """All buffers of a routine."""
+    outputs = [bench.room(b.size * b.dtype.itemsize) for b in kernel.outputs]
+    return [*map(bench.put, inputs), *outputs, *map(bench.room, made.workspaces)]
+
+
+def torch_seconds(case: Case) -> float:
+    """PyTorch's time on CUDA; NaN without it."""
+    torch = peers.torch()
+    if torch is None or case.torchs is None:
+        return float("nan")
+    args = [torch.ones(shape, dtype=getattr(torch, case.dtype), device="cuda") for shape in case.shapes]
+    call = case.torchs
+    return peers.seconds(lambda: call(*args))
+
+
+def line(bench: Bench, case: Case, quick: bool) -> str:
+    """What is found of a case."""
+    wrong = error(bench, case)
+    kernel = kernel_of(smaller(case) if quick else case)
+    made = routine(kernel, bench.facts)
+    buffers = room(bench, kernel, made, values(kernel))
+    start = time.perf_counter()
+    for pipeline in bench.compiled(made):
+        pipeline.result()
+    compiled = time.perf_counter() - start
+    seconds = bench.seconds(made, buffers)
+    for buffer in buffers:
+        buffer.destroy()
+    moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
+    there = torch_seconds(case) if not quick else float("nan")
+    text = f"{len(made.dispatches)} dispatches, {sum(len(d.source) for d in made.dispatches)} characters in {compiled * 1e3:.0f} ms"
+    rates = f"{moved / seconds / 1e9:8.0f} {moved / there / 1e9:9.0f} {there / seconds:6.2f}x"
+    return f"{case.name:32} {seconds * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}"
+
+
+def main() -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description="Memory speed of single kernels.")
+    parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--constant", action="append", default=[], metavar="MODULE.NAME=VALUE", help="another value of a constant in loops")
+    options = parser.parse_args()
+    for setting in options.constant:
+        name, value = setting.split("=")
+        module, attribute = name.split(".")
+        found = importlib.import_module(f"volta_fn.backends.wgsl.loops.{module}")
+        getattr(found, attribute)
+        setattr(found, attribute, int(value))
+    bench = Bench()
+    print(bench.opened.name, bench.facts)
+    print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7}", flush=True)
+    for case in CASES:
+        if re.search(options.only, case.name):
+            try:
+                print(line(bench, case, options.quick), flush=True)
+            except Exception as failure:
+                print(f"{case.name:32} FAILED: {type(failure).__name__}: {str(failure)[:300]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
