@@ -22,7 +22,7 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
-    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST or (not a.size and math.prod(a.shape[:-2])):
+    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST or (not a.size and math.prod(a.shape[:-2]) > 0):
         return None
     if not a.size:
         return Routine(())
