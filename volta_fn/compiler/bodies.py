@@ -153,7 +153,7 @@ def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:
     partition = partition_of(closed, lane)
     roots: dict[Var, Var] = {}
     items: list[Item] = []
-    for item in partition.items:
+    for item in [part for what in partition.items for part in _narrowed(what, lane.buffers)]:
         if isinstance(item, Equation) and is_alias(item) and isinstance(item.invars[0], Var):
             operand = item.invars[0]
             roots[item.outvars[0]] = roots.get(operand, operand)
@@ -166,6 +166,16 @@ def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:
         makers.update(dict.fromkeys(ready.results, number))
     last.update({roots.get(v, v): len(items) for v in partition.program.jaxpr.outvars if isinstance(v, Var)})
     return Body(lane, partition.program, tuple(items), roots, last, makers)
+
+
+def _narrowed(what: Fused | Equation, most: int) -> list[Fused | Equation]:
+    """Arrays that are put together are put together in groups first, if they are more than a kernel may read."""
+    if isinstance(what, Fused) or what.primitive.name != "concatenate" or len(what.invars) < most:
+        return [what]
+    groups = [what.invars[i : i + most - 1] for i in range(0, len(what.invars), most - 1)]
+    parts = [Var(what.primitive.abstract(*[v.aval for v in group], **what.params)) for group in groups]
+    first: list[Fused | Equation] = [what.replace(invars=group, outvars=[part]) for group, part in zip(groups, parts, strict=True)]
+    return [*first, *_narrowed(what.replace(invars=[*parts]), most)]
 
 
 def _item(what: Fused | Equation, lane: Lane) -> Item:

@@ -181,3 +181,9 @@ def test_scalars_go_where_arrays_are() -> None:
         x + y
     with pytest.raises(vf.errors.DeviceError, match="different devices"):
         vf.jit(jnp.add)(x, y)
+
+
+def test_more_arrays_put_together_than_a_shader_reads() -> None:
+    rows = [jnp.arange(5.0) + i for i in range(70)]
+    both(lambda rows: jnp.stack(rows), rows)
+    both(lambda rows: jnp.concatenate(rows[:40]) * 2, rows)

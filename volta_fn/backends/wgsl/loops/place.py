@@ -152,7 +152,10 @@ class Place:
         quarter = self.quarter(place)
         if quarter is not None:
             return tuple(array.load4(quarter))
-        return tuple([array.load(index) for index in self.affine(place)])
+        node = self.nest.facts.kernel.nodes[number]
+        assert isinstance(node, Load)
+        size = self.nest.facts.kernel.inputs[node.input].size
+        return tuple([array.load(_within(index, size)) for index in self.affine(place)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
         """Where one condition is for all lanes, memory is read only if it holds."""
@@ -307,3 +310,8 @@ def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers
         if number not in by_number:
             by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0)
     return Nest(shader, facts, {node.input: by_number[buffers.inputs[node.input]] for node in facts.loads.values()}, outputs)
+
+
+def _within(index: str, size: int) -> str:
+    """An index that is a literal kept inside of an array: a load that never happens may have one outside, which translators refuse."""
+    return index if any(c.isalpha() and c != "u" for c in index) else f"min({index}, {size - 1}u)"
