@@ -87,7 +87,7 @@ def _exp_minus_square(x: Values) -> Values:
 
 def erf_inv(x: Values) -> Values:
     """The x for which erf is the argument, by the same formulas as the evaluation rule (1 - x^2 is rounded twice)."""
-    w = -log(1.0 - x * x)
+    w = -log(1.0 - (x * x).held())
     result = (_inverse_32(w) if x.bits == 32 else _inverse_64(w)) * x
     return x.abs().equals(1.0).select(x * math.inf, result)
 
