@@ -21,7 +21,7 @@ GPU = vf.devices("gpu")[0]
 CALLBACKS = frozenset({"pure_callback", "debug_callback"})
 
 #: Primitives without shaders so far: some for all dtypes, `pad` and sums for some samples only.
-WITHOUT = frozenset("bitcast_convert_type cholesky eig eigh fft lu pad qr reduce_prod reduce_sum svd triangular_solve".split())
+WITHOUT = frozenset("bitcast_convert_type eig fft pad reduce_prod reduce_sum".split())
 
 
 def dtype_of(sample: Sample) -> str:

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from tests.backends.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.backends.meaning import meaning
-from tests.backends.wgsl.library.checking import check
+from tests.backends.wgsl.library.checking import check, least_facts, results
 from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
 
 
 @given(gathers())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_gathers(case: tuple[np.ndarray, np.ndarray, dict[str, Any]]) -> None:
     x, indices, params = case
     check("gather", [x, indices], params | {"fill_value": None})
 
 
 @given(gathers(), st.sampled_from(COMBINED))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_scatters(case: tuple[np.ndarray, np.ndarray, dict[str, Any]], name: str) -> None:
     x, indices, params = case
     if x.dtype.kind == "c":
@@ -42,8 +42,10 @@ def test_many_rows(mode: GatherScatterMode) -> None:
     check("gather", [x, indices], {"dimension_numbers": COLUMNS, "slice_sizes": (70, 1), "mode": mode, "fill_value": None})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32", "float16", "uint8"])
-@pytest.mark.parametrize("name", COMBINED)
+HOW = [*[("scatter_add", dtype) for dtype in ("float32", "int32", "float16", "uint8")], *[(name, "float32") for name in COMBINED[2:]]]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("scatter", "float32"), ("scatter", "uint8"), *HOW])
 def test_many_updates(name: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     x, new = rng.integers(1, 4, (60, 6)).astype(dtype), rng.integers(1, 3, (500, 6)).astype(dtype)
@@ -72,7 +74,8 @@ def test_more_starts_than_bindings() -> None:
 
 
 def test_more_workgroups_than_one_dimension_has() -> None:
-    x = np.arange(9_000_000, dtype=np.int32)
+    x = np.arange(9000, dtype=np.int32)
     indices = x[::-1, None].copy()
     params = {"dimension_numbers": ROWS._replace(offset_dims=()), "slice_sizes": (1,), "mode": MODES[0], "fill_value": None}
-    check("gather", [x, indices], params)
+    (got,) = results("gather", [x, indices], params, least_facts()._replace(groups=11), [x])
+    np.testing.assert_array_equal(got, x[::-1])

@@ -10,8 +10,6 @@ import pytest
 from tests.backends.meaning import same
 from tests.backends.wgsl.library.checking import check, least_facts, results
 
-DTYPES = ("float32", "complex64", "float64", "complex128")
-
 
 def matrices(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     rng = np.random.default_rng(0)
@@ -28,7 +26,7 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * max(1.0, np.abs(wanted).max(initial=0)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_cholesky(dtype: str) -> None:
     x = matrices(dtype, (3, 40, 40))
     x = x @ adjoint(x) + 40 * np.eye(40, dtype=dtype)
@@ -39,20 +37,18 @@ def test_cholesky(dtype: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4 if dtype in ("float32", "complex64") else 1e-12, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_triangular_solve(dtype: str) -> None:
+def test_triangular_solve() -> None:
+    dtype = "complex64"
     a = matrices(dtype, (2, 33, 33)) * 0.1 + np.eye(33, dtype=dtype) * 3
-    for left, lower, turned, conjugate, unit in itertools.product([False, True], repeat=5):
-        if unit and left:
-            continue
+    for left, lower, turned in itertools.product([False, True], repeat=3):
+        conjugate, unit = left != lower, lower != turned
         b = matrices(dtype, (2, 33, 20) if left else (2, 20, 33))
         names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
         params = dict(zip(names, (left, lower, turned, conjugate, unit), strict=True))
         check("triangular_solve", [a * (0.1 if unit else 1), b], params, exact=False)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 30, 30), (31, 7), (7, 31)])
+@pytest.mark.parametrize(("dtype", "shape"), [("float32", (2, 30, 30)), ("complex64", (31, 7)), ("float64", (7, 31))])
 def test_lu(dtype: str, shape: tuple[int, ...]) -> None:
     x = matrices(dtype, shape)
     m, n = shape[-2:]
@@ -75,8 +71,7 @@ def test_lu_of_singular_matrices() -> None:
     np.testing.assert_array_equal(np.diagonal(factors), [1, 0, 0, 0])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 30, 30), (31, 7), (7, 31)])
+@pytest.mark.parametrize(("dtype", "shape"), [("float32", (2, 30, 30)), ("complex64", (31, 7)), ("float64", (7, 31))])
 @pytest.mark.parametrize("full", [False, True])
 def test_qr(dtype: str, shape: tuple[int, ...], full: bool) -> None:
     x = matrices(dtype, shape)
@@ -88,10 +83,11 @@ def test_qr(dtype: str, shape: tuple[int, ...], full: bool) -> None:
     close(r[..., :k, :], expected[1][..., :k, :])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("lower", [False, True])
-def test_eigh(dtype: str, lower: bool) -> None:
-    for n in (1, 2, 31):
+@pytest.mark.parametrize(
+    ("dtype", "lower", "sizes"), [("float32", False, (1, 22, 31)), ("complex64", True, (9,)), ("complex128", False, (4,))]
+)
+def test_eigh(dtype: str, lower: bool, sizes: tuple[int, ...]) -> None:
+    for n in sizes:
         x = matrices(dtype, (2, n, n))
         half = np.tril(x, -1) if lower else np.triu(x, 1)
         whole = half + adjoint(half) + np.eye(n) * np.real(x)
@@ -102,13 +98,14 @@ def test_eigh(dtype: str, lower: bool) -> None:
         close(adjoint(v) @ v, np.broadcast_to(np.eye(n), x.shape))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 9, 9), (12, 5), (5, 12)])
-@pytest.mark.parametrize("rank", [5, 3, 0])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "rank"),
+    [("float32", (2, 9, 9), 5), ("float32", (12, 5), 0), ("complex64", (5, 12), 3), ("float64", (12, 5), 3)],
+)
 def test_svd(dtype: str, shape: tuple[int, ...], rank: int) -> None:
     x = matrices(dtype, shape) if rank == 5 else matrices(dtype, (*shape[:-1], rank)) @ matrices(dtype, (*shape[:-2], rank, shape[-1]))
     k = min(shape[-2:])
-    for full in (False, True):
+    for full in {rank == 3, True}:
         expected = np.linalg.svd(x, full_matrices=full)
         like = [expected[1], expected[0], expected[2]]
         s, u, vt = results("svd", [x], {"full_matrices": full, "compute_uv": True}, least_facts(), like)

@@ -17,18 +17,17 @@ def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
     "dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"]
 )
 def test_one_operand(dtype: str) -> None:
-    check("sort", [numbers(dtype, (3, 300))], params(1))
-    check("sort", [numbers(dtype, (5000, 2))], params(0, stable=False))
+    check("sort", [numbers(dtype, (60, 3))], params(0, stable=False))
 
 
-@pytest.mark.parametrize("size", [7, 200, 4500])
+@pytest.mark.parametrize("size", [7, 200])
 def test_zeros_keep_their_order(size: int) -> None:
     x = np.where(np.arange(size) % 3 == 0, -0.0, np.where(np.arange(size) % 5 == 0, 0.0, -1.0)).astype(np.float32)
     (got,) = results("sort", [x], params(0), least_facts(), [x])
     np.testing.assert_array_equal(np.signbit(got), np.signbit(x[np.argsort(x, kind="stable")]))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "int64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float16", "complex128"])
 def test_several_operands(dtype: str) -> None:
     size = 700
     keys, places = numbers(dtype, (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
@@ -37,15 +36,23 @@ def test_several_operands(dtype: str) -> None:
     check("sort", [numbers("int8", (2, size)), keys, places], params(1, keys=2))
 
 
-def test_many_rows() -> None:
-    check("sort", [numbers("float32", (70_000, 3))], params(1))
+def test_very_short_rows() -> None:
+    check("sort", [numbers("float32", (7000, 3))], params(1))
     check("sort", [numbers("int8", (20, 9)), numbers("int8", (20, 9), 1), numbers("float64", (20, 9))], params(1, keys=2))
-    check("sort", [numbers("int8", (70_000, 33))], params(1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_long_rows(dtype: str) -> None:
-    x = numbers(dtype, (70_000,))
-    check("sort", [x], params(0))
-    check("sort", [x, np.arange(len(x), dtype=np.int32)], params(0))
-    check("sort", [numbers("int8", x.shape), x, x], params(0, keys=2))
+def test_more_workgroups_than_one_dimension_has() -> None:
+    x = numbers("int8", (50, 33))
+    (got,) = results("sort", [x], params(1), least_facts()._replace(groups=7), [x])
+    np.testing.assert_array_equal(got, np.sort(x, 1))
+
+
+def test_long_rows() -> None:
+    x = numbers("float16", (2, 5000))
+    x[0, ::3], x[0, 1::5] = -0.0, 0.0
+    check("sort", [x], params(1))
+    (got,) = results("sort", [x], params(1), least_facts(), [x])
+    wanted = np.take_along_axis(x, np.argsort(x, axis=1, kind="stable"), 1)
+    np.testing.assert_array_equal(np.signbit(got) & ~np.isnan(got), np.signbit(wanted) & ~np.isnan(wanted))
+    byte, half = numbers("int8", (70_000,)), numbers("float16", (70_000,))
+    check("sort", [byte, half, numbers("complex64", half.shape)], params(0, keys=2))

@@ -55,7 +55,7 @@ class Sorting(NamedTuple):
 
     Attributes:
         rows, size: how many rows there are, of how many elements each.
-        words: what is sorted by, the most important first.
+        words: what is sorted by, the most important first. Only a single word has a rank that is not its key.
         emit: where the result goes.
         value: reads, as `Key` does, the value of an element by its number in the row; None: the value is that number.
         valued: whether there are values at all.
@@ -112,19 +112,24 @@ def _sort_short(sorting: Sorting, facts: Facts) -> Dispatch:
     shader = Shader(facts, invocations)
     first = shader.let("u32", times(shader.local, tile.each))
     keys, values = _variables(shader, tile.each), _variables(shader, tile.each if sorting.valued else 0)
-    for turn, word in enumerate(reversed(sorting.words)):
-        read = word.key(shader)
-        value = sorting.value(shader) if sorting.value and not turn else None
+    numbers = [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
+    value = sorting.value(shader) if sorting.value else None
+    for number, variable in zip(numbers, values, strict=False):
+        with shader.block(f"if ({number} < {sorting.size}u)"):
+            shader.line(f"{variable} = {value(shader.group, number) if value else number};")
+    least_first = sorting.words[::-1]
+    readers = [word.key(shader) for word in least_first]
+    with shader.loop(len(readers)) as turn:
         for k, key in enumerate(keys):
-            number = shader.let("u32", f"{first} + {k}u")
-            with shader.block(f"if ({number} < {sorting.size}u)"):
-                if sorting.valued and not turn:
-                    shader.line(f"{values[k]} = {value(shader.group, number) if value else number};")
-                shader.line(f"{key} = {read(shader.group, values[k] if turn else number)};")
-        sort_tile(shader, tile, keys, values, word.rank, 0, word.bits)
+            for t, read in enumerate(readers):
+                # Later words are those of the elements that are there by then; before, these are the row's own.
+                which = values[k] if len(readers) > 1 else numbers[k]
+                with shader.block(f"if ({numbers[k]} < {sorting.size}u && {turn} == {t}u)"):
+                    shader.line(f"{key} = {read(shader.group, which)};")
+        bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{turn}]")
+        sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
     write = sorting.emit(shader)
-    for k, key in enumerate(keys):
-        number = shader.let("u32", f"{first} + {k}u")
+    for k, (number, key) in enumerate(zip(numbers, keys, strict=True)):
         with shader.block(f"if ({number} < {sorting.size}u)"):
             write(shader.group, number, key, values[k] if sorting.valued else "0u")
     return shader.dispatch(sorting.rows)
@@ -265,7 +270,7 @@ class _Long:
                 if valued:
                     shader.line(f"{values[k]} = {value};")
         self._find_bases(shader, step, row, counts, totals)
-        sort_tile(shader, _TILE, keys, values, step.word.rank, step.first, step.bits)
+        sort_tile(shader, _TILE, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
         spread(shader, _TILE, values)
         before = spread(shader, _TILE, keys)
         self._find_places(shader, step, keys, before)

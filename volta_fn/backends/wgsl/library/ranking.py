@@ -61,10 +61,10 @@ def exclusive(shader: Shader, value: str) -> str:
     return shader.let("vec2<u32>", f"{name}({value}, {shader.local})")
 
 
-def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: int, bits: int) -> None:
-    """Sort stably by some bits of the ranks, from the first on. `keys` and `values` are variables, of neighbours in each invocation."""
+def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: str, end: str) -> None:
+    """Sort stably by the bits of the ranks from `first` up to `end`. `keys` and `values` are variables, neighbours in each invocation."""
     shader.workgroup("scratch", "u32", tile.room)
-    with shader.loop(first + bits, first, BITS) as shift:
+    with shader.loop(end, first, BITS) as shift:
         places = _places(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
         for variables in (keys, values):
             _exchange(shader, tile, places, variables)
