@@ -26,7 +26,7 @@ def test_gathers(case: tuple[np.ndarray, np.ndarray, dict[str, Any]]) -> None:
 @settings(max_examples=20)
 def test_scatters(case: tuple[np.ndarray, np.ndarray, dict[str, Any]], name: str) -> None:
     x, indices, params = case
-    if x.dtype.kind == "c":
+    if x.dtype.kind == "c" and name[8:] in ("min", "max"):
         return
     (updates,) = meaning("gather", [x, indices], params | {"fill_value": 0})
     numbers = ScatterDimensionNumbers(*params["dimension_numbers"])

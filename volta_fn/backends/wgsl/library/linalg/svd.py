@@ -13,8 +13,9 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg.eigh import HUGE, LARGEST
 from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, real_part, written
 from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS, declare_rotations, rotate
+from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.backends.wgsl.scalars import Shader
+from volta_fn.backends.wgsl.scalars import Number, Shader, constant, wgsl_type
 from volta_fn.core.aval import ShapedArray
 
 
@@ -22,10 +23,10 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
-    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST or (not a.size and math.prod(a.shape[:-2]) > 0):
+    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST:
         return None
     if not a.size:
-        return Routine(())
+        return _of_nothing(a, params, facts)
     batch, itemsize, vectors = math.prod(a.shape[:-2]), a.dtype.itemsize, params["compute_uv"]
     m, n = max(rows, columns), min(rows, columns)
     real = real_part(a.dtype)
@@ -45,6 +46,22 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
         _finish(shader, (x, v, u, projections), (m, n, wide), rows < columns, a, real.name)
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
     return Routine((shader.dispatch(batch),), tuple(sizes))
+
+
+def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine:
+    """The vectors of matrices without elements: those of the identity."""
+    dispatches = []
+    for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
+        count = math.prod(a.shape[:-2]) * n * n
+        if count and params["compute_uv"] and params["full_matrices"]:
+            shader = Shader(facts, INVOCATIONS)
+            one, zero = constant(a.dtype, 1).text, constant(a.dtype, 0).text
+
+            def entry(i: str, shader: Shader = shader, n: int = n, one: str = one, zero: str = zero) -> Number:
+                return Number(a.dtype, shader.let(wgsl_type(a.dtype), f"select({zero}, {one}, ({i} / {n}u) % {n}u == {i} % {n}u)"))
+
+            dispatches.append(fill(shader, shader.buffer(number, a.dtype, written=True), count, entry))
+    return Routine(tuple(dispatches))
 
 
 def _orthogonalize(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
