@@ -9,42 +9,43 @@ from volta_fn.backends.wgsl.scalars.lanes import Lanes, outlined
 from volta_fn.primitives.scalar_functions.gamma import BERNOULLI, DIRECT_TERMS
 
 
-def _pow(x: Lanes, y: Lanes) -> Lanes:
-    return outlined("pow", powers.pow, x, y)
-
-
 def zeta(s: Lanes, q: Lanes) -> Lanes:
-    """The sum of (q + k)^-s over k >= 0, for s > 1; infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1."""
-    usual = outlined("zeta_positive", _zeta_positive, s, q.above(0.0).select(q, 1.0))
-    out = q.below(0.0).rarely("zeta_negative", _zeta_negative, [s, q], usual)
+    """The sum of (q + k)^-s over k >= 0, for s > 1; infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1.
+
+    For q < 0 the terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least |q + k| among them: the
+    difference of two sums, to which the sum from 1 - f is added. Such powers are real only for whole s.
+    """
+    f, type_ = s.f, s.type
+    left = q.below(0.0)
+    least = q.floor() + 1.0 - q
+    half = s * 0.5
+    sign = half.floor().compare("one", half).select(-1.0, s.like(1.0))
+    total = f.var(type_, f"{type_}(0)")
+    with f.loop(f"select(1u, 3u, {left.text})") as k:  # one call in a loop: compilers write out each call
+        first, second = [s.new(f"({k} == {n}u)", "bool") for n in (0, 1)]
+        start = left.select(first.select(least, second.select(1.0 - q, 1.0 - least)), q.above(0.0).select(q, 1.0))
+        weight = left.select(first.select(sign, second.select(-sign, 1.0)), 1.0)
+        f.line(f"{total} += {(weight * outlined('zeta_positive', _zeta_positive, s, start)).text};")
+    out = (left & s.floor().compare("one", s)).select(math.nan, s.new(total, type_))
     pole = s.equals(1.0) | (q.compare("ole", 0.0) & q.floor().equals(q))
     return (s.below(1.0) | s.is_nan() | q.is_nan()).select(math.nan, pole.select(math.inf, out))
 
 
 def _zeta_positive(s: Lanes, q: Lanes) -> Lanes:
-    """Terms one by one, and the Euler-Maclaurin formula for the rest."""
+    """Terms one by one, and the Euler-Maclaurin formula for the rest, which begins with the last of them."""
     f, type_ = s.f, s.type
-    total = f.var(type_, f"{type_}(0)")
-    with f.loop(DIRECT_TERMS) as k:
-        term = _pow(q + q.new(k, "u32").converted(type_), -s)
-        f.line(f"{total} += {term.text};")
+    total, power = f.var(type_, f"{type_}(0)"), f.var(type_, f"{type_}(0)")
+    with f.loop(DIRECT_TERMS + 1) as k:
+        term = outlined("pow", powers.pow, q + q.new(k, "u32").converted(type_), -s)
+        f.line(f"{total} += {power};")
+        f.line(f"{power} = {term.text};")
     start = q + float(DIRECT_TERMS)
-    power = _pow(start, -s)
     rest, factor, square = start / (s - 1.0) + 0.5, s / start, start * start
     for number, bernoulli in enumerate(BERNOULLI, 1):
         rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
         factor = factor * ((s + (2.0 * number - 1.0)) * (s + 2.0 * number)) / square
-    return s.new(total, type_) + power.equals(0.0).select(0.0, power * rest)
-
-
-def _zeta_negative(s: Lanes, q: Lanes) -> Lanes:
-    """The terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least |q + k| among them."""
-    least = q.floor() + 1.0 - q
-    first, beyond, right = [outlined("zeta_positive", _zeta_positive, s, start) for start in (least, 1.0 - q, 1.0 - least)]
-    below, half = first - beyond, s * 0.5
-    is_odd = half.floor().compare("one", half)
-    total = is_odd.select(-below, below) + right
-    return s.floor().equals(s).select(total, math.nan)
+    last = s.new(power, type_)
+    return s.new(total, type_) + last.equals(0.0).select(0.0, last * rest)
 
 
 def polygamma(n: Lanes, x: Lanes) -> Lanes:
