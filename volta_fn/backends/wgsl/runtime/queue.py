@@ -22,7 +22,7 @@ from volta_fn.errors import DeviceError
 
 #: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
 _COMMANDS = 256
-_ENOUGH = 16
+_ENOUGH = 64
 _UNDER_WAY = 16
 _WRITTEN = 1 << 26
 
