@@ -2,7 +2,7 @@
 
 A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there
 (`Step.into`), if the operand's memory is the plan's own: made by an earlier step, or donated by the caller, and shared with no
-view that lives on. Large values that are no results lie in one block of memory (`Step.place`), if the backend can write them there.
+view that lives on. Large values that are no results lie in one block of memory (`Step.places`), if the backend can write them there.
 The plan knows no backend.
 """
 
@@ -16,7 +16,7 @@ from volta_fn.compiler.kernels.views import is_view
 from volta_fn.compiler.memory import Lifetime, arrange
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 Operand = int | Literal
 
@@ -34,8 +34,8 @@ class Step(NamedTuple):
     frees: tuple[int, ...]
     #: Position of the operand to overwrite with the result, if any.
     into: int | None
-    #: Number of the place in the plan's block where the result goes, if any.
-    place: int | None
+    #: Numbers of the places in the plan's block where results go, None for those that get memory elsewhere; empty if all do.
+    places: tuple[int | None, ...]
 
 
 class Place(NamedTuple):
@@ -66,10 +66,10 @@ class Plan(NamedTuple):
 Planner = Callable[[ClosedJaxpr], Plan]
 
 
-def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], bool] = lambda eqn: False) -> Plan:
+def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
     """Simplify the program, and assign registers, overwrites and places.
 
-    `writes` says of an equation whether the backend computes it into memory that it is given.
+    `writes` says which results of an equation the backend computes into memory that it is given.
     """
     return _Planner(simplify(closed), donated, writes).plan()
 
@@ -77,7 +77,7 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callabl
 class _Planner:
     """Assigns registers in one pass over the equations, after one pass that finds when each memory block is last used."""
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], bool]) -> None:
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], Sequence[int]]) -> None:
         self.closed = closed
         self.writes = writes
         jaxpr = closed.jaxpr
@@ -148,14 +148,14 @@ class _Planner:
     def _step(self, time: int, eqn: Equation) -> Step:
         operands = tuple([v if isinstance(v, Literal) else self.registers[v] for v in eqn.invars])
         into = self._overwritable(time, eqn)
-        place = self._place(time, eqn, into)
+        places = self._places(time, eqn, into)
         dying = {v for v in eqn.invars if type(v) is Var and self.last_use[v] == time}
         dead = [self.registers[v] for v in dying if v not in self.closed.jaxpr.constvars] if dying else []
         results = tuple([self._take(v) for v in eqn.outvars])
         unused = [self.registers[v] for v in eqn.outvars if self.last_use[v] == time]
         for register in (*dead, *unused):
             heapq.heappush(self.free, register)
-        return Step(eqn, operands, results, (*dead, *unused), into, place)
+        return Step(eqn, operands, results, (*dead, *unused), into, places)
 
     def _overwritable(self, time: int, eqn: Equation) -> int | None:
         """The operand that dies here, is the plan's own, and has the result's shape and dtype."""
@@ -177,24 +177,31 @@ class _Planner:
                 return position
         return None
 
-    def _place(self, time: int, eqn: Equation, into: int | None) -> int | None:
-        """The place of a result that does not overwrite an operand, if it gets one."""
+    def _places(self, time: int, eqn: Equation, into: int | None) -> tuple[int | None, ...]:
+        """The places of results, unless an operand is overwritten."""
         if into is not None:
-            (out,), old = eqn.outvars, eqn.invars[into]
-            for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
-                if isinstance(old, Var) and old in homes:
-                    homes[out] = homes[old]
-                    values[homes[out]] = values[homes[out]]._replace(end=self.block_end[out])
-            return None
-        if is_view(eqn):
-            return None
-        living = [Lifetime(time, self.block_end[v], v.aval.size * v.aval.dtype.itemsize) for v in eqn.outvars]
-        if len(living) == 1 and living[0].bytes >= _LARGE and living[0].end < self.end and self.writes(eqn):
-            self.homes[eqn.outvars[0]] = len(self.placed)
-            self.placed.append(eqn.outvars[0].aval)
-            self.lifetimes += living
+            self._inherit(eqn.outvars[0], eqn.invars[into])
+        if into is not None or is_view(eqn):
+            return ()
+        written = self.writes(eqn)
+        places = [self._place(var, time, number in written) for number, var in enumerate(eqn.outvars)]
+        return tuple(places) if any(p is not None for p in places) else ()
+
+    def _place(self, var: Var, time: int, written: bool) -> int | None:
+        """The place of a result, if it gets one."""
+        life = Lifetime(time, self.block_end[var], var.aval.size * var.aval.dtype.itemsize)
+        if written and life.bytes >= _LARGE and life.end < self.end:
+            self.homes[var] = len(self.placed)
+            self.placed.append(var.aval)
+            self.lifetimes.append(life)
             return len(self.placed) - 1
-        for var, life in zip(eqn.outvars, living, strict=True):
-            self.loose_homes[var] = len(self.loose)
-            self.loose.append(life)
+        self.loose_homes[var] = len(self.loose)
+        self.loose.append(life)
         return None
+
+    def _inherit(self, var: Var, old: Atom) -> None:
+        """Let a result have the memory of an operand."""
+        for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
+            if isinstance(old, Var) and old in homes:
+                homes[var] = homes[old]
+                values[homes[var]] = values[homes[var]]._replace(end=self.block_end[var])

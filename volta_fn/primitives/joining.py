@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
@@ -113,22 +115,29 @@ def _pad_abstract(operand: ShapedArray, padding_value: ShapedArray, *, padding_c
     return ShapedArray(tuple(sizes), operand.dtype, operand.weak_type and padding_value.weak_type)
 
 
-def _pad_evaluate(
-    operand: np.ndarray, padding_value: np.ndarray, *, padding_config: PaddingConfig, out: np.ndarray | None = None
-) -> np.ndarray:
-    shape, source, target = [], [], []
-    for n, (lo, hi, interior) in zip(operand.shape, padding_config, strict=True):
+@lru_cache(maxsize=1024)
+def _pad_parts(shape: Shape, padding_config: PaddingConfig) -> tuple[Shape, tuple[builtins.slice, ...], tuple[builtins.slice, ...]]:
+    """The result's shape, which part of the operand is in it, and where."""
+    sizes, source, target = [], [], []
+    for n, (lo, hi, interior) in zip(shape, padding_config, strict=True):
         step = interior + 1
         size = lo + hi + max(n + (n - 1) * interior, 0)
         first = max(0, -(-max(-lo, 0) // step))
         last = min(n, max(-(-(size - lo) // step), 0)) if n else 0
-        shape.append(size)
+        sizes.append(size)
         source.append(np.s_[first : max(first, last)])
         begin = lo + first * step
         target.append(np.s_[begin : begin + (max(last - first, 1) - 1) * step + 1 : step] if last > first else np.s_[0:0])
+    return tuple(sizes), tuple(source), tuple(target)
+
+
+def _pad_evaluate(
+    operand: np.ndarray, padding_value: np.ndarray, *, padding_config: PaddingConfig, out: np.ndarray | None = None
+) -> np.ndarray:
+    shape, source, target = _pad_parts(operand.shape, padding_config)
     out = np.empty(shape, operand.dtype) if out is None else out
     out[...] = padding_value
-    out[tuple(target)] = operand[tuple(source)]
+    out[target] = operand[source]
     return out
 
 

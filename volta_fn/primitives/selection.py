@@ -35,7 +35,8 @@ def _select_abstract(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
 _FEW = 1 << 12
 
 
-def _select_evaluate(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def choose(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """What `select_n` means, for NumPy's arrays."""
     shape = np.broadcast_shapes(which.shape, *[c.shape for c in cases])
     if which.dtype == np.bool_ and len(cases) == 2:
         if math.prod(shape) >= _FEW and cases[0].dtype.itemsize in _WORDS:
@@ -92,7 +93,7 @@ def _select_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | No
 select_n_p = Primitive(
     "select_n",
     _select_abstract,
-    evaluate=_select_evaluate,
+    evaluate=choose,
     jvp=_select_jvp,
     transpose=_select_transpose,
     batch=_select_batch,

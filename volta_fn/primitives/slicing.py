@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,14 @@ def _slice_abstract(operand: ShapedArray, *, start_indices: Ints, limit_indices:
     return operand.update(shape=tuple(sizes))
 
 
+@lru_cache(maxsize=1024)
+def _slices(start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> tuple[builtins.slice, ...]:
+    steps = strides or (1,) * len(start_indices)
+    return tuple([builtins.slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True)])
+
+
 def _slice_evaluate(operand: np.ndarray, *, start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> np.ndarray:
-    steps = strides or (1,) * operand.ndim
-    return operand[tuple([builtins.slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True)])]
+    return operand[_slices(start_indices, limit_indices, strides)]
 
 
 def _slice_batch(

@@ -1,7 +1,7 @@
 """The NumPy backend: the meaning of every primitive.
 
 A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
-after another), else into new memory.
+after another), else into new memory. A scan is given a tuple with None for what it is to make itself.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ def plan_of(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
     return make_plan(closed, donated, _writes)
 
 
-def _writes(eqn: Equation) -> bool:
-    """Whether an equation's kernel writes into an array that it is given as ``out``."""
+def _writes(eqn: Equation) -> Sequence[int]:
+    """The results of an equation that its kernel writes into arrays which it is given as ``out``."""
     primitive = eqn.primitive
+    if primitive.name == "scan":
+        return range(eqn.params["num_carry"], len(eqn.outvars))
     if primitive.multiple_results or primitive.overwrites is not None:
-        return False
-    if primitive.inplace:
-        return isinstance(primitive.ufunc_for(eqn.invars[0].aval.dtype), np.ufunc)
-    return primitive.evaluate is not None and _takes_out(primitive.evaluate)
+        return ()
+    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else primitive.evaluate
+    return (0,) if function is not None and _takes_out(function) else ()
 
 
 @cache

@@ -75,9 +75,11 @@ def _limbs(x: np.ndarray) -> list[np.ndarray]:
     return [limb.astype(np.float64) for limb in [*low, x >> x.dtype.type(_LIMB_BITS * (count - 1))]]
 
 
-def _outer_product_for(out: np.dtype) -> Product:
+def _outer_product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
     """`product_for` where nothing is contracted (K = 1): a broadcast multiplication, exact in every dtype but the halves."""
     working = working_dtype(out)
+    if lhs == rhs == working:
+        return np.multiply
     return lambda a, b: np.multiply(a.astype(working, copy=False), b.astype(working, copy=False))
 
 
@@ -98,8 +100,8 @@ def dot_general_plan(
     by_lhs_axis = sorted(range(len(lhs_contract)), key=lambda i: lhs_contract[i])  # the order of a sum is free: take the order in memory
     lhs_order = (*lhs_batch, *lhs_free, *(lhs_contract[i] for i in by_lhs_axis))
     rhs_order = (*rhs_batch, *(rhs_contract[i] for i in by_lhs_axis), *rhs_free)
-    multiply = product_for(lhs_dtype, rhs_dtype, out_dtype) if lhs_contract else _outer_product_for(out_dtype)
-    if multiply is not np.matmul:
+    multiply = (product_for if lhs_contract else _outer_product_for)(lhs_dtype, rhs_dtype, out_dtype)
+    if not isinstance(multiply, np.ufunc):
         multiply = _rounding(multiply, out_dtype)
     if len(lhs_free) == len(lhs_contract) == len(rhs_free) == 1:
         return _matrices(multiply, _permutation(lhs_order), _permutation(rhs_order))

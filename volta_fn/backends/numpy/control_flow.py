@@ -56,10 +56,11 @@ def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: boo
     step = _step(jaxpr, num_consts, num_carry)
     y_avals = jaxpr.out_avals[num_carry:]
 
-    def run(*operands: Any) -> tuple[Any, ...]:
+    def run(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
         rows = operands[num_consts + num_carry :]
-        ys = [np.empty((length, *a.shape), a.dtype) for a in y_avals]
+        targets = out[num_carry:] or (None,) * len(y_avals)
+        ys = [np.empty((length, *a.shape), a.dtype) if t is None else t for a, t in zip(y_avals, targets, strict=True)]
         order = range(length - 1, -1, -1) if reverse else range(length)
         steps: Iterable[tuple[Any, ...]] = zip(*[r[::-1] if reverse else r for r in rows], strict=True) if rows else ((),) * length
         overwrite = False

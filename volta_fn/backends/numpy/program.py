@@ -52,6 +52,12 @@ def _register(index: int) -> str:
     return f"r{index}"
 
 
+def _targets(step: Step) -> str:
+    """The arrays that results go to."""
+    arrays = ["None" if place is None else f"frame[{place}]" for place in step.places]
+    return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
+
+
 class _Writer:
     """Writes one function; kernels and constants are its globals."""
 
@@ -81,8 +87,8 @@ class _Writer:
             target = args[step.into]
             donated = step.operands[step.into] in plan.overwritten
             args.append(f"out={target} if donate else None" if donated else f"out={target}")
-        elif step.place is not None:
-            args.append(f"out=frame[{step.place}]")
+        elif step.places:
+            args.append(f"out={_targets(step)}")
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:
             results = results + "," if results else "_"

@@ -19,6 +19,7 @@ from volta_fn.backends.numpy.contraction import working_dtype
 from volta_fn.backends.numpy.sliding import Window, meeting, phases, sliding_blocks
 from volta_fn.primitives.geometry import Ints, Padding, window_counts
 from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.selection import choose
 
 __all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
 
@@ -66,11 +67,11 @@ def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: 
 
 def select_and_scatter_add(source: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
     """An array like the operand that holds, at the winner of each window, the sum of what `source` has for the windows it wins."""
-    out = np.zeros(operand.shape, working_dtype(source.dtype))
+    out, zero = np.zeros(operand.shape, working_dtype(source.dtype)), np.zeros((), source.dtype)
     for block in _blocks(operand.shape, source.shape, geometry):
         sums, given = out[block.source], source[block.places]
         for places, met, wins in _winners(_values(operand, block), given.shape, block, select):
-            sums[met] += np.where(wins, given[places], given.dtype.type(0))
+            sums[met] += choose(wins, zero, given[places])
     return out.astype(source.dtype, copy=False)
 
 

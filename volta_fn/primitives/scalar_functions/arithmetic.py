@@ -77,15 +77,14 @@ def logistic(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     if x.dtype.kind == "c":
         return _rounded(_logistic_complex(x), x.dtype, out)
     wide = _widened(x)
-    share = np.abs(wide, out=np.empty(wide.shape, wide.dtype))
-    np.negative(share, out=share)
-    np.exp(share, out=share)
-    np.add(share, 1.0, out=share)
-    power = np.empty_like(share) if out is None or out.dtype != wide.dtype else out
-    np.minimum(wide, 0.0, out=power)
+    power = np.abs(wide, out=np.empty(wide.shape, wide.dtype))
+    np.negative(power, out=power)
     np.exp(power, out=power)
-    np.divide(power, share, out=power)
-    return _rounded(power, x.dtype, None if power is out else out)
+    above = np.empty_like(power) if out is None or out.dtype != wide.dtype else out
+    np.maximum(power, wide >= 0.0, out=above)
+    np.add(power, 1.0, out=power)
+    np.divide(above, power, out=above)
+    return _rounded(above, x.dtype, None if above is out else out)
 
 
 def _logistic_complex(x: np.ndarray) -> np.ndarray:
