@@ -68,8 +68,14 @@ def first_steps(frameworks: tuple[str, ...], rounds: int, quick: bool) -> dict[s
 
 
 def peak_memory(workload: str, frameworks: tuple[str, ...], quick: bool) -> dict[str, Any]:
-    """Bytes at the peak of some steps of training, beyond the framework itself, and at that of compilation and steps together."""
-    found = {framework: run_fresh("peak", workload, framework, *_flags(quick)) for framework in frameworks}
+    """Bytes at the peak of some steps of training, beyond the framework itself, and at that of compilation and steps together.
+
+    Each process finds an empty folder for compiled programs, or the compiler would be loaded only after the framework's share is measured.
+    """
+    found = {}
+    for framework in frameworks:
+        with tempfile.TemporaryDirectory() as cache:
+            found[framework] = run_fresh("peak", workload, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
     peaks: dict[str, Any] = {key: {name: row[key] for name, row in found.items()} for key in ("steps", "with_compilation")}
     ours, theirs = peaks["steps"]["volta_fn"], peaks["steps"].get("jax")
     return {"name": workload, **peaks, "ratio": ours / theirs if theirs else None}
