@@ -213,5 +213,9 @@ class Workers:
     def start(self) -> None:
         """Begin with an empty pool and as many workers as there are threads to use besides the caller's."""
         self._reset()
-        for number in range(thread_count() - 1):
-            threading.Thread(target=self._work, name=f"volta_fn worker {number}", daemon=True).start()
+        self.add(thread_count() - 1)
+
+    def add(self, count: int) -> None:
+        """Begin so many more workers."""
+        for _ in range(count):
+            threading.Thread(target=self._work, name="volta_fn worker", daemon=True).start()
