@@ -40,10 +40,11 @@ def made_up(ours: float, jax: float, torch: float) -> dict[str, Any]:
 
 
 def without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run measure volta_fn alone, and leave this process's threads as they are."""
+    """Let a run measure volta_fn alone, without its compiler, and leave this process's threads as they are."""
     monkeypatch.setattr(program, "installed", lambda: ("volta_fn",))
     monkeypatch.setattr(program, "limit_threads", lambda threads: None)
     monkeypatch.setenv("VOLTA_CACHE_DIR", "restored after the test")
+    monkeypatch.setenv("VOLTA_NATIVE", "0")
 
 
 def test_a_quick_run_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

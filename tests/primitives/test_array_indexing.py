@@ -25,7 +25,7 @@ def reference(x, index):
         assume(False)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(cases)
 def test_reads_what_numpy_reads(case):
     shape, index = case

@@ -40,7 +40,7 @@ def selected(x, index):
 METHODS = ["set", "add", "subtract", "multiply", "min", "max", "divide"]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(cases, st.sampled_from(METHODS), st.booleans())
 def test_updates_as_numpy_does(case, method, scalar):
     shape, index = case

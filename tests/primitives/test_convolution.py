@@ -97,11 +97,14 @@ class TestAgainstJax:
     def test_values_and_gradients(self, name: str) -> None:
         jax = pytest.importorskip("jax")
         x, w, params = case(name)
-        theirs, their_pullback = jax.vjp(lambda x, w: jax.lax.conv_general_dilated(x, w, **params), x, w)
-        ours, pullback = vf.vjp(lambda x, w: lax.conv_general_dilated(x, w, **params), x, w)
-        np.testing.assert_array_equal(ours, theirs)
-        ct = whole(ours.shape, 3)
-        for mine, other in zip(pullback(ct), their_pullback(ct), strict=True):
+        shape = lax.conv_general_dilated(x, w, **params).shape
+
+        def results(api: Any, ct: Any) -> list[Any]:
+            value, pullback = api.vjp(lambda x, w: api.lax.conv_general_dilated(x, w, **params), x, w)
+            return [value, *pullback(ct)]
+
+        ct = whole(shape, 3)
+        for mine, other in zip(results(vf, ct), jax.jit(lambda ct: results(jax, ct))(ct), strict=True):
             np.testing.assert_array_equal(mine, other)
 
     @pytest.mark.parametrize("name", ["same-strided", "feature-groups", "batch-groups", "mixed-order"])
@@ -110,7 +113,7 @@ class TestAgainstJax:
         jax = pytest.importorskip("jax")
         x, w, params = case(name)
         x, w = (a if axis is None else np.stack([a, a + 1, -a], axis) for a, axis in zip((x, w), in_axes, strict=True))
-        theirs = jax.vmap(lambda x, w: jax.lax.conv_general_dilated(x, w, **params), in_axes)(x, w)
+        theirs = jax.jit(jax.vmap(lambda x, w: jax.lax.conv_general_dilated(x, w, **params), in_axes))(x, w)
         np.testing.assert_array_equal(vf.vmap(lambda x, w: lax.conv_general_dilated(x, w, **params), in_axes)(x, w), theirs)
 
     @pytest.mark.parametrize("padding", ["SAME", "VALID", [(1, 2), (0, 1)]])
@@ -122,7 +125,7 @@ class TestAgainstJax:
         jax = pytest.importorskip("jax")
         padding = padding if isinstance(padding, str) else [tuple(p) for p in padding]
         x, w = whole((2, 4, 5, 3)), whole((*taps, 3, 3))
-        theirs = jax.lax.conv_transpose(x, w, (2, 3), padding, **options)
+        theirs = jax.jit(lambda x, w: jax.lax.conv_transpose(x, w, (2, 3), padding, **options))(x, w)
         np.testing.assert_array_equal(lax.conv_transpose(x, w, (2, 3), padding, **options), theirs)
 
     @pytest.mark.parametrize("numbers", [None, NHWC, ("NWCH", "HWIO", "CNHW")])
@@ -130,7 +133,7 @@ class TestAgainstJax:
         jax = pytest.importorskip("jax")
         args = (whole((2, 5, 6, 3)), (2, 3), (2, 1), [(1, 0), (0, 2)])
         options = {"lhs_dilation": (1, 2), "rhs_dilation": (2, 1), "dimension_numbers": numbers}
-        theirs = jax.lax.conv_general_dilated_patches(*args, **options)
+        theirs = jax.jit(lambda x: jax.lax.conv_general_dilated_patches(x, *args[1:], **options))(args[0])
         np.testing.assert_array_equal(lax.conv_general_dilated_patches(*args, **options), theirs)
 
     @pytest.mark.parametrize("numbers", [NHWC, ("CNHW", "OIHW", "WHNC"), ("NHWC", "OIHW", "NCHW"), None])

@@ -109,7 +109,7 @@ def call_scatter(problem, operand, updates, mode, combine):
     return scatter(operand, problem[1], updates, dimension_numbers=numbers, mode=mode, combine=combine)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from(DTYPES), st.sampled_from([CLIP, FILL]), st.booleans())
 def test_gather_reads_each_window(problem, dtype, mode, ordered):
     operand = make(problem[0], dtype, 0)
@@ -119,7 +119,7 @@ def test_gather_reads_each_window(problem, dtype, mode, ordered):
     np.testing.assert_array_equal(got, naive_gather(problem, operand, mode, 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from(DTYPES), st.sampled_from([CLIP, FILL, PROMISE]), st.sampled_from(list(COMBINE)), st.booleans())
 def test_scatter_combines_each_window_in_order(problem, dtype, mode, combine, ordered):
     operand, updates = make(problem[0], dtype, 0), make(result_shape(problem), dtype, 1)
@@ -219,7 +219,7 @@ def test_nan_spreads_through_min_and_max():
     np.testing.assert_array_equal(got, [[np.nan], [-2]])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(-6, 6)), max_size=3),
     st.sampled_from(["int8", "int32", "uint64"]),

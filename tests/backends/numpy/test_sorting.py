@@ -58,7 +58,7 @@ def same(got, expected):
 shapes = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(shapes, st.sampled_from([*REALS, "complex64"]), st.data())
 def test_sort_is_the_stable_lexicographic_order(shape, dtype, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -88,7 +88,7 @@ def test_an_unstable_sort_sorts():
     assert (np.diff(got) >= 0).all() and sorted(got) == sorted(x)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(REALS), st.sampled_from([(0,), (1,), (5,), (2, 40), (3, 0), (0, 9), (40, 2)]), st.data())
 def test_top_k_is_the_head_of_the_falling_order(dtype, shape, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -115,7 +115,7 @@ def test_top_k_agrees_with_jax(k):
             np.testing.assert_array_equal(np.asarray(got).astype("float64"), np.asarray(expected).astype("float64"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(shapes, st.sampled_from(REALS), st.sampled_from(["int32", "int64", "uint8"]), st.data())
 def test_argmax_and_argmin_find_the_first_extreme_or_nan(shape, dtype, index_dtype, data):
     axis = data.draw(st.integers(0, len(shape) - 1))

@@ -242,7 +242,7 @@ ROUNDED = 1e-12
 
 
 @given(steps=programs)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_random_programs(steps: Any) -> None:
     inputs = drawn(1, 2, np.float64)
     f = lambda x, y: run_program(steps, (x, y), True)

@@ -90,7 +90,7 @@ def edge_values(seed: int, dtype: Any) -> list[np.ndarray]:
 
 
 @given(chosen=steps, seed=st.integers(0, 1000), dtype=st.sampled_from([np.float32, np.float64]))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_random_programs_keep_every_bit(chosen: list[Any], seed: int, dtype: Any) -> None:
     with np.errstate(all="ignore"):
         inputs = edge_values(seed, dtype)
