@@ -187,3 +187,15 @@ def test_more_arrays_put_together_than_a_shader_reads() -> None:
     rows = [jnp.arange(5.0) + i for i in range(70)]
     both(lambda rows: jnp.stack(rows), rows)
     both(lambda rows: jnp.concatenate(rows[:40]) * 2, rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_sums_over_nothing(dtype: str) -> None:
+    """Arrays without elements are bound, too, as large as the shader says that an element is."""
+
+    def convolved(image: Any, kernel: Any) -> Any:
+        return lax.conv_general_dilated(image, kernel, (1,), [(3, 3)], dimension_numbers=("NCH", "OIH", "NCH"))
+
+    image, kernel = np.zeros((1, 2, 0), dtype), np.ones((4, 2, 3), dtype)
+    result = vf.jit(convolved)(on_gpu(image), on_gpu(kernel))
+    assert_same_bits(np.asarray(result), np.zeros((1, 4, 4), dtype), dtype)

@@ -40,9 +40,13 @@ class Place(NamedTuple):
     strides: tuple[tuple[int, int], ...]
 
 
+#: Bytes of an element of the widest dtype.
+_ELEMENT = 16
+
+
 def place(slot: Slot, size: int) -> Place:
-    """The place of an array of so many bytes."""
-    padded = max(-(-size // 4) * 4, 4)
+    """The place of an array of so many bytes. An array without elements has room for one of any dtype: shaders ask for that."""
+    padded = -(-size // 4) * 4 or _ELEMENT
     if isinstance(slot, Moved):
         return Place(slot.root, slot.offset, padded, slot.strides)
     return Place(slot, 0, padded, ())
