@@ -31,6 +31,10 @@ def in_place(method, x, index, values):
 
 
 def selected(x, index):
+    items = index if isinstance(index, tuple) else (index,)
+    masks = [i for i in items if isinstance(i, np.ndarray) and i.dtype == bool]
+    # NumPy takes a mask without elements whatever it covers; ours must have the shape of that, as those do that are not behind an ellipsis.
+    assume(all(mask.size for mask in masks) or not any(i is Ellipsis for i in items))
     try:
         return x[index].shape
     except IndexError:  # masks and arrays that do not broadcast together
