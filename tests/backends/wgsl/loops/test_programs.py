@@ -25,13 +25,9 @@ from volta_fn.compiler.kernels.interpret import interpret
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
 LENGTHS = [3, 16, 65, 300, 5000]
 
-#: Programs with functions of which there are no shaders yet.
-_LATER = {"softmax", "log-softmax-gradient", "cross-entropy", "softmax-of-columns", "gelu"}
-_NOW = [row for row in ROWS if row[0] not in _LATER]
-
 
 @pytest.mark.parametrize("size", LENGTHS)
-@pytest.mark.parametrize(("function", "args"), [r[1:] for r in _NOW], ids=[r[0] for r in _NOW])
+@pytest.mark.parametrize(("function", "args"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
 def test_rows(function: Callable[..., Any], args: Callable[[int], tuple[Any, ...]], size: int) -> None:
     for kernel in kernels_of(function, *args(size)):
         agrees(kernel, inputs_of(kernel), f"rows of {size}", 8.0)
@@ -122,6 +118,15 @@ def test_transposes_go_through_workgroup_memory() -> None:
     (kernel,) = kernels_of(lambda x: x.T * 2.0, shaped(160, 128))
     (dispatch,) = routine(kernel, Facts()).dispatches
     assert "workgroupBarrier" in dispatch.source
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1_100_001, "float32"), (4_400_002, "int8"), (4_194_312, "bfloat16")])
+def test_large_arrays(size: int, dtype: str) -> None:
+    (kernel,) = kernels_of(lambda x, y: x + y, shaped(size, dtype=dtype), shaped(size, dtype=dtype))
+    inputs = inputs_of(kernel)
+    (found,) = run_kernel(kernel, inputs)
+    (wanted,) = interpret(kernel, *inputs)
+    assert found.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from volta_fn.backends.wgsl.facts import Facts as Device
 from volta_fn.backends.wgsl.loops import schedule
+from volta_fn.backends.wgsl.loops.flat import write_flat
 from volta_fn.backends.wgsl.loops.parts import of_nothing, restricted
 from volta_fn.backends.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.backends.wgsl.loops.rows import write
@@ -42,4 +43,6 @@ def dispatch(step: Step, device: Device) -> Dispatch:
         cross = crossing(facts, device, plan.rows.axes[-1])
         if cross is not None:
             return write_tiles(facts, cross, device, step)
+        if plan.turns > 1:
+            return write_flat(facts, plan, device, step)
     return write(facts, plan, Shader(device, plan.parts * plan.beside), step)

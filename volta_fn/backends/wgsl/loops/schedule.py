@@ -27,6 +27,10 @@ _VALUES = 16
 #: Invocations from which on a GPU is busy.
 BUSY = 1 << 17
 
+#: Bytes of an array that an invocation of a large kernel without inner axes reads at once, and its statements.
+_UNDER_WAY = 32
+_ELEMENT_STATEMENTS = 160
+
 #: Turns of an invocation from which on a row may be cut, and how many of them a chunk has at least.
 _LONG = 48
 _CHUNK = 12
@@ -41,7 +45,16 @@ def elementwise(facts: Facts, device: Device) -> Schedule:
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
     rows = _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True)
     group = _GROUP if rows.groups > BUSY else _SMALL_GROUP
-    return Schedule(rows, _NOTHING, 1, min(group, power_above(rows.groups)), False, 1, True)
+    return Schedule(rows, _NOTHING, 1, min(group, power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
+
+
+def _turns_of_elements(facts: Facts, rows: Span) -> int:
+    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that some bytes of each array are under way."""
+    if rows.groups <= 8 * BUSY:
+        return 1
+    widest = max([b.dtype.itemsize for b in (*facts.kernel.inputs, *facts.kernel.outputs)])
+    statements = rows.lanes * len(facts.kernel.nodes)
+    return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
 
 
 def _is_packed(facts: Facts, store: int) -> bool:
