@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
+from volta_fn.backends.wgsl.runtime.program import _Call
 
 
 class Cost(NamedTuple):
@@ -29,8 +31,6 @@ class Cost(NamedTuple):
 
 def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
     """The costs of all dispatches of one call."""
-    from volta_fn.backends.wgsl.runtime.program import _Call
-
     steps: dict[int, tuple[Any, str, tuple[int, int, int], tuple[int, ...]]] = {}
     play, step = _Call.play, _Call.step
     seen: dict[Any, tuple[Any, list[Any]]] = {}
@@ -48,28 +48,30 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
                 seen.setdefault((source, groups, sizes), (self, []))[1].append(made)
         play(self, tape)
 
-    _Call.step, _Call.play = recorded, watched  # type: ignore[method-assign]
-    wait(call())
-    seen.clear()
-    wait(call())
-    _Call.step, _Call.play = step, play  # type: ignore[method-assign]
+    with mock.patch.object(_Call, "step", recorded), mock.patch.object(_Call, "play", watched):
+        wait(call())
+        seen.clear()
+        wait(call())
     costs = []
     for (source, groups, sizes), (played, tape) in seen.items():
-        queue = played.queue
-        queue.wait()
-        count = repeats
-        while True:
-            start = time.perf_counter()
-            with queue.lock:
-                for _ in range(count):
-                    play(played, tape[:1])
-            queue.wait()
-            seconds = (time.perf_counter() - start) / count
-            if seconds * count > 2e-3 or count >= 256:
-                break
-            count *= 4
-        costs.append(Cost(source, sizes, groups, len(tape), seconds))
+        costs.append(Cost(source, sizes, groups, len(tape), _alone(played, tape[0], repeats)))
     return sorted(costs, key=lambda c: -c.seconds * c.times)
+
+
+def _alone(call: Any, step: Any, repeats: int) -> float:
+    """The seconds of one dispatch, done over and over, until that takes long enough to be measured."""
+    queue = call.queue
+    queue.wait()
+    while True:
+        start = time.perf_counter()
+        with queue.lock:
+            for _ in range(repeats):
+                call.play([step])
+        queue.wait()
+        seconds = time.perf_counter() - start
+        if seconds > 2e-3 or repeats >= 256:
+            return seconds / repeats
+        repeats *= 4
 
 
 def main() -> None:

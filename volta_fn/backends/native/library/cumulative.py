@@ -14,8 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from volta_fn.backends.geometry.accumulations import REDUCTIONS, accumulation
 from volta_fn.backends.native.library.numbers import lanes_for, working
-from volta_fn.backends.native.library.scanning import REDUCTIONS, Scan, scanned, taken
+from volta_fn.backends.native.library.scanning import Scan, scanned, taken
 from volta_fn.backends.native.library.whole import counting, greatest, known, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
@@ -46,7 +47,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     (operand,) = avals
     if not operand.size:
         return nothing()
-    axis, dtype = params["axis"], working(operand.dtype)
+    dtype = working(operand.dtype)
     needed = (
         ["exp", "log1p", "max", "sub", "abs", "neg"]
         if name == "cumlogsumexp"
@@ -54,9 +55,8 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     )
     if not all(supports(op, (dtype,) * (2 if op in ("add", "mul", "max", "min", "sub") else 1), {}) for op in needed):
         return None
-    before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    scan = Scan(name, operand.dtype, dtype, before, operand.shape[axis], behind, params["reverse"])
-    if behind > 1:
+    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    if scan.columns > 1:
         return _across(scan)
     one_by_one = name == "cumprod" and dtype.kind in "fc"
     return _one_by_one(scan) if one_by_one else _along(scan)

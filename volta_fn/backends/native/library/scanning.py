@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.geometry.accumulations import REDUCTIONS, Accumulation
 from volta_fn.backends.native.library.numbers import converted
 from volta_fn.backends.native.llvm.text import Function, Value, element_of, vector_of
 from volta_fn.backends.native.scalars import Number, apply, combine, constant, horizontal, identity, load, splat, store
 
-REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
 
-
-class Scan(NamedTuple):
-    """What is accumulated.
-
-    Attributes:
-        name: the primitive's.
-        stored: the dtype in memory.
-        dtype: the dtype that is accumulated in.
-        rows, size, columns: the axes before, of, and behind the accumulation.
-        reverse: whether it goes from the end.
-    """
-
-    name: str
-    stored: np.dtype
-    dtype: np.dtype
-    rows: int
-    size: int
-    columns: int
-    reverse: bool
+class Scan(Accumulation):
+    """An accumulation, and the code of its steps."""
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """`x`, which came before, with `y`."""

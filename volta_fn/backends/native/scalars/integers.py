@@ -10,7 +10,7 @@ from collections.abc import Callable
 from volta_fn.backends.native.llvm.text import Value, i64
 from volta_fn.backends.native.scalars.lanes import Lanes, overload
 from volta_fn.backends.scalars.functions.whole_powers import integer_pow
-from volta_fn.primitives.scalar_functions import threefry
+from volta_fn.backends.scalars.threefry import threefry2x32_word
 
 Operation = Callable[..., Lanes]
 
@@ -96,19 +96,6 @@ def _leading_zeros(x: Lanes) -> Lanes:
     return x.new(x.f.intrinsic(f"llvm.ctlz.{overload(x.type)}", x.type, x.value, Value("i1", "false")))
 
 
-def _threefry2x32_word(k1: Lanes, k2: Lanes, x1: Lanes, x2: Lanes, *, word: str) -> Lanes:
-    """Twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added."""
-    words = (k1, k2, k1 ^ k2 ^ threefry.PARITY)
-    first, second = x1 + k1, x2 + k2
-    for group in range(threefry.GROUPS):
-        for bits in threefry.ROTATIONS[group % 2]:
-            first = first + second
-            second = second.intrinsic("fshl", second, bits) ^ first
-        first = first + words[(group + 1) % 3]
-        second = second + words[(group + 2) % 3] + (group + 1)
-    return first ^ second if word == "mixed" else first if word == "first" else second
-
-
 _BITWISE: dict[str, Operation] = {
     "eq": _compare("eq"),
     "ne": _compare("ne"),
@@ -147,7 +134,7 @@ _EITHER: dict[str, Operation] = {
 
 UINT: dict[str, Operation] = {
     **_EITHER,
-    "threefry2x32_word": _threefry2x32_word,
+    "threefry2x32_word": threefry2x32_word,
     **_UNSIGNED_ORDER,
     "div": _div(signed=False),
     "rem": _rem(signed=False),

@@ -9,14 +9,14 @@ float16 and bfloat16 accumulate in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from volta_fn.backends.geometry.accumulations import REDUCTIONS, accumulation
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.numbers import working
-from volta_fn.backends.wgsl.library.scanning import REDUCTIONS, Scan, accumulate, scan_group, variable
+from volta_fn.backends.wgsl.library.scanning import Scan, accumulate, scan_group, variable
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
@@ -40,13 +40,12 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fa
     (operand,) = avals
     if not operand.size:
         return Routine(())
-    axis, dtype = params["axis"], working(operand.dtype)
-    before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    scan = Scan(name, operand.dtype, dtype, before, operand.shape[axis], behind, params["reverse"])
+    dtype = working(operand.dtype)
+    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(facts):
         return None
     one_by_one = name == "cumprod" and operand.dtype.kind not in "iu"
-    if behind == 1 and scan.size >= _LONG and not one_by_one:
+    if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
         return _Tiles(scan, facts).routine()
     return _lines(scan, 1 if one_by_one else _parts(scan), facts)
 

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from volta_fn.backends.geometry.accumulations import REDUCTIONS, Accumulation
 from volta_fn.backends.scalars.reductions import STEPS, identity
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
 from volta_fn.backends.wgsl.scalars import Number, Shader, apply, combine, constant, supports
 from volta_fn.backends.wgsl.text import Function
 
-REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
-
 _BOOL = np.dtype(bool)
 
 
-class Scan(NamedTuple):
-    """What is accumulated.
-
-    Attributes:
-        name: the primitive's.
-        stored: the dtype in memory.
-        dtype: the dtype that is accumulated in.
-        rows, size, columns: the axes before, of, and behind the accumulation.
-        reverse: whether it goes from the end.
-    """
-
-    name: str
-    stored: np.dtype
-    dtype: np.dtype
-    rows: int
-    size: int
-    columns: int
-    reverse: bool
+class Scan(Accumulation):
+    """An accumulation, and the code of its steps."""
 
     @property
     def lines(self) -> int:

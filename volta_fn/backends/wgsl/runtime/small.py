@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     commands: list[Command]
     block: Block
 
-    def with_(self, kernel: Written, facts: Facts) -> Run | None:
+    def extended(self, kernel: Written, facts: Facts) -> Run | None:
         """The command that does one more, if there is one."""
         if not kernel.follows(self.kernels):
             return None

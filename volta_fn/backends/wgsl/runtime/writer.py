@@ -115,7 +115,7 @@ class Writer(BodyWriter):
         if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
             return False
         written = self.written(item, operands, results)
-        run = None if written is None else batch.with_(written, self.facts)
+        run = None if written is None else batch.extended(written, self.facts)
         if written is None or run is None:
             return False
         self.slots.time -= 1  # the memory of what one of them does not need any more is none for what another makes

@@ -18,9 +18,13 @@ from volta_fn.backends.wgsl.scalars.number import BFLOAT16, FLOAT16
 Operation = Callable[..., Lanes]
 
 
+def _is_zero(x: Lanes) -> bool:
+    return x.text.strip("(-)").rstrip("lf") == "0.0"
+
+
 def _opaque(x: Lanes) -> Lanes:
     """A literal zero as a value that compilers do not know."""
-    if x.text.strip("(-)").rstrip("lf") != "0.0":
+    if not _is_zero(x):
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
 
@@ -30,8 +34,9 @@ def _is_known(x: Lanes) -> bool:
 
 
 def _addend(x: Lanes) -> Lanes:
-    """A literal as a value that compilers do not know: of two in a chain of sums and products they would make one, rounding otherwise."""
-    return _opaque(x) if not _is_known(x) or "bitcast" in x.text or x.text.strip("(-)").rstrip("lf") == "0.0" else x.held()
+    """A finite literal as a value that compilers do not know: of two in a chain of sums and products they would make one, which rounds
+    otherwise."""
+    return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
 
 
 def _sub(x: Lanes, y: Lanes) -> Lanes:

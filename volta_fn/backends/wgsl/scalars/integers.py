@@ -6,12 +6,13 @@ An operation takes the dtype and `Lanes`. Integers of 8 and 16 bits are computed
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from volta_fn.backends.scalars.functions.whole_powers import integer_pow
-from volta_fn.backends.wgsl.scalars.lanes import Lanes
-from volta_fn.primitives.scalar_functions import threefry
+from volta_fn.backends.scalars.threefry import threefry2x32_word
+from volta_fn.backends.wgsl.scalars.lanes import Lanes, outlined
 
 Operation = Callable[..., Lanes]
 
@@ -124,20 +125,8 @@ def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
     return bits.call("countLeadingZeros").as_type(x.type) - (32 - 8 * dtype.itemsize)
 
 
-def _threefry2x32() -> str:
-    """The cipher as a function: twenty rounds; after every fourth, two of the key's three words are added."""
-    lines = [f"let k = array(k1, k2, k1 ^ k2 ^ {threefry.PARITY}u);", "var a = x1 + k1;", "var b = x2 + k2;"]
-    for group in range(threefry.GROUPS):
-        lines += [f"a += b; b = ((b << {n}u) | (b >> {32 - n}u)) ^ a;" for n in threefry.ROTATIONS[group % 2]]
-        lines.append(f"a += k[{(group + 1) % 3}]; b += k[{(group + 2) % 3}] + {group + 1}u;")
-    body = "\n  ".join([*lines, "return vec2(a, b);"])
-    return f"fn threefry2x32(k1: u32, k2: u32, x1: u32, x2: u32) -> vec2<u32> {{\n  {body}\n}}"
-
-
-def _threefry2x32_word(dtype: np.dtype, k1: Lanes, k2: Lanes, x1: Lanes, x2: Lanes, *, word: str) -> Lanes:
-    name = k1.f.helper("threefry2x32", _threefry2x32())
-    pair = k1.f.let("vec2<u32>", f"{name}({k1.text}, {k2.text}, {x1.text}, {x2.text})")
-    return k1.let({"first": f"{pair}.x", "second": f"{pair}.y", "mixed": f"{pair}.x ^ {pair}.y"}[word], "u32")
+def _threefry2x32_word(dtype: np.dtype, *words: Lanes, word: str) -> Lanes:
+    return outlined(f"threefry2x32_{word}", partial(threefry2x32_word, word=word), *words)
 
 
 def _compare(op: str) -> Operation:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, real_part, written
-from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS, declare_rotations, rotate
+from volta_fn.backends.wgsl.library.linalg.rotations import HUGE, LARGEST, SWEEPS, declare_rotations, rotate, scaled
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
-
-#: Matrices up to this size: the time that a workgroup takes grows with the cube.
-LARGEST = 256
 
 
 def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
@@ -51,11 +46,7 @@ for (var i = local; i < {n * n}u; i += STEP) {{
   {v}[base + i] = number(select(R(0), R(1), row == column));
 }}
 sync();
-let bad = max_all(select(R(1), R(0), finite), local) > R(0);
-let largest = max_all(most, local);
-let scale = select(largest, R(1), largest == R(0) || bad);
-for (var i = local; i < {n * n}u; i += STEP) {{ {x}[base + i] = {x}[base + i] / scale; }}
-sync();
+{scaled(x, n * n)}
 for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
   var left = R(0);
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
@@ -87,7 +78,7 @@ for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
     }}
     sync();
   }}
-  if (max_all(left, local) <= {EPSILON[real_part(a.dtype).name]}) {{ break; }}
+  if (max_all(left, local) <= {_EPSILON[real_part(a.dtype).name]}) {{ break; }}
 }}
 for (var i = local; i < {n}u; i += STEP) {{
   let value = real({x}[base + i * {n + 1}u]);
@@ -105,6 +96,5 @@ for (var i = local; i < {n}u; i += STEP) {{
     return Routine((shader.dispatch(batch),), (batch * n * n * itemsize,) * 2)
 
 
-#: What is nothing beside 1, and the greatest number, in real parts of each dtype.
-EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
-HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
+#: What is nothing beside 1, in real parts of each dtype.
+_EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}

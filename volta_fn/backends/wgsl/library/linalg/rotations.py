@@ -5,10 +5,18 @@ The pairs of a step have no column in common. One of them makes of the Hermitian
 
 from __future__ import annotations
 
+import numpy as np
+
 from volta_fn.backends.wgsl.scalars import Shader
+
+#: Matrices up to this size: the time that a workgroup takes grows with the cube.
+LARGEST = 256
 
 #: Sweeps at most; some six to ten are enough.
 SWEEPS = 24
+
+#: The greatest number, in real parts of each dtype.
+HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
 
 _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
@@ -45,6 +53,18 @@ def declare_rotations(shader: Shader, n: int) -> None:
 }}""",
     )
     shader.helper("rotation", _ROTATION)
+
+
+def scaled(array: str, count: int) -> str:
+    """The statements that divide the elements, from `base` on, by the largest one, `scale`, so that squares do not overflow.
+
+    Each invocation has found the largest of its own, `most`, and whether they are `finite`; of matrices that are not, `bad` is true.
+    """
+    return f"""let bad = max_all(select(R(1), R(0), finite), local) > R(0);
+let largest = max_all(most, local);
+let scale = select(largest, R(1), largest == R(0) || bad);
+for (var i = local; i < {count}u; i += STEP) {{ {array}[base + i] = {array}[base + i] / scale; }}
+sync();"""
 
 
 def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:

@@ -10,9 +10,8 @@ import math
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.library.linalg.eigh import HUGE, LARGEST
 from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, real_part, written
-from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS, declare_rotations, rotate
+from volta_fn.backends.wgsl.library.linalg.rotations import HUGE, LARGEST, SWEEPS, declare_rotations, rotate, scaled
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Number, Shader, constant, wgsl_type
@@ -84,11 +83,7 @@ for (var i = local; i < {m * n}u; i += STEP) {{
 }}
 {start if v else ""}
 sync();
-let bad = max_all(select(R(1), R(0), finite), local) > R(0);
-let largest = max_all(most, local);
-let scale = select(largest, R(1), largest == R(0) || bad);
-for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = {x}[base + i] / scale; }}
-sync();
+{scaled(x, m * n)}
 for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
   var left = R(0);
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{

@@ -1,0 +1,39 @@
+"""Cumulative operations: what is accumulated along which lines."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+
+#: Cumulative operations that repeat a reduction's step.
+REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
+
+
+class Accumulation(NamedTuple):
+    """What is accumulated.
+
+    Attributes:
+        name: the primitive's.
+        stored: the dtype in memory.
+        dtype: the dtype that is accumulated in.
+        rows, size, columns: the axes before, of, and behind the accumulation.
+        reverse: whether it goes from the end.
+    """
+
+    name: str
+    stored: np.dtype
+    dtype: np.dtype
+    rows: int
+    size: int
+    columns: int
+    reverse: bool
+
+
+def accumulation(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> Accumulation:
+    """That of a primitive along an axis, in a dtype."""
+    before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    return Accumulation(name, operand.dtype, dtype, before, operand.shape[axis], behind, reverse)
