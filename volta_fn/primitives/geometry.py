@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from volta_fn.errors import ArgumentError, ShapeError
@@ -25,6 +25,12 @@ def window_count(size: int, taps: int, stride: int, padding: tuple[int, int], ba
 def window_counts(shape: Ints, taps: Ints, strides: Ints, padding: Padding, base_dilation: Ints, window_dilation: Ints) -> Ints:
     """How many windows fit along each axis."""
     return tuple(map(window_count, shape, taps, strides, padding, base_dilation, window_dilation))
+
+
+def counts_of_windows(shape: Ints, geometry: Mapping[str, Any]) -> Ints:
+    """How many windows fit along each axis, by the parameters of a window primitive."""
+    names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
+    return window_counts(shape, *[geometry[name] for name in names])
 
 
 def padtype_to_pads(

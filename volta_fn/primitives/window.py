@@ -26,26 +26,15 @@ from volta_fn.primitives.geometry import (
     canonical_ints,
     canonical_padding,
     check_cut,
+    counts_of_windows,
     dilated,
     padtype_to_pads,
-    window_counts,
 )
 from volta_fn.primitives.joining import pad
 from volta_fn.primitives.movement import broadcast, linear_primitive, moveaxis
 from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.primitives.selection import select
 from volta_fn.primitives.slicing import slice
-
-
-def _counts(operand: ShapedArray | Linear, geometry: dict[str, Any]) -> Ints:
-    return window_counts(
-        operand.shape,
-        geometry["window_dimensions"],
-        geometry["window_strides"],
-        geometry["padding"],
-        geometry["base_dilation"],
-        geometry["window_dilation"],
-    )
 
 
 def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +53,7 @@ def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedAr
     def abstract(operand: ShapedArray, **geometry: Any) -> ShapedArray:
         if operand.dtype not in allowed:
             raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
-        return operand.update(shape=_counts(operand, geometry))
+        return operand.update(shape=counts_of_windows(operand.shape, geometry))
 
     return abstract
 
@@ -125,7 +114,7 @@ def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_s
     """A primitive that is linear in its first operand, what it moves, and constant in its second, which decides."""
 
     def abstract(moved: ShapedArray, operand: ShapedArray, *, select: str, **geometry: Any) -> ShapedArray:
-        counts = _counts(operand, geometry)
+        counts = counts_of_windows(operand.shape, geometry)
         expected = moved_shape(operand, counts)
         if moved.shape != expected:
             raise ShapeError(
@@ -232,7 +221,7 @@ def _is(init: Array, value: Any) -> bool:
 
 def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any], geometry: dict[str, Any]) -> Array:
     """All windows at once, an element of each at a time: strided slices of the padded operand, combined in row-major order."""
-    counts = _counts(operand.aval, geometry)
+    counts = counts_of_windows(operand.shape, geometry)
     config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
     padded = pad(operand, init, config)
     inside = pad(np.ones(operand.shape, bool), False, config) if any(map(any, config)) else None

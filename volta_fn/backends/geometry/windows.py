@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.primitives.geometry import window_counts
+from volta_fn.primitives.geometry import counts_of_windows
 
 
 class Axis(NamedTuple):
@@ -67,7 +67,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     """The windows of a window primitive's parameters."""
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     taps, strides, padding, bases, dilations = (params[name] for name in names)
-    counts = window_counts(tuple(shape), taps, strides, padding, bases, dilations)
+    counts = counts_of_windows(tuple(shape), params)
     lows = [low for low, _ in padding]
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]

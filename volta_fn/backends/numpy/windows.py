@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn.backends.numpy.contraction import working_dtype
 from volta_fn.backends.numpy.sliding import Window, meeting, phases, sliding_blocks
-from volta_fn.primitives.geometry import Ints, Padding, window_counts
+from volta_fn.primitives.geometry import Ints, Padding, counts_of_windows
 from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.primitives.selection import choose
 
@@ -49,7 +49,7 @@ class _Block(NamedTuple):
 
 def reduce_window(operand: np.ndarray, *, op: str, **geometry: Unpack[Geometry]) -> np.ndarray:
     """The "sum", "max" or "min" of every window; of no element that is 0, the dtype's least or its greatest value."""
-    out = np.empty(_out_shape(operand, geometry), operand.dtype)
+    out = np.empty(counts_of_windows(operand.shape, geometry), operand.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
         out[block.places] = _reduce(_values(operand, block), out[block.places].shape, block, op)
     return out
@@ -57,7 +57,7 @@ def reduce_window(operand: np.ndarray, *, op: str, **geometry: Unpack[Geometry])
 
 def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
     """For every window the tangent of its winner, of the maximum ("ge") or minimum ("le"); 0 where a window meets no element."""
-    out = np.zeros(_out_shape(operand, geometry), tangents.dtype)
+    out = np.zeros(counts_of_windows(operand.shape, geometry), tangents.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
         chosen, rates = out[block.places], tangents[block.source]
         for places, source, wins in _winners(_values(operand, block), chosen.shape, block, select):
@@ -73,17 +73,6 @@ def select_and_scatter_add(source: np.ndarray, operand: np.ndarray, *, select: s
         for places, met, wins in _winners(_values(operand, block), given.shape, block, select):
             sums[met] += choose(wins, zero, given[places])
     return out.astype(source.dtype, copy=False)
-
-
-def _out_shape(operand: np.ndarray, geometry: Geometry) -> Ints:
-    return window_counts(
-        operand.shape,
-        geometry["window_dimensions"],
-        geometry["window_strides"],
-        geometry["padding"],
-        geometry["base_dilation"],
-        geometry["window_dilation"],
-    )
 
 
 def _values(operand: np.ndarray, block: _Block) -> np.ndarray:

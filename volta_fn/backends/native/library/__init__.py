@@ -1,6 +1,6 @@
 """Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows.
 
-`whole`, `writing`, `moving` and `starts` are what they share.
+`writing`, `moving` and `starts` are what they share.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from volta_fn.backends.geometry.strides import row_major
 from volta_fn.backends.geometry.windows import Axis
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.backends.native.library.strided import Apart, first_lanes, flags, narrow, read, steps
-from volta_fn.backends.native.library.whole import nest, plus, times
 from volta_fn.backends.native.library.windows import over_taps
 from volta_fn.backends.native.library.winners import Moves, Some, moves_of, winners
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.backends.native.llvm.whole import nest, plus, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import Number, apply, constant, load, store
 from volta_fn.core.aval import ShapedArray

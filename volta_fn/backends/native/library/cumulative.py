@@ -17,9 +17,9 @@ from typing import Any
 from volta_fn.backends.geometry.accumulations import REDUCTIONS, accumulation
 from volta_fn.backends.native.library.numbers import lanes_for, working
 from volta_fn.backends.native.library.scanning import Scan, scanned, taken
-from volta_fn.backends.native.library.whole import counting, greatest, known, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import counting, greatest, known, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import Number, load, splat, store, supports
 from volta_fn.core.aval import ShapedArray

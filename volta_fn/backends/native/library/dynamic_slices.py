@@ -8,9 +8,9 @@ from typing import Any
 
 from volta_fn.backends.geometry.strides import merged, row_major
 from volta_fn.backends.native.library.moving import copy_block, copy_bytes, unit
-from volta_fn.backends.native.library.whole import clamped, dotted, minus, times, widened
 from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value
+from volta_fn.backends.native.llvm.whole import clamped, dotted, minus, times, widened
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 

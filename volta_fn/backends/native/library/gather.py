@@ -12,9 +12,9 @@ from typing import Any
 from volta_fn.backends.geometry.starts import Layout, Starts, default_fill, gather_of
 from volta_fn.backends.native.library.moving import alignment, bits, copy_block, fill_block, unit
 from volta_fn.backends.native.library.starts import offset_in, start_of
-from volta_fn.backends.native.library.whole import dotted, least, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import dotted, least, minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p

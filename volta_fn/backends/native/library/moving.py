@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.backends.geometry.strides import Dims
-from volta_fn.backends.native.library.whole import dotted, minus, nest, times
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import dotted, minus, nest, times
 
 
 def unit(itemsize: int) -> str:

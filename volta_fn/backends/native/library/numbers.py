@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.backends.native.library.whole import known, minus, remainder
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import known, minus, remainder
 from volta_fn.backends.native.scalars import Number, apply
 
 _HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))

@@ -9,10 +9,10 @@ import numpy as np
 
 from volta_fn.backends.geometry.windows import Axis, Windows, windows_of
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
-from volta_fn.backends.native.library.whole import least, minus, nest, plus, quotient, times
 from volta_fn.backends.native.library.windows import groups, over_taps, position_of, steps
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import least, minus, nest, plus, quotient, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import Number, combine, constant, identity, load, store, supports
 from volta_fn.backends.native.scalars.lanes import Lanes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.backends.native.library.whole import counting, plus, quotient, remainder, times
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.llvm.whole import counting, plus, quotient, remainder, times
 
 #: Rows of up to so many elements are sorted so.
 SHORT = 128

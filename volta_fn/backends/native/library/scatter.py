@@ -18,9 +18,9 @@ from volta_fn.backends.native.library.dynamic_slices import copy_operand
 from volta_fn.backends.native.library.moving import copy_block, unit
 from volta_fn.backends.native.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.backends.native.library.starts import Start, offset_in, start_of
-from volta_fn.backends.native.library.whole import dotted, nest
 from volta_fn.backends.native.library.writing import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import dotted, nest
 from volta_fn.backends.native.loops.scope import fetch_ahead
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import apply, load, store, supports

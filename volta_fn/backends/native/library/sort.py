@@ -17,10 +17,10 @@ from volta_fn.backends.native.library.keys import is_float, key, key_bits, level
 from volta_fn.backends.native.library.moving import alignment, unit
 from volta_fn.backends.native.library.radix import Digit, Fetch, count, deal, digits, first_places, first_places_of_part
 from volta_fn.backends.native.library.ranking import SHORT, fill_padding, padded, place_of
-from volta_fn.backends.native.library.whole import nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Body, Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import nest, plus, quotient, remainder, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from volta_fn.backends.geometry.starts import Layout, Starts
 from volta_fn.backends.geometry.strides import row_major
-from volta_fn.backends.native.library.whole import clamped, dotted, plus, quotient, remainder, times, widened
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import clamped, dotted, plus, quotient, remainder, times, widened
 
 
 class Start(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.native.library.moving import unit
-from volta_fn.backends.native.library.whole import known
 from volta_fn.backends.native.llvm.text import Function, Value, lanes_of, vector_of
+from volta_fn.backends.native.llvm.whole import known
 from volta_fn.backends.native.scalars import Number, apply
 from volta_fn.backends.native.scalars.lanes import Lanes, overload
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from volta_fn.backends.native.library.numbers import map_run
 from volta_fn.backends.native.library.strided import read
-from volta_fn.backends.native.library.whole import nest, plus, quotient, times
 from volta_fn.backends.native.library.windows import position_of
 from volta_fn.backends.native.library.winners import Some, apart, moves_of, winners
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import nest, plus, quotient, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import Number, constant, store
 from volta_fn.core.aval import ShapedArray

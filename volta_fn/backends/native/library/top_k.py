@@ -13,10 +13,10 @@ from volta_fn.backends.native.library.keys import widen
 from volta_fn.backends.native.library.moving import alignment, unit
 from volta_fn.backends.native.library.ranking import SHORT, fill_padding, padded, place_of
 from volta_fn.backends.native.library.sort import Key, Radix, Rows
-from volta_fn.backends.native.library.whole import minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.library.writing import Writer, nothing, part, pieces
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64, vector_of
+from volta_fn.backends.native.llvm.whole import minus, nest, plus, quotient, remainder, times
 from volta_fn.backends.native.routine import Routine
 from volta_fn.core.aval import ShapedArray
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.backends.geometry.windows import Axis, Windows
-from volta_fn.backends.native.library.whole import greatest, known, least, minus, plus, quotient, remainder, times
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import greatest, known, least, minus, plus, quotient, remainder, times
 
 #: Up to so many taps are written out one by one.
 _UNROLLED = 9

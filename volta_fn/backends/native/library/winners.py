@@ -16,9 +16,9 @@ from volta_fn import dtypes
 from volta_fn.backends.geometry.windows import Windows, windows_of
 from volta_fn.backends.native.library.numbers import lanes_for
 from volta_fn.backends.native.library.strided import Apart, first_lanes, flags, read
-from volta_fn.backends.native.library.whole import plus, times
 from volta_fn.backends.native.library.windows import over_taps
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import plus, times
 from volta_fn.backends.native.scalars import constant, supports
 from volta_fn.core.aval import ShapedArray
 

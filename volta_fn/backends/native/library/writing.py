@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.backends.native.library.whole import least, plus, times
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.llvm.whole import least, plus, times
 from volta_fn.backends.native.routine import Phase, Routine
 
 #: Bytes that a task of moving memory should touch.

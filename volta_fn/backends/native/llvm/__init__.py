@@ -1,1 +1,1 @@
-"""LLVM IR as text (`text`), the machine that it is compiled for (`host`), and the compiler (`machine`)."""
+"""LLVM IR as text (`text`), indices in it (`whole`), the machine that it is compiled for (`host`), and the compiler (`machine`)."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.llvm.whole import divided, least, plus, times
 from volta_fn.backends.native.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.backends.native.loops.schedule import Grid, Schedule
 from volta_fn.backends.native.loops.scope import Nest, Scope, Slot
 from volta_fn.backends.native.loops.tiles import Tiles
-from volta_fn.backends.native.loops.whole import divided, least, plus, times
 from volta_fn.backends.native.routine import Phase
 from volta_fn.compiler.kernels.facts import Facts
 from volta_fn.compiler.kernels.index import along

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
+from volta_fn.backends.native.llvm.whole import greatest, known, least, minus, plus, rounded_down
 from volta_fn.backends.native.loops.accumulate import Accumulator, State
 from volta_fn.backends.native.loops.passes import Pass
 from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, make_side_by_side
-from volta_fn.backends.native.loops.whole import greatest, known, least, minus, plus, rounded_down
 from volta_fn.backends.native.scalars import Number, position
 from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Range

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
-from volta_fn.backends.native.loops.whole import plus, times
+from volta_fn.backends.native.llvm.whole import plus, times
 from volta_fn.backends.native.scalars import Number, apply, constant, load, position, splat, store
 from volta_fn.compiler.kernels.facts import Facts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range

@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.llvm.whole import divided, minus, plus, rounded_down, times
 from volta_fn.backends.native.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
 from volta_fn.backends.native.loops.rows import RowCode, Segment
 from volta_fn.backends.native.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
 from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, Slot
-from volta_fn.backends.native.loops.whole import divided, minus, plus, rounded_down, times
 from volta_fn.backends.native.routine import Phase, Routine
 from volta_fn.backends.native.scalars import load, store
 from volta_fn.compiler.kernels.axes import simplified

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64, lanes_of, vector_of
+from volta_fn.backends.native.llvm.whole import divided, least, minus, plus, times
 from volta_fn.backends.native.loops.scope import Lane, Scope, fetch_ahead
-from volta_fn.backends.native.loops.whole import divided, least, minus, plus, times
 from volta_fn.backends.native.scalars import Number
 from volta_fn.backends.native.scalars.lanes import bits_of
 from volta_fn.backends.native.scalars.number import element

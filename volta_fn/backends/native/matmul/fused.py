@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.llvm.whole import divided, least, minus, plus, times
 from volta_fn.backends.native.loops.emit import buffer, rows_in
 from volta_fn.backends.native.loops.passes import passes_of
 from volta_fn.backends.native.loops.rows import RowCode, Segment, Vectors
 from volta_fn.backends.native.loops.schedule import lanes_of
 from volta_fn.backends.native.loops.scope import Nest, Scope
-from volta_fn.backends.native.loops.whole import divided, least, minus, plus, times
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, write
 from volta_fn.backends.native.matmul.tile import Tile

@@ -1,4 +1,4 @@
-"""Arithmetic of 64-bit integers in routines: constants are folded, and so what shapes decide costs nothing when the routine runs."""
+"""Arithmetic of 64-bit indices in LLVM text: constants are folded, and so what shapes decide costs nothing when the code runs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ def remainder(f: Function, x: Value, number: int) -> Value:
     if a is not None:
         return i64(a % number)
     return i64(0) if number == 1 else f.binary("urem", x, i64(number))
+
+
+def divided(f: Function, x: Value, number: int) -> tuple[Value, Value]:
+    """x // number and x % number, neither of which is negative, by one division."""
+    a = known(x)
+    if a is not None:
+        return i64(a // number), i64(a % number)
+    whole = quotient(f, x, number)
+    return whole, minus(f, x, times(f, whole, number)) if number != 1 else i64(0)
+
+
+def rounded_down(f: Function, x: Value, unit: int) -> Value:
+    """The greatest multiple of a unit, a power of two, up to x."""
+    a = known(x)
+    return i64(a // unit * unit) if a is not None else x if unit == 1 else f.binary("and", x, i64(-unit))
 
 
 def least(f: Function, x: Value, y: Value) -> Value:
