@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from volta_fn.backends.native.llvm.host import may_compile
 from volta_fn.backends.numpy.backend import NumpyBackend
 from volta_fn.core.device import Device, register_platform
 from volta_fn.core.jaxpr import ClosedJaxpr
@@ -22,7 +21,7 @@ class CpuBackend(NumpyBackend):
 
     def __init__(self) -> None:
         #: Whether programs become machine code.
-        self.native = os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and importlib.util.find_spec("llvmlite") is not None
+        self.native = may_compile()
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""

@@ -13,6 +13,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.backends.wgsl.runtime import program, replay
 
 GPU = vf.devices("gpu")[0]
 
@@ -83,6 +84,28 @@ def test_a_result_that_is_read_each_time_is_sent_at_once() -> None:
     assert [float(loss) for loss in losses[3:]] == [64.0, 32.0, 16.0]
     assert GPU.backend.counters.submissions == before.submissions  # nothing was put behind what is waiting
     assert float(losses[1]) == 256.0
+
+
+def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(x: Any) -> Any:
+        return lax.cond(x[0, 0] < 0.5, lambda x: jnp.cumsum(x, 0) / 7, lambda x: x @ x / 9, jnp.sort(x) + 0.25)
+
+    def results() -> list[np.ndarray]:
+        found, x, run = [], jnp.arange(20.0 * 20).reshape(20, 20) / 400, vf.jit(step)
+        for _ in range(5):
+            x = run(x)
+            found.append(np.asarray(x))
+        return found
+
+    assert replay.compiled() is not None
+    calls: list[int] = []
+    write = replay.compiled()
+    monkeypatch.setattr(program, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    quick = results()
+    monkeypatch.setattr(program, "compiled", lambda: None)
+    slow = results()
+    assert sum(calls) > 10
+    assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))
 
 
 def test_ten_thousand_steps_leave_memory_flat() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+import os
 import threading
 from typing import Any, NamedTuple
 
@@ -23,6 +25,11 @@ class Host(NamedTuple):
     def lanes(self, itemsize: int) -> int:
         """How many elements of so many bytes a vector register holds."""
         return self.vector_bytes // itemsize
+
+
+def may_compile() -> bool:
+    """Whether there may be machine code: llvmlite is there, and VOLTA_NATIVE does not say no."""
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and importlib.util.find_spec("llvmlite") is not None
 
 
 def llvm() -> Any:

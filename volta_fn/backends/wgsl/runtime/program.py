@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
+from volta_fn.backends.wgsl.runtime.replay import Step, compiled, packed
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.memory import Lifetime
@@ -34,14 +35,13 @@ _AT_A_TIME = 256
 _MOST_TURNS = 64
 
 
-class Step(NamedTuple):
-    """A dispatch on a tape. Its grid is at an offset in a buffer, if there is one."""
+class Tape:
+    """What a stretch wrote to the queue."""
 
-    pipeline: Any
-    group: Any
-    groups: tuple[int, int, int]
-    grids: Any
-    offset: int
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        #: The same for machine code, once it was played again.
+        self.table: np.ndarray | None = None
 
 
 class Stretch:
@@ -50,7 +50,7 @@ class Stretch:
     def __init__(self, commands: list[Command]) -> None:
         self.commands = commands
         #: By the blocks that a call brings and the turns of the loops around.
-        self.tapes: dict[Any, list[Step]] = {}
+        self.tapes: dict[Any, Tape] = {}
         self.trims = -1
 
 
@@ -176,22 +176,22 @@ class _Call:
         key = (self.key, *self.turns.values())
         tape = stretch.tapes.get(key)
         if tape is not None:
-            self.play(tape)
+            self.replay(tape)
             return
-        tape = []
+        steps: list[Step] = []
         count = 0
         for step in self.steps(stretch.commands):
-            tape.append(step)
-            if len(tape) == _LONGEST:  # long ones are not kept whole
-                self.play(tape)
-                count += len(tape)
-                tape = []
+            steps.append(step)
+            if len(steps) == _LONGEST:  # long ones are not kept whole
+                self.play(steps)
+                count += len(steps)
+                steps = []
                 gpu.pipelines.drop_groups()
-        self.play(tape)
+        self.play(steps)
         if not count and gpu.trims == trims:
             if len(stretch.tapes) >= _TAPES:
                 stretch.tapes.clear()
-            stretch.tapes[key] = tape
+            stretch.tapes[key] = Tape(steps)
 
     def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
         """Dispatches, one by one."""
@@ -221,8 +221,23 @@ class _Call:
             offset += stride * self.turns[loop]
         return Binding(self.blocks[place.slot.number], offset, place.size)
 
+    def replay(self, tape: Tape) -> None:
+        """Write a tape to the queue again."""
+        write, queue = compiled(), self.queue
+        if write is None:
+            self.play(tape.steps)
+            return
+        if tape.table is None:
+            tape.table = packed(tape.steps)
+        count, first = len(tape.table), tape.table.ctypes.data
+        for start in range(0, count, _AT_A_TIME):
+            part = min(_AT_A_TIME, count - start)
+            with queue.watched:
+                write(queue.begin(), first + start * tape.table.strides[0], part)
+            queue.wrote(part)
+
     def play(self, tape: Sequence[Step]) -> None:
-        """Write a tape to the queue."""
+        """Write steps to the queue."""
         queue, lib = self.queue, self.queue.lib
         set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
         dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect

@@ -1,0 +1,108 @@
+"""Tapes written to the queue by machine code.
+
+From Python a dispatch costs three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls, a small part of that. It
+needs llvmlite; without it, Python writes tapes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.backends.native.llvm.host import may_compile
+from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.wgsl.runtime.raw import native
+
+#: How many 64-bit words a step is in a packed tape: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
+WORDS = 6
+
+#: A function ``(pass, first step, how many)``.
+Replay = Callable[[Any, int, int], None]
+
+
+class Step(NamedTuple):
+    """A dispatch on a tape. Its grid is at an offset in a buffer, if there is one."""
+
+    pipeline: Any
+    group: Any
+    groups: tuple[int, int, int]
+    grids: Any
+    offset: int
+
+
+def packed(steps: Sequence[Step]) -> np.ndarray:
+    """Steps as a table of words."""
+    ffi = native().ffi
+    table = np.empty((len(steps), WORDS), np.uint64)
+
+    def address(handle: Any) -> int:
+        return 0 if handle is None else int(ffi.cast("uintptr_t", handle))
+
+    for row, (pipeline, group, groups, grids, offset) in zip(table, steps, strict=True):
+        row[:] = address(pipeline), address(group), address(grids), *(groups if grids is None else (offset, 0, 0))
+    return table
+
+
+@functools.cache
+def compiled() -> Replay | None:
+    """What writes steps of a packed tape to a compute pass, without holding up other threads; None if there is no compiler."""
+    if not may_compile():
+        return None
+    ffi, lib = native().ffi, native().lib
+    names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
+    functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
+    (address,) = load_object(compile_object(_text(*functions)), ["volta_fn_replay"])
+    call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
+    return lambda run, first, count: call(run, first, count)
+
+
+def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
+    """The loop. A pipeline that is set already is not set again."""
+    loads = "\n".join(
+        f"  %p{i} = getelementptr i64, ptr %step, i64 {i}\n  %w{i} = load i64, ptr %p{i}\n  %n{i} = trunc i64 %w{i} to i32"
+        for i in range(WORDS)
+    )
+
+    def call(function: int, arguments: str) -> str:
+        return f"call void inttoptr (i64 {function} to ptr)(ptr %pass, {arguments})"
+
+    return f"""
+define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {{
+entry:
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %end, label %begin
+begin:
+  %step = phi ptr [ %first, %entry ], [ %after, %next ]
+  %number = phi i64 [ 0, %entry ], [ %following, %next ]
+  %known = phi i64 [ 0, %entry ], [ %w0, %next ]
+{loads}
+  %same = icmp eq i64 %w0, %known
+  br i1 %same, label %bind, label %change
+change:
+  %pipeline = inttoptr i64 %w0 to ptr
+  {call(set_pipeline, "ptr %pipeline")}
+  br label %bind
+bind:
+  %group = inttoptr i64 %w1 to ptr
+  {call(set_group, "i32 0, ptr %group, i64 0, ptr null")}
+  %direct = icmp eq i64 %w2, 0
+  br i1 %direct, label %direct_grid, label %indirect_grid
+direct_grid:
+  {call(dispatch, "i32 %n3, i32 %n4, i32 %n5")}
+  br label %next
+indirect_grid:
+  %grids = inttoptr i64 %w2 to ptr
+  {call(indirect, "ptr %grids, i64 %w3")}
+  br label %next
+next:
+  %after = getelementptr i64, ptr %step, i64 {WORDS}
+  %following = add i64 %number, 1
+  %done = icmp eq i64 %following, %count
+  br i1 %done, label %end, label %begin
+end:
+  ret void
+}}
+"""
