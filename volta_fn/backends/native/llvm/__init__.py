@@ -1,1 +1,3 @@
-"""LLVM IR as text (`text`), indices in it (`whole`), the machine that it is compiled for (`host`), and the compiler (`machine`)."""
+"""LLVM IR as text (`text`), indices in it (`whole`), the machine that it is compiled for (`host`), the compiler (`machine`), and what of
+it several threads may do at once (`unlocked`).
+"""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.backends.native.llvm.host import host, llvm
+from volta_fn.backends.native.llvm.unlocked import emit, parse, run_passes
 
 _engines: list[Any] = []
 _lock = threading.Lock()
@@ -26,7 +27,7 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     """
     binding = llvm()
     machine = _target_machine()  # one per compilation: they are not to be shared by threads
-    module = binding.parse_assembly(text)
+    module = parse(text)
     module.triple = host().triple
     module.data_layout = str(machine.target_data)
     module.verify()
@@ -40,8 +41,8 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     passes.add_sroa_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
-    return machine.emit_object(module)
+    run_passes(passes, module, builder)
+    return emit(machine, module)
 
 
 def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:

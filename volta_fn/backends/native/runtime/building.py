@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from volta_fn.backends.native.lane import LANE
@@ -10,6 +11,7 @@ from volta_fn.backends.native.runtime.artifact import Artifact
 from volta_fn.backends.native.runtime.code import LIBRARY, LoadedPhase
 from volta_fn.backends.native.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.native.runtime.host import HostCall
+from volta_fn.backends.native.runtime.machinery import machinery
 from volta_fn.backends.native.runtime.slots import layout_of
 from volta_fn.backends.native.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
@@ -29,7 +31,13 @@ class Built(NamedTuple):
 
 
 def build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
-    """Compile a program."""
+    """Compile a program, and in the meantime what programs need of the process, which they ask for next."""
+    with ThreadPoolExecutor(1) as meanwhile:
+        meanwhile.submit(machinery)
+        return _build(closed, donated)
+
+
+def _build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
     body = body_of(closed, LANE)
     sources = sources_in(body)
     writer = Writer(dict(zip([s.key for s in sources], LIBRARY.load(sources), strict=True)), CONTROL_FLOW)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.native.llvm.machine import compile_object, load_objects
 from volta_fn.backends.native.runtime import objects
 from volta_fn.backends.native.runtime.pool import thread_count
 from volta_fn.compiler.bodies import Source
@@ -51,10 +51,10 @@ class Library:
                 compiled = list(threads.map(_compiled, missing))
         else:
             compiled = [_compiled(source) for source in missing]
-        for source, found in zip(missing, compiled, strict=True):
-            loaded = None if found is None else _loaded(*found)
-            with self._lock:
-                self._loaded.setdefault(source.key, loaded)
+        loaded = _loaded(dict([found for found in compiled if found is not None]))
+        with self._lock:
+            for source, found in zip(missing, compiled, strict=True):
+                self._loaded.setdefault(source.key, None if found is None else loaded[found[0]])
         return [self._loaded[s.key] for s in sources]
 
 
@@ -73,15 +73,21 @@ def _compiled(source: Source) -> tuple[str, objects.Compiled] | None:
     return name, found
 
 
-def _loaded(entry: str, compiled: objects.Compiled) -> Loaded:
-    addresses = load_object(compiled.code, [symbol for symbol, _, _ in compiled.phases])
-    phases = tuple(
-        [
-            LoadedPhase(address, tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry)
-            for address, (symbol, tasks, cost) in zip(addresses, compiled.phases, strict=True)
+def _loaded(entries: Mapping[str, objects.Compiled]) -> dict[str, Loaded]:
+    """Routines loaded, all at once, which takes little longer than loading one of them."""
+    if not entries:
+        return {}
+    symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.phases]
+    addresses = dict(zip(symbols, load_objects([compiled.code for compiled in entries.values()], symbols), strict=True))
+
+    def ready(entry: str, compiled: objects.Compiled) -> Loaded:
+        phases = [
+            LoadedPhase(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry)
+            for symbol, tasks, cost in compiled.phases
         ]
-    )
-    return Loaded(phases, compiled.workspace, sum(cost for _, _, cost in compiled.phases))
+        return Loaded(tuple(phases), compiled.workspace, sum(cost for _, _, cost in compiled.phases))
+
+    return {entry: ready(entry, compiled) for entry, compiled in entries.items()}
 
 
 LIBRARY = Library()
