@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.fission.products import prepared
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
@@ -18,7 +19,6 @@ from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.views import is_alias, reduces
-from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
@@ -146,7 +146,7 @@ def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
 
 def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     """A program as kernels that a lane has routines for, and equations."""
-    return fuse(write_out_random_bits(simplify(closed)), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
+    return fuse(write_out_random_bits(prepared(closed)), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
 
 
 def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:

@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.fission.products import prepared
 from volta_fn.compiler.kernels.views import is_view
 from volta_fn.compiler.memory import Lifetime, arrange
-from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
@@ -67,11 +67,11 @@ Planner = Callable[[ClosedJaxpr], Plan]
 
 
 def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
-    """Simplify the program, and assign registers, overwrites and places.
+    """Prepare the program, and assign registers, overwrites and places.
 
     `writes` says which results of an equation the backend computes into memory that it is given.
     """
-    return _Planner(simplify(closed), donated, writes).plan()
+    return _Planner(prepared(closed), donated, writes).plan()
 
 
 class _Planner:

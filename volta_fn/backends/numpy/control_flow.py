@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.backends.numpy import blocks
 from volta_fn.backends.numpy.backend import Program, make_kernel, plan_of, structured_kernel
 from volta_fn.backends.numpy.program import PlannedProgram
-from volta_fn.compiler.passes.driver import simplify
+from volta_fn.compiler.fission.products import prepared
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 
 Compile = Callable[[ClosedJaxpr], Program]
@@ -94,9 +94,9 @@ def _step(closed: ClosedJaxpr, consts: int, carry: int) -> PlannedProgram:
     key = ("numpy step", consts, carry)
     program = closed.cache.get(key)
     if program is None:
-        simplified = simplify(closed)
-        donated = [*[False] * consts, *_private(simplified, carry)]
-        plan = plan_of(simplified, [*donated, *[False] * (len(closed.in_avals) - len(donated))])
+        body = prepared(closed)
+        donated = [*[False] * consts, *_private(body, carry)]
+        plan = plan_of(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))])
         program = closed.cache[key] = PlannedProgram(plan, make_kernel)
     return program
 

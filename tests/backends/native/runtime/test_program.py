@@ -38,6 +38,16 @@ def swapped(c: Any, x: Any) -> Any:
     return (c[1], c[0] + x), c[0]
 
 
+def recurrent(x: Any) -> Any:
+    """What leaves a loop on its way to a lane: products before and behind it, and a sum over its steps."""
+
+    def loss(w: Any) -> Any:
+        _, y = lax.scan(lambda h, r: (lambda h: (h, h @ w))(jnp.tanh(h @ w + r[:, None] @ w[:1])), jnp.zeros((4, 4)), x)
+        return (y * y).sum(), y
+
+    return vf.grad(loss, has_aux=True)(x.T @ x / 50)
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "elementwise": lambda x: jnp.sin(x) * 2 + 1,
     "product": lambda x: (x @ x.T, x.sum()),
@@ -51,6 +61,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "scan of nothing": lambda x: lax.scan(swapped, (jnp.zeros(4), jnp.ones(4)), x[:0]),
     "a carry that stays": lambda x: lax.scan(lambda c, r: (c, c * r), x[0], x),
     "scan in scan": lambda x: lax.scan(lambda c, r: (lax.scan(lambda d, s: (d * s, d), c[0], r)[1] + c, c), x[0], x),
+    "a recurrent network": recurrent,
     "while": lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, c[2], c[1] * 2), (0, x, x + 1)),
     "while that does not begin": lambda x: lax.while_loop(lambda c: c[0] < 0, lambda c: (c[0] + 1, c[2], c[1]), (0, x, x + 1)),
     "branches": lambda x: [lax.switch(i, [lambda x: x, lambda x: x * 2, lambda x: x[::-1]], x) for i in (jnp.int32(x[0, 1]), -1, 7)],

@@ -66,6 +66,17 @@ def test_scans(length: int, width: int) -> None:
     both(lambda x, s: (run(x, s, False), run(x, s, True)), xs, small)
 
 
+def test_products_that_leave_a_scan() -> None:
+    """The gradients of a recurrent network: products before the loop, behind it, and over all of its steps."""
+
+    def loss(w: Any, u: Any, x: Any) -> Any:
+        _, y = lax.scan(lambda h, r: (lambda h: (h, h @ w.T))(jnp.tanh(h @ w + r @ u)), jnp.zeros((3, 8)), x, reverse=True)
+        return (y * y).mean()
+
+    w, u, x = (jnp.sin(jnp.arange(float(n)) * 7).reshape(*shape) for n, *shape in ((64, 8, 8), (40, 5, 8), (90, 6, 3, 5)))
+    both(vf.value_and_grad(loss, (0, 1, 2)), w / 2, u / 2, x)
+
+
 def test_a_scan_in_a_scan() -> None:
     def inner(c: Any, x: Any) -> Any:
         return c * 0.9 + x, c
