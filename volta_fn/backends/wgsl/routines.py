@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from volta_fn.backends.wgsl import convolution, library, matmul
+from volta_fn.backends.wgsl import convolution, library, loops, matmul
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.core.aval import ShapedArray
 
 #: How an equation becomes a routine: (operands' types, parameters, facts) -> routine, or None if it has none.
@@ -19,3 +20,9 @@ ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, 
 #: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
 #: then.
 IN_PLACE: dict[str, int] = library.IN_PLACE
+
+
+def kernel_routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Routine:  # never changed
+    """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are."""
+    product = matmul.contraction(kernel, facts) if not shared else None
+    return product or loops.routine(kernel, facts, shared)

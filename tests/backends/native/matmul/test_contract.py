@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import volta_fn as vf
 import volta_fn.numpy as jnp
+from tests.backends.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
 from tests.backends.native.running import run_routine
 from tests.compiler.kernels.oracle import partition_of
-from volta_fn import nn
 from volta_fn.backends.native.matmul import contraction, contracts
-from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
 
@@ -23,30 +21,18 @@ pytest.importorskip("llvmlite")
 LIMITS = Limits(buffers=48, contracts=contracts)
 
 
-def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any) -> list[Kernel]:
+def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
     """The kernels of a function's program as this lane has them."""
-    return partition_of(function, *[vf.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape in shapes], limits=LIMITS).kernels
+    return kernels_in(function, shapes, dtype, LIMITS)
 
 
 def check(kernel: Kernel, pieces: int = 1) -> None:
     """The routine of a kernel gives what the kernel means, for small numbers of its dtypes."""
-    rng = np.random.default_rng(0)
-    inputs = []
-    for buffer in kernel.inputs:
-        drawn = rng.integers(-4, 5, buffer.size) if buffer.dtype.kind in "iub" else rng.standard_normal(buffer.size)
-        inputs.append(drawn.astype(buffer.dtype))
+    inputs = inputs_of(kernel)
     routine = contraction(kernel)
     assert routine is not None
     got = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)], pieces)
-    for result, want in zip(got, interpret(kernel, *inputs), strict=True):
-        error = {2: 2e-2, 8: 1e-12}.get(result.dtype.itemsize, 1e-4) if result.dtype.kind == "f" else 0.0
-        scale = float(np.abs(want.astype(np.float64)).max()) + 1.0
-        np.testing.assert_allclose(result.astype(np.float64), want.astype(np.float64), rtol=error, atol=error * scale)
-
-
-def gelu_layer(x: Any, w: Any, b: Any) -> Any:
-    hidden = x @ w + b
-    return hidden, nn.gelu(hidden)
+    check_results(kernel, inputs, got)
 
 
 @pytest.mark.parametrize("m, k, n", [(2, 3, 2), (13, 40, 9), (67, 500, 33), (6, 17_000, 24), (300, 70, 100), (3, 64, 50), (140, 4, 4100)])
@@ -60,14 +46,6 @@ def test_epilogues_of_products_of_any_size(m: int, k: int, n: int) -> None:
 def test_dtypes(dtype: Any) -> None:
     (kernel,) = kernels_of(lambda x, w, b: (x @ w + b) * x[:, :1], [(11, 20), (20, 19), (19,)], dtype)
     check(kernel)
-
-
-def attention(qkv: Any) -> Any:
-    """The scores, which are masked, and a product that is stored as the next one wants it."""
-    q, k, v = (qkv[:, :, 24 * i : 24 * (i + 1)].reshape(2, 21, 3, 8) for i in range(3))
-    scores = jnp.einsum("bthd,bshd->bhts", q, k) * 0.3
-    scores = jnp.where(jnp.tril(jnp.ones((21, 21), bool)), scores, -1.0)
-    return jnp.einsum("bhts,bshd->bthd", scores, v).reshape(42, 24)
 
 
 def test_operands_are_read_and_results_stored_through_index_maps() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,14 +15,11 @@ from tests.backends.wgsl.running import facts, run_routine
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul import ROUTINES
 from volta_fn.backends.wgsl.matmul.choice import candidates
-from volta_fn.backends.wgsl.matmul.contract import contract, oriented
-from volta_fn.backends.wgsl.matmul.epilogues import Finish, Place, rounded
+from volta_fn.backends.wgsl.matmul.contract import oriented
+from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
-from volta_fn.backends.wgsl.matmul.working import Working, working
-from volta_fn.backends.wgsl.routine import Dispatch, Routine
-from volta_fn.backends.wgsl.scalars.number import Number
-from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.backends.wgsl.matmul.tiles import tiled
+from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.compiler.contractions.maps import of_problem
 from volta_fn.compiler.contractions.problem import problem_of
 from volta_fn.core.aval import ShapedArray
@@ -163,41 +158,6 @@ def test_few_rows_or_few_columns(m: int, n: int, k: int) -> None:
 def test_few_rows_or_few_columns_of_other_dtypes(dtype: Any) -> None:
     for sizes in ((2, 5, 300), (2, 9, 40)):
         check(product, *operands(np.random.default_rng(6), sizes, LAYOUTS[3], dtype), LAYOUTS[3])
-
-
-def with_bias(f: Shader, work: Working) -> Finish:
-    """An epilogue that adds a number of the buffer 3 for each column, and takes what is not negative."""
-    bias = f.buffer(3, np.dtype(np.float32))
-
-    def finish(place: Place, sums: Sequence[Number]) -> list[Number]:
-        results = []
-        for i, x in enumerate(sums):
-            y = bias.load(f.let("u32", f"{place.column} + {i}u"))
-            results.append(Number(work.dtype, f.let("f32", f"max({x.text} + {y.text}, 0.0f)")))
-        return results
-
-    return finish
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k", "dispatches"), [(40, 24, 33, 1), (30, 21, 33, 1), (16, 20, 2000, 2), (50, 2, 10, 1), (2, 3, 300, 1)]
-)
-def test_epilogues(m: int, n: int, k: int, dispatches: int) -> None:
-    rng = np.random.default_rng(7)
-    lhs, rhs, bias = (rng.standard_normal(shape, np.float32) for shape in ((m, k), (n, k), (n,)))
-    c = of_problem(problem_of(lhs.shape, rhs.shape, LAYOUTS[3], (lhs.dtype,) * 3))
-    routine = contract(c, PLAIN, Buffers(0, 1, 2, 4), with_bias)
-    assert len(routine.dispatches) == dispatches
-    given = Routine(tuple(_renumbered(d) for d in routine.dispatches), routine.workspaces)
-    (found,) = run_routine(given, [lhs, rhs, bias], [((m, n), np.float32)])
-    np.testing.assert_allclose(found, np.maximum(lhs @ rhs.T + bias, 0), atol=1e-3)
-
-
-def _renumbered(dispatch: Dispatch) -> Dispatch:
-    """The bias, which is an operand, in front of the result."""
-    places = {2: 3, 3: 2}
-    buffers = tuple(places.get(number, number) for number in dispatch.buffers)
-    return replace(dispatch, buffers=buffers, written=frozenset(places.get(number, number) for number in dispatch.written))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])

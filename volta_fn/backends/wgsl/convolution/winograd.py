@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.choice import choose
-from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place, rounded
+from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.indices import digits, total, walked
 from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
 from volta_fn.backends.wgsl.matmul.working import Working, working
@@ -123,7 +123,6 @@ def winograd(
     dtypes: tuple[np.dtype, np.dtype, np.dtype],
     facts: Facts,
     workspace: int,
-    epilogue: Epilogue | None = None,
 ) -> Routine:
     """The routine of a correlation; its three workspaces have the numbers from `workspace` on."""
     shape, work = Shape(c, points), working(dtypes[2])
@@ -133,7 +132,7 @@ def winograd(
     writer = _Writer(shape, work, facts, workspace)
     taps = writer.taps(dtypes[1])
     tiles = writer.tiles(dtypes[0])
-    results = writer.results(dtypes[2], epilogue or rounded(dtypes[2]))
+    results = writer.results(dtypes[2])
     return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
 
 
@@ -213,11 +212,11 @@ class _Writer:
         sizes = (c.groups, c.channels, many) if shape.by_tiles[0] else (c.groups, many, c.channels)
         return self._each(sizes, write, f)
 
-    def results(self, dtype: np.dtype, epilogue: Epilogue) -> Dispatch:
-        """The places from the products. For the epilogue a row is an image's place, and a column an output."""
+    def results(self, dtype: np.dtype) -> Dispatch:
+        """The places from the products."""
         c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
-        finish, m, n = epilogue(f, self.work), shape.places, shape.points
+        m, n = shape.places, shape.points
         sizes = [axis.places for axis in c.axes]
 
         def write(f: Shader, place: list[str]) -> None:
@@ -234,8 +233,7 @@ class _Writer:
             for i in range(m):
                 for j in range(m):
                     with f.block(f"if ({first[0]} + {i}u < {sizes[0]}u && {first[1]} + {j}u < {sizes[1]}u)"):
-                        row = f.let("u32", f"({image} * {sizes[0]}u + {first[0]} + {i}u) * {sizes[1]}u + {first[1]} + {j}u")
-                        (result,) = finish(Place(group, row, output), [Number(_FLOAT, found[j][i])])
+                        result = self.work.number(f, found[j][i], dtype)
                         out.store(total(f, base, i * c.y.strides[3] + j * c.y.strides[4]), result)
 
         many = prod(shape.tiles)

@@ -7,7 +7,7 @@ nodes that depend on what differs between lanes have a number for each lane ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -295,8 +295,11 @@ def is_store_in_fours(facts: Facts, span: Span | None, number: int) -> bool:
     return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers) -> Nest:
-    """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out."""
+def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
+    """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
+
+    So are those that are `absent`: what is loaded from them is known.
+    """
     kernel = facts.kernel
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
@@ -305,11 +308,12 @@ def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size))
         by_number[number] = outputs[-1]
     fours = {node.input for n, node in facts.loads.items() if any(span.quarter(facts.load_places[n]) is not None for span in spans)}
-    for i in sorted({node.input for node in facts.loads.values()}):
+    present = {node.input for node in facts.loads.values()}.difference(absent)
+    for i in sorted(present):
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:
             by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0)
-    return Nest(shader, facts, {node.input: by_number[buffers.inputs[node.input]] for node in facts.loads.values()}, outputs)
+    return Nest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
 
 
 def _within(index: str, size: int) -> str:

@@ -2,10 +2,13 @@
 
 In the order in which to read: `indices` (writing code with indices), `working` (what is computed in), `schedule` (how work is shared out),
 `slices` (bringing operands into workgroup memory), `epilogues` and `results` (writing sums), `combine` (parts of sums), `tiles` (the
-shader), `elements` and `direct` (without tiles), `remembered` and `choice` (of schedules), `tuning`, `contract` (which way), and `dot`.
+shader), `elements` and `direct` (without tiles), `remembered` and `choice` (of schedules), `tuning`, `contract` (which way), `dot`
+(equations), and `fused` (kernels).
 """
 
 from volta_fn.backends.wgsl.matmul.dot import dot_general as dot_general
+from volta_fn.backends.wgsl.matmul.fused import contraction as contraction
+from volta_fn.backends.wgsl.matmul.fused import contracts as contracts
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}

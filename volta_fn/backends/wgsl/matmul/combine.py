@@ -17,7 +17,7 @@ _INVOCATIONS = 128
 def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: Epilogue, source: int, result: int) -> Dispatch:
     """The results from `splits` arrays [stack, m, n] of parts in the buffer number `source`; zeros if there are none."""
     f = Shader(facts, _INVOCATIONS)
-    each = 4 if c.target.fours and work.lanes == 4 else 1
+    each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
     put = results(f, work, c, result, epilogue, each)
     size = c.batch * c.m * c.n
     parts = f.buffer(source, work.dtype, False, splits * size if each == 4 else 0) if splits else None

@@ -12,14 +12,18 @@ from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
 
 
-def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None) -> Routine:
-    """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`."""
+def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None, *, parts: bool = True) -> Routine:
+    """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
+
+    Sums are made in `parts` only if the device can bind all that adding them up needs.
+    """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
         return few_terms(c, work, facts, finish, buffers)
     if is_of_few_results(c):
         return few_results(c, work, facts, finish, buffers)
-    return tiled(c, work, choose(c, work, facts), facts, finish, buffers)
+    schedule = choose(c, work, facts)
+    return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers)
 
 
 def is_tiled(c: Contraction) -> bool:

@@ -6,35 +6,18 @@ has a number that `lanes` divides. It leaves out what is beyond the last row or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place
-from volta_fn.backends.wgsl.matmul.indices import digits, total, walked
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place, Results
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.scalars.number import Number
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction
 
-#: The sums, as expressions, of 1 or 4 neighbouring columns.
-_Store = Callable[[Place, list[str]], None]
-
 
 def results(f: Shader, work: Working, c: Contraction, number: int, epilogue: Epilogue, lanes: int) -> str:
-    """The function that writes results to the buffer of a number. Returns its name."""
-    target, fours = c.target, c.target.fours and lanes == 4
-    array = f.buffer(number, target.dtype, True, target.elements if fours else 0)
-    finish = epilogue(f, work)
-
-    def store(place: Place, sums: list[str]) -> None:
-        numbers = finish(place, [Number(work.dtype, x) for x in sums])
-        ways = [target.stack, target.rows, target.columns]
-        at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(place, ways, strict=True)])
-        if fours:
-            array.store4(f.let("u32", f"{at} / 4u"), numbers)
-        else:
-            array.store(at, numbers[0])
-
-    return _function(f, work, c, lanes, store, fours=fours)
+    """The function that writes results by an epilogue, to the buffer of a number if that is for it to say. Returns its name."""
+    return _function(f, work, c, lanes, epilogue(f, work, c, number, lanes))
 
 
 def part(f: Shader, work: Working, c: Contraction, number: int, splits: int, lanes: int) -> str:
@@ -42,7 +25,7 @@ def part(f: Shader, work: Working, c: Contraction, number: int, splits: int, lan
     fours = c.n % 4 == 0 and lanes == 4
     array = f.buffer(number, work.dtype, True, splits * c.batch * c.m * c.n if fours else 0)
 
-    def store(place: Place, sums: list[str]) -> None:
+    def store(place: Place, sums: Sequence[str]) -> None:
         at = f.let("u32", f"({place.stack} * {c.m}u + {place.row}) * {c.n}u + {place.column}")
         numbers = [Number(work.dtype, x) for x in sums]
         if fours:
@@ -50,20 +33,17 @@ def part(f: Shader, work: Working, c: Contraction, number: int, splits: int, lan
         else:
             array.store(at, numbers[0])
 
-    return _function(f, work, c, lanes, store, fours=fours)
+    return _function(f, work, c, lanes, Results(4 if fours else 1, store))
 
 
-def _function(f: Shader, work: Working, c: Contraction, lanes: int, store: _Store, *, fours: bool) -> str:
+def _function(f: Shader, work: Working, c: Contraction, lanes: int, found: Results) -> str:
     main, f.lines = f.lines, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
-        if fours:
-            store(Place("stack", "row", "column"), sums)
-        else:
-            store(Place("stack", "row", "column"), sums[:1])
-            for e in range(1, lanes):
-                with f.block(f"if (column + {e}u < {c.n}u)"):
-                    store(Place("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
+        found.store(Place("stack", "row", "column"), sums[: found.together])
+        for e in range(found.together, lanes):
+            with f.block(f"if (column + {e}u < {c.n}u)"):
+                found.store(Place("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
     body, f.lines = f.lines, main
     type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))

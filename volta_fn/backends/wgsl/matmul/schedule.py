@@ -36,6 +36,10 @@ class Schedule:
     splits: int = 1
     #: Vectors between the lines of a slice into which columns are stored, so that they do not meet one bank of memory only.
     pad: int = 1
+    #: So many fours of a row (or column) in a slice are loaded by invocations side by side, where fours go along the index summed over.
+    near: int = 4
+    #: Whether there is room for two slices in workgroup memory, so that one is stored while the other is read.
+    twice: bool = False
 
     @property
     def invocations(self) -> int:
@@ -45,7 +49,7 @@ class Schedule:
     def memory(self, work: Working) -> int:
         """Bytes of workgroup memory."""
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
-        return vectors * work.lanes * self.depth * work.dtype.itemsize
+        return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
     def fits(self, work: Working, facts: Facts) -> bool:
         """Whether a device can do it."""

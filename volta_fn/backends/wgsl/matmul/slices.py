@@ -11,6 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.matmul.indices import ZERO, digits, quotient, remainder, times, total, walked
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Map
@@ -27,27 +28,31 @@ class _Unit(NamedTuple):
 class Slice:
     """The slice of an operand, number `number` of the buffers: `width` numbers in each of `depth` lines."""
 
-    def __init__(self, f: Shader, work: Working, name: str, number: int, map_: Map, sizes: tuple[int, int], pad: int) -> None:
+    def __init__(self, f: Shader, work: Working, name: str, number: int, map_: Map, schedule: Schedule, width: int) -> None:
         self.f, self.work, self.name, self.map = f, work, name, map_
-        self.width, self.depth = sizes
+        self.width, self.depth = width, schedule.depth
         self.along_inner = _nearness(map_.inner) < _nearness(map_.outer)
-        self.line = self.width // work.lanes + (pad if self.along_inner else 0)
-        self.tile = f.workgroup(name, work.vector, self.line * self.depth)
+        self.line = self.width // work.lanes + (schedule.pad if self.along_inner else 0)
+        self.size = self.line * self.depth
+        self.tile = f.workgroup(name, work.vector, self.size * (2 if schedule.twice else 1))
         self.unit = 4 if work.lanes == 4 and map_.fours(along_inner=self.along_inner) else 1
         self.type = work.vector if self.unit == 4 else work.type
         self.array = f.buffer(number, map_.dtype, False, map_.elements if self.unit == 4 else 0)
         #: Whether the k, or rows, of a slice differ in their last digit only, and all exist.
         self.deep_is_plain = len(map_.inner.sizes) <= 1 or map_.inner.sizes[-1] % self.depth == 0
         self.wide_is_plain = bool(map_.outer.sizes) and map_.outer.sizes[-1] % self.width == 0
-        self._place_units()
+        self._place_units(schedule.near)
 
-    def _place_units(self) -> None:
+    def _place_units(self, near: int) -> None:
         """Deal the units out: invocations side by side have units side by side along the quick index."""
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
         self.all = quick * slow
         count = max(1, self.all // f.invocations)
+        if self.along_inner and self.unit == 4 and near < quick:
+            self._place_few_near(near, count)
+            return
         if f.invocations >= quick:
             places = [(0, i * (f.invocations // quick)) for i in range(count)]
         else:
@@ -57,6 +62,17 @@ class Slice:
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
         self.wide, self.deep = first[::-1] if self.along_inner else first
         self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
+
+    def _place_few_near(self, near: int, count: int) -> None:
+        f, beside = self.f, self.f.invocations // near
+        self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
+        first, other = remainder(f, f.local, near), quotient(f, f.local, near)
+        if beside <= self.width:
+            self.wide, self.deep = other, times(first, 4)
+        else:
+            self.wide = remainder(f, other, self.width)
+            self.deep = total(f, times(first, 4), times(quotient(f, other, self.width), 4 * near))
+        self.units = [_Unit(i * beside % self.width, i * beside // self.width * near * 4) for i in range(count)]
 
     # before the loop
 
@@ -127,7 +143,7 @@ class Slice:
             value = self.work.read(f, self.array.load(address))
         return f"select({self.type}(), {value}, {condition})" if condition else value
 
-    def store(self) -> None:
+    def store(self, turn: str = "") -> None:
         """Put the loaded units into workgroup memory."""
         f = self.f
         with f.block(f"if ({self.idle})" if self.idle else ""):
@@ -137,7 +153,7 @@ class Slice:
                 if past not in shared:
                     shared[past] = self._place(total(f, self.wide, past))
                 place, lane = shared[past]
-                at = total(f, place, unit.deep * self.line + unit.wide // self.work.lanes)
+                at = total(f, place, times(turn, self.size) if turn else 0, unit.deep * self.line + unit.wide // self.work.lanes)
                 self._put(f"{self.name}_{i}", at, lane)
 
     def _place(self, wide: str) -> tuple[str, str]:

@@ -47,10 +47,12 @@ class Tiles:
 
     def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> None:
         self.c, self.work, self.schedule = c, work, schedule
+        #: Which of two areas of workgroup memory is being read.
+        self.turn = ""
         self.f = f = Shader(facts, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
-            Slice(f, work, name, number, map_, (size, schedule.depth), schedule.pad)
+            Slice(f, work, name, number, map_, schedule, size)
             for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
         ]
         if schedule.splits == 1:
@@ -111,10 +113,24 @@ class Tiles:
         with f.block(""):
             self._load(begin)
             self._share()
+        if self.schedule.twice:
+            self._sum_by_turns(begin, end)
+            return
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
             self._multiply()
             f.line("workgroupBarrier();")
+            self._share()
+        self._multiply()
+
+    def _sum_by_turns(self, begin: str, end: str) -> None:
+        """Slices in two areas of workgroup memory, which take turns."""
+        f, depth = self.f, self.schedule.depth
+        self.turn = f.var("u32", "0u")
+        with f.loop(end, f"{begin} + {depth}u", depth) as k:
+            self._load(k)
+            self._multiply()
+            f.line(f"{self.turn} = 1u - {self.turn};")
             self._share()
         self._multiply()
 
@@ -125,12 +141,15 @@ class Tiles:
     def _share(self) -> None:
         """Put what has been loaded into workgroup memory."""
         for side in self.sides:
-            side.store()
+            side.store(self.turn)
         self.f.line("workgroupBarrier();")
 
     def _multiply(self) -> None:
         """Add the products of a slice."""
         f, depth, unroll = self.f, self.schedule.depth, self.schedule.unroll
+        self.firsts = [self.top, self.left]
+        if self.turn:
+            self.firsts = [total(f, times(self.turn, side.size), x) for side, x in zip(self.sides, self.firsts, strict=True)]
         if not unroll or unroll >= depth:
             for number in range(depth):
                 self._step(f"{number}u")
@@ -144,9 +163,9 @@ class Tiles:
         lanes, vector = work.lanes, work.vector
         with f.block(""):
             for i in range(s.thread_rows // lanes):
-                f.line(f"let a{i}: {vector} = {a.tile}[{k} * {a.line}u + {self.top} + {i * self.lane_rows}u];")
+                f.line(f"let a{i}: {vector} = {a.tile}[{k} * {a.line}u + {self.firsts[0]} + {i * self.lane_rows}u];")
             for j in range(s.thread_columns // lanes):
-                f.line(f"let b{j}: {vector} = {b.tile}[{k} * {b.line}u + {self.left} + {j * self.lane_columns}u];")
+                f.line(f"let b{j}: {vector} = {b.tile}[{k} * {b.line}u + {self.firsts[1]} + {j * self.lane_columns}u];")
             for r in range(s.thread_rows):
                 x = f"a{r // lanes}" + (f".{'xyzw'[r % 4]}" if lanes == 4 else "")
                 for j in range(s.thread_columns // lanes):

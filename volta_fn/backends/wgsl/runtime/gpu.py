@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul import contracts
 from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES
+from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.backends.wgsl.runtime.adapter import open_device
 from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
@@ -63,10 +63,11 @@ class Gpu:
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
-            kernel=lambda kernel: loops.routine(kernel, self.facts),
+            kernel=partial(kernel_routine, facts=self.facts),
             equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
             in_place=IN_PLACE,
             overwrites=_overwritable,
+            contracts=partial(contracts, device=self.facts),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()

@@ -11,10 +11,10 @@ import numpy as np
 
 from volta_fn.backends.numpy.backend import make_kernel
 from volta_fn.backends.numpy.quiet import silenced
-from volta_fn.backends.wgsl import loops
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, part, place
 from volta_fn.backends.wgsl.runtime.memory import Buffer
@@ -77,7 +77,7 @@ class Writer(BodyWriter):
             return
         if routine is not None and isinstance(item.what, Fused):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
-            routine = loops.routine(item.what.kernel, self.facts, shared) if shared else routine
+            routine = kernel_routine(item.what.kernel, self.facts, shared) if shared else routine
         elif routine is not None and isinstance(item.what, Equation) and results[0] in operands:
             routine = replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
         if routine is not None:
@@ -148,7 +148,7 @@ class Writer(BodyWriter):
         slots = [*operands, *results]
         self.touch(block, *slots)
         for kernel, windows in found:
-            routine = loops.routine(kernel, self.facts)
+            routine = kernel_routine(kernel, self.facts)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             for dispatch in routine.dispatches:

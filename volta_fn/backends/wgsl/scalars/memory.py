@@ -29,8 +29,13 @@ class Array:
         self.written = written
         self.size = size
         self._f = f
-        self._in_fours = size > 0 and size % 4 == 0 and 2 <= dtype.itemsize <= 4
         self._is_atomic = False
+        #: Whether something has been loaded.
+        self.is_read = False
+
+    @property
+    def _in_fours(self) -> bool:
+        return self.size > 0 and self.size % 4 == 0 and 2 <= self.dtype.itemsize <= 4
 
     @property
     def _per_word(self) -> int:
@@ -52,6 +57,7 @@ class Array:
     def load(self, index: str) -> Number:
         """An element."""
         f, per = self._f, self._per_word
+        self.is_read = True
         if per == 1:
             return Number(self.dtype, f.let(wgsl_type(self.dtype), self._component(index)))
         index = f.named("u32", index)
@@ -82,6 +88,7 @@ class Array:
     def load4(self, index: str) -> list[Number]:
         """The elements 4 index, …, 4 index + 3."""
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
+        self.is_read = True
         index = f.named("u32", index)
         if per > 1:
             words = self._words(index)

@@ -31,10 +31,12 @@ class Shader(Function):
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0) -> Array:
         """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`).
 
-        Raises `OtherAccess` if it was asked for already with another dtype or size, or to do something else with it.
+        An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
+        `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
         """
-        made = Array(self, f"b{number}", dtype, written, size)
-        known = self._arrays.setdefault(number, made)
+        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size))
+        if not (written or known.written) and 0 in (size, known.size) and not (size and known.is_read):
+            known.size = size = max(size, known.size)
         if (known.dtype, known.written, known.size) != (dtype, written, size):
             raise OtherAccess(f"buffer {number}")
         return known

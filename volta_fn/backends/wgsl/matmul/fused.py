@@ -1,0 +1,112 @@
+"""Products that are kernels (see `compiler/kernels/contraction`).
+
+Operands are read through their index maps, and what the kernel does with the sums is done with those in registers, as the loops of an
+elementwise kernel do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.loops.place import Place as Nested
+from volta_fn.backends.wgsl.loops.place import arrays
+from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
+from volta_fn.backends.wgsl.loops.step import Buffers as Numbers
+from volta_fn.backends.wgsl.matmul.contract import contract
+from volta_fn.backends.wgsl.matmul.epilogues import Place, Results
+from volta_fn.backends.wgsl.matmul.indices import digits
+from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars.number import is_supported, kind
+from volta_fn.backends.wgsl.scalars.shader import Shader
+from volta_fn.compiler.contractions import maps
+from volta_fn.compiler.contractions.problem import Operand, merged
+from volta_fn.compiler.kernels.contraction import Axes, Contraction, contraction_of
+from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.ir import Kernel, Load
+from volta_fn.compiler.kernels.views import row_major
+
+
+def contracts(kernel: Kernel, device: Device) -> bool:
+    """Whether a product is best done here, reading its operands as the kernel does: invocations side by side must read side by side."""
+    found = contraction_of(kernel)
+    if found is None:
+        return False
+    problem = found.problem()
+    dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
+    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
+
+
+def _is_near(operand: Operand) -> bool:
+    return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
+
+
+def contraction(kernel: Kernel, device: Device) -> Routine | None:
+    """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs."""
+    found = contraction_of(kernel)
+    if found is None or not contracts(kernel, device):
+        return None
+    found = _oriented(found)
+    epilogue = Fused(found)
+    inputs, count = found.kernel.inputs, len(found.kernel.inputs)
+    problem = found.problem()
+    lhs, rhs = [
+        maps.Map(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
+        for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
+    ]
+    c = maps.Contraction(lhs, rhs, epilogue.target())
+    buffers = Buffers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
+    parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
+    return contract(c, device, buffers, epilogue, parts=parts)
+
+
+def _oriented(found: Contraction) -> Contraction:
+    """The contraction with columns along the axis on which the first result's elements lie side by side."""
+    store = found.kernel.stores[0]
+    side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
+    return found.turned() if side_by_side and side_by_side[0] in found.rows else found
+
+
+class Fused:
+    """The epilogue of a contraction: what its kernel does with the sums."""
+
+    def __init__(self, found: Contraction) -> None:
+        self.found = found
+        kernel, self.inputs = found.epilogue()
+        self.facts = Facts(kernel)
+        #: The node that loads a sum.
+        self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
+
+    def target(self) -> maps.Target:
+        """Where the first result's elements are."""
+        kernel, place = self.found.kernel, self.facts.store_places[0]
+        steps = dict(place.terms)
+
+        def walk(axes: Axes) -> maps.Walk:
+            return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
+
+        walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
+        return maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, place.offset, *walks)
+
+    def __call__(self, f: Shader, work: Working, c: maps.Contraction, number: int, lanes: int) -> Results:
+        """See `Epilogue`."""
+        found, sizes = self.found, self.found.kernel.sizes
+        columns = tuple([sizes[a] for a in found.columns])
+        together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
+        span = Span(found.columns, columns, together)
+        outputs = tuple(range(number, number + len(found.kernel.stores)))
+        nest = arrays(f, self.facts, (span,), Numbers((-1, *self.inputs), outputs), absent=(0,))
+
+        def store(place: Place, sums: Sequence[str]) -> None:
+            axes: dict[int, Texts] = {}
+            for names, index in ((found.batch, place.stack), (found.rows, place.row)):
+                axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
+            group = place.column if together == 1 else f.let("u32", f"{place.column} / {LANES}u")
+            here = Nested(nest, None, axes).child(span.bind(f, group), span)
+            here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            for s in range(len(outputs)):
+                here.store(s)
+
+        return Results(together, store)
