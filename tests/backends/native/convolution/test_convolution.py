@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.backends.convolutions import ORDERS, configurations, params_of, placed
 from tests.backends.native.running import run_routine
 from volta_fn.backends.native.convolution import ROUTINES
+from volta_fn.backends.native.convolution.winograd_sums import Tiling
 from volta_fn.backends.numpy.convolution import conv_general_dilated
 from volta_fn.core.aval import ShapedArray
 
@@ -127,6 +128,49 @@ def test_winograd_of_many_channels_multiplies_all_tiles_together(numbers: Any) -
     assert routine is not None
     assert len(routine.phases) == 4
     check(lhs, rhs, params, np.float32, 2e-5, 3)
+
+
+#: Operands of gradients by the weights, of images with channels behind batches and last.
+BY_WEIGHTS = [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))]
+
+
+@pytest.mark.parametrize("points", [4, 6])
+@pytest.mark.parametrize("numbers", BY_WEIGHTS)
+@pytest.mark.parametrize(
+    ("images", "outputs", "channels", "taps", "padding"),
+    [
+        (17, 33, 3, (6, 11), ((1, 1), (1, 1))),
+        (5, 3, 2, (4, 8), ((0, 0), (2, 1))),
+        (9, 16, 2, (50, 90), ((1, 1), (0, 0))),  # sums of more terms than are summed up at once
+        (300, 5, 1, (5, 70), ((1, 1), (1, 1))),  # rows of more tiles than are transformed together
+    ],
+)
+def test_few_places_and_many_taps_at_points(
+    monkeypatch: pytest.MonkeyPatch, images: int, outputs: int, channels: int, taps: Any, padding: Any, numbers: Any, points: int
+) -> None:
+    monkeypatch.setattr(Tiling, "nanoseconds", property(lambda tiling: float(tiling.points != points)))
+    params = params_of(2, dimension_numbers=numbers, padding=padding)
+    sizes = [n + 2 - sum(pad) for n, pad in zip(taps, padding, strict=True)]
+    lhs, rhs = placed((images, channels, *sizes), numbers[0]), placed((outputs, channels, *taps), numbers[1])
+    routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
+    assert routine is not None
+    assert [phase.tasks for phase in routine.phases][2] == points**2
+    check(lhs, rhs, params, np.float32, 1e-5, 3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-13), (np.float16, 1e-3)])
+def test_few_places_and_many_taps_of_other_types(monkeypatch: pytest.MonkeyPatch, dtype: Any, tolerance: float) -> None:
+    monkeypatch.setattr(Tiling, "nanoseconds", 0.0)
+    params = params_of(2, dimension_numbers=BY_WEIGHTS[0], padding=((1, 1), (1, 1)))
+    check((3, 10, 9, 12), (3, 20, 9, 12), params, dtype, tolerance)
+
+
+def test_large_gradients_by_the_weights_are_made_at_points() -> None:
+    """Chosen by itself, where it takes a third of the products."""
+    avals = [ShapedArray(shape, np.dtype(np.float32)) for shape in ((8, 256, 14, 14), (8, 256, 14, 14))]
+    routine = maker((avals[0], avals[1]), params_of(2, dimension_numbers=BY_WEIGHTS[0], padding=((1, 1), (1, 1))))
+    assert routine is not None
+    assert [phase.tasks for phase in routine.phases][2] == 36
 
 
 def test_what_transforms_do_faster_is_left_to_them() -> None:

@@ -13,6 +13,7 @@ from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, ROOM, Piece, assembled
 from volta_fn.backends.native.convolution.winograd import Winograd
 from volta_fn.backends.native.convolution.winograd_shape import points_for, shape_of, time_of
+from volta_fn.backends.native.convolution.winograd_sums import WinogradSums, tiling_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
 from volta_fn.backends.native.llvm.text import Module
 from volta_fn.backends.native.matmul.numbers import readable, working
@@ -64,16 +65,21 @@ def _by_spectra(c: Correlation) -> bool:
 def _write(piece: Piece, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
     c, work, wanted = piece.c, piece.work, algorithm
-    points, way, product = points_for(c, work), direct(c, work, piece.w_dtype), plan(c, work, piece.room)
+    points, tiling = points_for(c, work), tiling_of(c, work)
+    way, product = direct(c, work, piece.w_dtype), plan(c, work, piece.room)
     if algorithm == "auto":
         times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS)}
         if points:
             times["winograd"] = time_of(c, points)
+        elif tiling:
+            times["winograd"] = tiling.nanoseconds
         if way and 1.3 * c.outputs <= -(-c.outputs // work.lanes) * work.lanes:  # else vectors along the outputs are full
             times["direct"] = way.cycles * _CYCLE * 1.2
         wanted = min(times, key=lambda name: times[name])
     if wanted == "winograd" and points:
         Winograd(piece, shape_of(c, work, points)).write()
+    elif wanted == "winograd" and tiling:
+        WinogradSums(piece, tiling).write()
     elif wanted == "direct" and way:
         DirectWriter(piece, way).write()
     elif wanted == "im2col":

@@ -17,7 +17,7 @@ _BLOCK = 128 * 1024
 _RELOADED = 256 * 1024
 
 #: Bytes of transformed taps, and of these with x and the products at all points, if all are kept, at most.
-_TAPS, _SPREAD = 18 << 20, 26 << 20
+_TAPS, SPREAD = 18 << 20, 26 << 20
 
 #: Tiles for which the transformed taps are worth reading.
 _TILES = 24
@@ -46,6 +46,12 @@ def time_of(c: Correlation, points: int) -> float:
     if points == 6 and c.channels > MANY:
         return float("inf")
     return tiles * points**2 * (0.7 * (channels + outputs) + channels * outputs * NANOSECONDS * 1.1)
+
+
+def odd_vectors(elements: int, lanes: int) -> int:
+    """So many elements or a few more, in an odd number of vectors: what is that far apart is spread over the caches."""
+    vectors = -(-elements // lanes)
+    return (vectors + 1 - vectors % 2) * lanes
 
 
 @dataclass(frozen=True)
@@ -97,22 +103,17 @@ class Shape:
     @property
     def tapped(self) -> int:
         """Elements of one group's taps at one point."""
-        return self._odd(self.panels * self.channels * self.width)
+        return odd_vectors(self.panels * self.channels * self.width, self.work.lanes)
 
     @property
     def entered(self) -> int:
         """Elements of x at one point."""
-        return self._odd(self.count * self.channels)
+        return odd_vectors(self.count * self.channels, self.work.lanes)
 
     @property
     def multiplied(self) -> int:
         """Elements of the products at one point."""
-        return self._odd(self.count * self.outputs)
-
-    def _odd(self, elements: int) -> int:
-        """An odd number of vectors, so that the points are spread over the caches."""
-        vectors = elements // self.work.lanes
-        return (vectors + 1 - vectors % 2) * self.work.lanes
+        return odd_vectors(self.count * self.outputs, self.work.lanes)
 
     @property
     def grid(self) -> list[int]:
@@ -129,7 +130,7 @@ def shape_of(c: Correlation, work: Working, points: int) -> Shape:
     channels = -(-c.channels // work.lanes) * work.lanes
     both = points**2 * (channels + vectors * work.lanes)
     taps, all_tiles = points**2 * channels * vectors * work.lanes, c.images * prod(tiles)
-    spread = c.groups == 1 and taps > _RELOADED and (all_tiles * both + taps) * work.itemsize < _SPREAD
+    spread = c.groups == 1 and taps > _RELOADED and (all_tiles * both + taps) * work.itemsize < SPREAD
     target = TILE // (2 * places**2 * channels) if spread else max(_TILES, _BLOCK // both)
     columns = tiles[1] if spread else fitting(tiles[1], min(tiles[1], target))
     rows = fitting(tiles[0], max(1, min(tiles[0], target // columns)))
