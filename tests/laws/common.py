@@ -11,6 +11,7 @@ import numpy as np
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
+from volta_fn.core.device import current_default_device
 
 Function = Callable[..., Any]
 F64, C128 = np.dtype(np.float64), np.dtype(np.complex128)
@@ -30,6 +31,11 @@ def arrays(values: Sequence[np.ndarray]) -> list[Array]:
 def host(result: Any) -> list[np.ndarray]:
     """The leaves of a result as NumPy arrays."""
     return [np.asarray(leaf) for leaf in tree.leaves(result)]
+
+
+def on_gpu() -> bool:
+    """Whether programs run on a GPU."""
+    return current_default_device().platform == "gpu"
 
 
 def inexact(values: Sequence[Any]) -> list[Any]:

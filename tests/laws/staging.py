@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from tests.laws.common import ROUNDING, Function, arrays, assert_close, assert_same_bits, draw, host, restricted
+from tests.laws.common import ROUNDING, Function, arrays, assert_close, assert_same_bits, draw, host, on_gpu, restricted
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array
@@ -35,13 +35,22 @@ def in_the_middle(function: Function) -> Function:
     return program
 
 
+def programs_of(sample: Sample) -> list[Function]:
+    """A sample alone, and in the middle of a program; but on a GPU bits are not taken of what a program may have rounded otherwise."""
+    shows_roundings = on_gpu() and any(p.startswith("bitcast") for p in sample.primitives)
+    return [sample.function] if shows_roundings else [sample.function, in_the_middle(sample.function)]
+
+
 def jit_is_eager(sample: Sample) -> None:
-    """`jit` against evaluation of one operation at a time, bit for bit, alone and in the middle of a program, twice each."""
+    """`jit` against evaluation of one operation at a time, bit for bit, alone and in the middle of a program, twice each.
+
+    On a GPU not to the last bit: its compiler may round once, of a product and a sum that are in one program.
+    """
     for name in sample.dtypes:
         inputs = draw(sample, dtypes.as_dtype(name))
         kept = [v.copy() for v in inputs]
         given = arrays(inputs)
-        for function in (sample.function, in_the_middle(sample.function)):
+        for function in programs_of(sample):
             expected, compiled = host(function(*given)), vf.jit(function)
             for _ in range(2):
                 _assert_same(host(compiled(*given)), expected, f"jit of {sample} in {name}")
@@ -111,4 +120,7 @@ def derived_jaxprs_are_true(sample: Sample) -> None:
 def _assert_same(actual: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
     assert len(actual) == len(expected), f"{what}: {len(actual)} results where {len(expected)} were expected"
     for got, want in zip(actual, expected, strict=True):
-        assert_same_bits(got, want, what)
+        if on_gpu():
+            assert_close(got, want, 16 * ROUNDING.get(got.dtype.name, 0.0), what)
+        else:
+            assert_same_bits(got, want, what)

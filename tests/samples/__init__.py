@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import volta_fn.random  # packages that load on demand declare primitives, too
-import volta_fn.special  # noqa: F401
+import volta_fn.special
 from tests.samples.sample import Sample
+from volta_fn.errors import DTypeError
 
 
 def all_samples() -> Iterator[Sample]:
-    """Every sample of every family."""
+    """Every sample of every family, in the dtypes that the default device has."""
     for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
         if module != "sample":
-            yield from importlib.import_module(f"{__name__}.{module}").SAMPLES
+            for sample in importlib.import_module(f"{__name__}.{module}").SAMPLES:
+                there = [name for name in sample.dtypes if has(name)]
+                if there:
+                    yield sample if len(there) == len(sample.dtypes) else replace(sample, dtypes=tuple(there))
+
+
+@functools.cache
+def has(dtype: str) -> bool:
+    """Whether the default device has a dtype."""
+    try:
+        volta_fn.numpy.zeros(1, dtype)
+    except DTypeError:
+        return False
+    return True

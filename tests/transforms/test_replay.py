@@ -28,7 +28,8 @@ def test_one_shape_of_derivative_is_compiled_once_and_takes_new_values() -> None
     np.testing.assert_allclose(second, np.cos(Y) * np.asarray(X) + 2 * np.asarray(Y), rtol=1e-6)
 
 
-def test_replayed_and_interpreted_passes_agree_bit_for_bit() -> None:
+def test_replayed_and_interpreted_passes_agree_bit_for_bit(on_cpu: None) -> None:
+    """On the CPU: GPUs' compilers may round once, of a product and a sum in one program."""
     function = lambda x, y: total(lax.tanh(x * y) / (1.0 + lax.exp(x)) + total(x) * y)
     _, pull_back = vf.vjp(function, X, Y)
     program, cotangents = pull_back._program, [as_value(np.float32(1.5))]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import wgpu
 
+import volta_fn as vf
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 
@@ -31,10 +32,11 @@ def device() -> Any:
 
 @functools.cache
 def facts() -> Facts:
-    """What that GPU can do."""
+    """What that GPU can do; how it computes is known to the backend, which has tried."""
     limits = device().limits
     known = {fact: name in device().features for name, fact in _FEATURES.items()}
     info = device().adapter.info
+    tested = vf.devices("gpu")[0].backend.gpu.facts  # type: ignore[attr-defined]  # a GPU's
     return Facts(
         **known,
         subgroup_least=info.get("subgroup_min_size", 4) or 4,
@@ -45,6 +47,8 @@ def facts() -> Facts:
         invocations=limits["max-compute-invocations-per-workgroup"],
         groups=limits["max-compute-workgroups-per-dimension"],
         alignment=limits["min-storage-buffer-offset-alignment"],
+        fma=tested.fma,
+        subnormals=tested.subnormals,
     )
 
 

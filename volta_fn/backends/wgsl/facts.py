@@ -14,6 +14,8 @@ class Facts(NamedTuple):
     int64: bool = False
     #: Whether ``fma`` rounds once: WGSL lets it round twice.
     fma: bool = False
+    #: Whether float32 arithmetic keeps subnormal numbers: WGSL lets it take them, and give them, as zeros.
+    subnormals: bool = True
     #: Whether subgroup operations may be used, and the least and greatest number of invocations in a subgroup.
     subgroups: bool = False
     subgroup_least: int = 4

@@ -1,12 +1,14 @@
 """Running many elementwise operations in few shaders over NumPy arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.backends.scalar_samples import assert_same_bits
 from tests.backends.wgsl import running
+from tests.laws import subnormals
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Shader, apply, supports
@@ -43,3 +45,9 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: Facts | None
         found = running.run_routine(Routine((dispatch,)), [arrays[i] for i in used], [((size,), call.result) for call in some])
         results += found
     return results
+
+
+def assert_meaning(actual: np.ndarray, meaning: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
+    """What a function gives, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
+    with np.errstate(all="ignore"):
+        assert_same_bits(actual, subnormals.expected(actual, meaning, operands, kept=running.facts().subnormals))

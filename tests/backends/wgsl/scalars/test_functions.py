@@ -8,9 +8,9 @@ import scipy.special
 
 import volta_fn.primitives.fma  # declares the primitives
 from tests.backends.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, arguments, assert_within, edges, tail_of_range
-from tests.backends.scalar_samples import assert_same_bits
 from tests.backends.wgsl import running
-from tests.backends.wgsl.scalars.running import Call, run
+from tests.backends.wgsl.scalars.running import Call, assert_meaning, run
+from tests.laws.subnormals import flushed
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES
 
@@ -39,8 +39,15 @@ def check(ops, x, wide, units):
         decided = ~(tail_of_range(expected, x.dtype) & np.isfinite(expected))
         if op in REFLECTED:
             decided &= ~(x < 0)
+        if not running.facts().subnormals:
+            decided &= ordinary(x) & ordinary(expected.astype(x.dtype))
         assert_within(actual[decided], expected[decided], units.get(op, 2.0), op)
         assert (np.signbit(actual) == np.signbit(expected))[decided & (expected == 0)].all(), op
+
+
+def ordinary(x):
+    """Where numbers are not such as the device may take for zeros."""
+    return (flushed(x) == x) | np.isnan(x)
 
 
 def test_float32():
@@ -85,8 +92,12 @@ def test_two_operands(dtype):
     x = np.concatenate([x, rng.uniform(0, 10, 5000).astype(dtype), rng.normal(size=5000).astype(dtype)])
     y = np.concatenate([y, rng.normal(size=5000).astype(dtype) * 10, rng.integers(-20, 20, 5000).astype(dtype)])
     wide = np.float64 if dtype == FLOAT32 else np.longdouble
+    if not running.facts().subnormals:
+        x, y = flushed(x), flushed(y)
     for op, actual in results(["pow", "atan2"], x, y):
         expected = {"pow": np.power, "atan2": np.arctan2}[op](x.astype(wide), y.astype(wide))
+        if not running.facts().subnormals:
+            expected = np.where(ordinary(expected.astype(dtype)), expected, actual)
         assert_within(actual, expected, 2.0, op)
         assert (np.signbit(actual) == np.signbit(expected))[expected == 0].all(), op
 
@@ -100,8 +111,7 @@ def test_exact_functions_of_two(name):
     a = arguments(wide, 1 << 12).astype(dtype)
     x, y = np.concatenate([x, a]), np.concatenate([y, np.random.default_rng(3).permutation(a)])
     for op, actual in results(["rem", "nextafter"], x, y):
-        expected = PRIMITIVES[op].evaluate(x, y)
-        assert_same_bits(actual, expected)
+        assert_meaning(actual, PRIMITIVES[op].evaluate, [x, y])
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
@@ -111,9 +121,8 @@ def test_fused_multiply_add(name):
     z[:3000] = -x[:3000] * y[:3000]
     for values in (x, y, z):
         values[:5] = [np.inf, -np.inf, np.nan, 0.0, -0.0]
-    expected = PRIMITIVES["fma"].evaluate(x, y, z)
     ((_, actual),) = results(["fma"], x, y, z)
-    assert_same_bits(actual, expected)
+    assert_meaning(actual, PRIMITIVES["fma"].evaluate, [x, y, z])
 
 
 def test_functions_that_are_sums():

@@ -20,7 +20,7 @@ from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, 
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
-from volta_fn.backends.wgsl.runtime.selftest import fuses, needed_checks
+from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.compiler.kernels.ir import Kernel
@@ -59,7 +59,7 @@ class Gpu:
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
-        self.facts = self.facts._replace(fma=fuses(self))
+        self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),

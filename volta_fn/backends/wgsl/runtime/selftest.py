@@ -1,4 +1,4 @@
-"""What a device is asked when it is opened: which checks its shaders need, and whether its `fma` rounds once.
+"""What a device is asked when it is opened: which checks its shaders need, whether its `fma` rounds once, and what subnormal numbers are.
 
 The translator of shaders can guard every access to memory and count the turns of every loop. Ours are in range by construction and end,
 so both are left out, but not before a shader has given without them what it gives with them: drivers have compiled such loops wrongly.
@@ -6,6 +6,7 @@ so both are left out, but not before a shader has given without them what it giv
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,23 +53,49 @@ fn main(@builtin(local_invocation_index) i: u32) {{
 """
 
 
-_FMA = f"""
-@group(0) @binding(0) var<storage, read> given: array<vec3<f32>>;
-@group(0) @binding(1) var<storage, read_write> made: array<f32>;
-@compute @workgroup_size({_WIDTH})
+_TERNARY = """
+@group(0) @binding(0) var<storage, read> given: array<{type}>;
+@group(0) @binding(1) var<storage, read_write> made: array<{type}>;
+@compute @workgroup_size({width})
 fn main(@builtin(local_invocation_index) i: u32) {{
-  made[i] = fma(given[i].x, given[i].y, given[i].z);
+  let x = given[i];
+  let y = given[i + {width}u];
+  let z = given[i + {twice}u];
+  made[i] = {made};
 }}
 """
 
 
+def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
+    """An expression of x, y and z."""
+    dtype = operands[0].dtype
+    result = gpu.put(np.zeros(_WIDTH, dtype))
+    source = _TERNARY.format(type=f"f{8 * dtype.itemsize}", width=_WIDTH, twice=2 * _WIDTH, made=made)
+    gpu.dispatch(source, [gpu.put(np.concatenate(operands)), result], frozenset([1]), ALL)
+    return gpu.get(result)
+
+
 def fuses(gpu: Gpu) -> bool:
     """Whether fma gives what products lose when they are rounded."""
-    x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH)).astype(np.float32)
-    given = np.stack([x, y, -(x * y), np.zeros_like(x)], 1)  # a vec3 takes the room of four numbers
-    made = gpu.put(np.zeros(_WIDTH, np.float32))
-    gpu.dispatch(_FMA, [gpu.put(given), made], frozenset([1]), ALL)
-    return np.array_equal(gpu.get(made), (x.astype(np.float64) * y - x * y).astype(np.float32))
+    x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
+    for dtype in (np.float32, np.float64) if gpu.facts.float64 else (np.float32,):
+        a, b = x.astype(dtype), y.astype(dtype)
+        if not np.array_equal(_ternary(gpu, "fma(x, y, z)", a, b, -(a * b)), _lost(a, b)):
+            return False
+    return True
+
+
+def _lost(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What is rounded off products, exactly."""
+    pairs = zip(x.tolist(), y.tolist(), (x * y).tolist(), strict=True)
+    return np.array([float(Fraction(a) * Fraction(b) - Fraction(product)) for a, b, product in pairs], x.dtype)
+
+
+def keeps_subnormals(gpu: Gpu) -> bool:
+    """Whether sums and products of subnormal numbers are what they should be, and such results are."""
+    least = np.finfo(np.float32).smallest_subnormal
+    x, y = np.arange(1, _WIDTH + 1, dtype=np.float32) * least, np.full(_WIDTH, 2, np.float32)
+    return np.array_equal(_ternary(gpu, "x * y + z", x, y, x), x * 3)
 
 
 def needed_checks(gpu: Gpu) -> int:

@@ -81,6 +81,16 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
     return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
 
 
+def _extremum(predicate: str) -> Operation:
+    """The one that wins; NaN if either is. Nothing is left for compilers to take for their own maximum, which passes over NaN."""
+    return lambda x, y: (x.compare(predicate, y) | x.is_nan()).select(x, y)
+
+
+def _extrema(greater: str, less: str) -> dict[str, Operation]:
+    upper, lower = _extremum(greater), _extremum(less)
+    return {"max": upper, "min": lower, "clamp": lambda low, x, high: lower(upper(x, low), high)}
+
+
 #: What differs from `scalars.floats`.
 _MORE: dict[str, Operation] = {
     "eq": equal("=="),
@@ -88,13 +98,20 @@ _MORE: dict[str, Operation] = {
     "le": equal("<="),
     "ge": equal(">="),
     "is_finite": _is_finite,
+    **_extrema("ogt", "olt"),
     "add": lambda x, y: _addend(x) + _addend(y),
     "sub": _sub,
     "mul": lambda x, y: _opaque(x) * _opaque(y),
     "div": lambda x, y: _opaque(x) / y,
 }
 
-#: Of float32 and float64, of bfloat16, and of float16.
+#: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
 FLOAT: dict[str, Operation] = {**floats.FLOAT, **floats.NATIVE_ONLY, **_MORE}
 BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_half}
-HALF: dict[str, Operation] = {**floats.HALF, **_MORE, "nextafter": _nextafter_half(FLOAT16), "fma": _fma_half}
+HALF: dict[str, Operation] = {
+    **floats.HALF,
+    **_MORE,
+    **_extrema("oge", "ole"),
+    "nextafter": _nextafter_half(FLOAT16),
+    "fma": _fma_half,
+}

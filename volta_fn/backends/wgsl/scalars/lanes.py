@@ -1,9 +1,10 @@
 """Values with operators: `x * y + 1.0` writes the statements.
 
 Compilers may assume that floats are real numbers, and do: Mesa's turn ``x != x`` into false, ``x - x`` and ``x * 0.0`` into 0 and
-``(x + y) - y`` into x. So NaN is told by its bits, and where a rounding error is what is wanted, there is a factor that is 1.0 but that no
-compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction where `fma` rounds once; where it
-does not, `fma` is made of products and sums with their errors.
+``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
+and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
+factor that is 1.0 but that no compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction
+where `fma` rounds once; where it does not, `fma` is made of products and sums with their errors.
 """
 
 from __future__ import annotations
@@ -180,6 +181,18 @@ class Lanes(Values):
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """self * factor + addend, rounded once or twice."""
         return self.call("fma", factor, addend)
+
+    def floored(self, low: Scalar) -> Lanes:
+        """The float, or `low` where it is less; NaN stays."""
+        return self.is_nan().select(self, super().floored(low))
+
+    def capped(self, high: Scalar) -> Lanes:
+        """The float, or `high` where it is more; NaN stays."""
+        return self.is_nan().select(self, super().capped(high))
+
+    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
+        """The float between bounds; NaN stays."""
+        return self.is_nan().select(self, super().floored(low).at_most(high))
 
     def one(self) -> Lanes:
         """1.0, of which compilers do not know that it is."""
