@@ -132,3 +132,25 @@ def test_waiting_can_be_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         queue.wait_for(lambda: False)
     assert float(y[0]) == 2.0
+
+
+def test_an_interrupt_waits_until_commands_are_written() -> None:
+    """Between two statements it would lose commands; it comes when they are written, and once."""
+    queue, usual = GPU.backend.gpu.queue, signal.getsignal(signal.SIGINT)
+    reached = []
+    with pytest.raises(KeyboardInterrupt), queue.lock:
+        with queue.lock:
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the inner block")
+        reached.append("the end of the outer block")
+    assert len(reached) == 2
+    assert signal.getsignal(signal.SIGINT) is usual
+    assert float((jnp.ones(1000) + 1)[0]) == 2.0
+
+
+def test_a_wait_under_the_lock_can_be_interrupted() -> None:
+    queue = GPU.backend.gpu.queue
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt), queue.lock:
+        queue.wait_for(lambda: False)

@@ -8,13 +8,13 @@ without progress, 300 unless set).
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.wgsl.runtime.interrupts import Lock, held_back
 from volta_fn.backends.wgsl.runtime.mail import Letter, Mailbox
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
@@ -38,7 +38,7 @@ class Queue:
         self.device = device._internal
         self.queue = device.queue._internal
         self.pool = pool
-        self.lock = threading.RLock()
+        self.lock = Lock()
         self.watched = watched
         self.encoder: Any = None
         #: The compute pass that is being written.
@@ -120,7 +120,8 @@ class Queue:
 
     def poll(self) -> None:
         """Hear what the GPU has done."""
-        self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
+        with held_back:
+            self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
         """Wait until a condition holds. Raises `DeviceError` if the GPU makes no progress for too long."""
@@ -134,6 +135,7 @@ class Queue:
                 self.poll()
             if reached():
                 return
+            held_back.let_through()
             now = time.perf_counter()
             if self.done != progress:
                 progress, last = self.done, now
