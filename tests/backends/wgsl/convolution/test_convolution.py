@@ -22,6 +22,9 @@ PLAIN = Facts(float64=facts().float64, int64=facts().int64)
 
 maker = ROUTINES["conv_general_dilated"]
 
+#: Dimensions as they are in gradients by the weights of images with channels first, and last.
+BY_WEIGHTS = [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))]
+
 
 def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dtype: Any = np.float32, tolerance: float = 2e-6) -> None:
     """Compare a routine with the oracle, relative to the largest result."""
@@ -67,7 +70,7 @@ def test_many_channels(numbers: Any, stride: int) -> None:
     check(placed((2, 32, 17, 20), numbers[0]), placed((48, 32, 3, 3), numbers[1]), params, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("numbers", [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))])
+@pytest.mark.parametrize("numbers", BY_WEIGHTS)
 def test_by_the_weights(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)))
     check(placed((16, 4, 28, 32), numbers[0]), placed((24, 4, 28, 32), numbers[1]), params, tolerance=1e-5)
@@ -96,6 +99,24 @@ def test_winograd(numbers: Any, sizes: tuple[int, ...], taps: int, padding: tupl
     )
 
 
+@pytest.mark.parametrize("numbers", BY_WEIGHTS)
+@pytest.mark.parametrize(
+    ("sizes", "taps", "groups", "dtype"),
+    [
+        ((3, 6, 5, 9, 13), 3, 1, np.float32),  # images, channels, outputs, height and width of the convolution
+        ((5, 7, 4, 4, 4), 3, 1, np.float32),
+        ((2, 3, 5, 6, 11), 5, 1, np.float32),
+        ((2, 6, 4, 7, 8), 3, 2, ml_dtypes.bfloat16),
+    ],
+)
+def test_winograd_by_the_weights(numbers: Any, sizes: tuple[int, ...], taps: int, groups: int, dtype: Any) -> None:
+    images, channels, outputs, height, width = sizes
+    padding = ((taps // 2, taps // 2),) * 2
+    params = params_of(2, dimension_numbers=numbers, padding=padding, algorithm="winograd", batch_group_count=groups)
+    x, w = placed((channels, images, height, width), numbers[0]), placed((outputs, images, height, width), numbers[1])
+    check(x, w, params, dtype, 2e-5 if dtype == np.float32 else 8e-3)
+
+
 @pytest.mark.parametrize(("groups", "channels", "dtype"), [(3, 4, np.float32), (1, 132, np.float32), (1, 8, ml_dtypes.bfloat16)])
 def test_winograd_of_groups_of_many_channels_and_of_halves(groups: int, channels: int, dtype: Any) -> None:
     params = params_of(2, padding=((1, 1), (1, 1)), algorithm="winograd", feature_group_count=groups)
@@ -117,7 +138,7 @@ def test_depthwise(numbers: Any, stride: int) -> None:
     check(placed((2, 32, 13, 21), numbers[0]), placed((32, 1, 3, 3), numbers[1]), params)
 
 
-@pytest.mark.parametrize("numbers", [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))])
+@pytest.mark.parametrize("numbers", BY_WEIGHTS)
 def test_depthwise_by_the_weights(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), batch_group_count=32)
     check(placed((32, 3, 40, 21), numbers[0]), placed((32, 3, 40, 21), numbers[1]), params, tolerance=1e-5)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.convolution.winograd import points_for, winograd
+from volta_fn.backends.wgsl.convolution.cutting import shape_of
+from volta_fn.backends.wgsl.convolution.winograd import winograd
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.contract import contract, oriented
 from volta_fn.backends.wgsl.matmul.tiles import Buffers
@@ -28,9 +29,9 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     workspaces: list[int] = []
     for c in parts:
         first = len(avals) + 1 + len(workspaces)
-        points = points_for(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
-        if points is not None:
-            routine = winograd(c, points, dtypes, facts, first)
+        shape = shape_of(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        if shape is not None:
+            routine = winograd(shape, dtypes, facts, first)
         else:
             contraction, buffers = oriented(of_correlation(c, dtypes, elements))
             routine = contract(contraction, facts, buffers._replace(workspace=first))
