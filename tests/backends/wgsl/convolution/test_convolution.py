@@ -138,6 +138,22 @@ def test_depthwise(numbers: Any, stride: int) -> None:
     check(placed((2, 32, 13, 21), numbers[0]), placed((32, 1, 3, 3), numbers[1]), params)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "taps", "groups", "changed", "dtype"),
+    [
+        ((2, 70, 3, 9, 13), (3, 4), 1, {}, np.float32),  # images, channels, outputs, height and width
+        ((1, 6, 4, 8, 6), (4, 1), 2, {"rhs_dilation": (2, 1), "window_strides": (1, 2)}, np.int32),
+        ((2, 5, 3, 11, 12), (7, 7), 1, {"lhs_dilation": (2, 2)}, np.float32),
+        ((2, 3, 2, 7, 9), (2, 3), 1, {"window_strides": (3, 1)}, ml_dtypes.bfloat16),
+    ],
+)
+def test_few_outputs(sizes: tuple[int, ...], taps: tuple[int, int], groups: int, changed: dict[str, Any], dtype: Any) -> None:
+    images, channels, outputs, height, width = sizes
+    params = params_of(2, padding=((2, 3), (1, 4)), feature_group_count=groups, **changed)
+    exact = {np.int32: 0, np.float32: 5e-6}
+    check((images, groups * channels, height, width), (groups * outputs, channels, *taps), params, dtype, exact.get(dtype, 8e-3))
+
+
 @pytest.mark.parametrize("numbers", BY_WEIGHTS)
 def test_depthwise_by_the_weights(numbers: Any) -> None:
     params = params_of(2, dimension_numbers=numbers, padding=((1, 1), (1, 1)), batch_group_count=32)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.backends.wgsl.library.checking import check
+from volta_fn.backends.wgsl.library import cumulative
 
 CASES = [("cumsum", dtype, reverse) for dtype in ("float32", "uint8", "float16") for reverse in (False, True)]
 
@@ -24,6 +25,11 @@ def test_rows_and_columns(name: str, dtype: str, reverse: bool) -> None:
 def test_long_lines(name: str, shape: tuple[int, ...], axis: int) -> None:
     x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.int32)
     check(name, [x], {"axis": axis, "reverse": False})
+
+
+def test_more_tiles_than_are_scanned_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cumulative, "_EACH_OF_MANY", 4)
+    check("cumsum", [np.random.default_rng(0).integers(-3, 4, 1024 * 2050 + 1).astype(np.int32)], {"axis": 0, "reverse": False})
 
 
 def test_nan_stays() -> None:

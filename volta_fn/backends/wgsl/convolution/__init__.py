@@ -1,4 +1,7 @@
-"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, or by `winograd`; `choice` decides."""
+"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, by `winograd`, or, with few outputs, by `narrow`.
+
+`choice` decides.
+"""
 
 from volta_fn.backends.wgsl.convolution.choice import conv_general_dilated as conv_general_dilated
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.convolution.cutting import shape_of
+from volta_fn.backends.wgsl.convolution.narrow import is_narrow, narrow
 from volta_fn.backends.wgsl.convolution.winograd import winograd
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.contract import contract, oriented
@@ -32,6 +33,8 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
         shape = shape_of(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if shape is not None:
             routine = winograd(shape, dtypes, facts, first)
+        elif algorithm == "auto" and is_narrow(c, dtypes[2]):
+            routine = Routine((narrow(c, dtypes, facts),))
         else:
             contraction, buffers = oriented(of_correlation(c, dtypes, elements))
             routine = contract(contraction, facts, buffers._replace(workspace=first))

@@ -25,9 +25,10 @@ from volta_fn.core.aval import ShapedArray
 
 _OPERAND, _RESULT, _TOTALS = range(3)
 
-#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation.
+#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
 _LONG = 256
 _EACH = 8
+_EACH_OF_MANY = 16
 
 #: Lines are cut until there is work for so many invocations; a part has at least so many elements.
 _ENOUGH = 1 << 14
@@ -116,7 +117,8 @@ class _Tiles:
     def __init__(self, scan: Scan, facts: Facts) -> None:
         self.scan, self.facts = scan, facts
         self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
-        self.tile = self.invocations * _EACH
+        self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
+        self.tile = self.invocations * self.each
         self.tiles = -(-scan.size // self.tile)
         #: Whether all rows begin with a four, so that an invocation's elements are fours, of whole words.
         self.in_fours = scan.size % 4 == 0
@@ -127,20 +129,23 @@ class _Tiles:
             return Routine((self._scan(),))
         return Routine((self._sum(), self._scan_totals(), self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
-    def _begin(self) -> tuple[Shader, Array, str, str]:
-        """A shader with a workgroup for every tile, the operand, the row's number, and that of an invocation's first element."""
+    def _begin(self, number: str, apart: int) -> tuple[Shader, Array, str, list[str]]:
+        """A shader with a workgroup for every tile, by number: the operand, the row, and where fours of an invocation's elements begin.
+
+        They are so far apart. Neighbouring invocations have fours that are neighbours, or as many as they have elements apart.
+        """
         shader = Shader(self.facts, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
-        row = shader.let("u32", quotient(shader.group, self.tiles))
-        tile = remainder(shader.group, self.tiles)
-        return shader, source, row, shader.let("u32", plus(times(tile, self.tile), f"{shader.local} * {_EACH}u"))
+        tile = shader.let("u32", number)
+        row = shader.let("u32", quotient(tile, self.tiles))
+        start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, self.each if apart == 4 else 4))
+        return shader, source, row, [shader.let("u32", f"{start} + {k * apart}u") for k in range(self.each // 4)]
 
-    def _read(self, shader: Shader, source: Array, row: str, first: str) -> list[Number]:
+    def _read(self, shader: Shader, source: Array, row: str, places: list[str]) -> list[Number]:
         """An invocation's elements, as they come; behind the row's end what changes nothing."""
         found: list[Number] = []
         neutral = self.scan.neutral()
-        for k in range(0, _EACH, 4):
-            i = shader.let("u32", f"{first} + {k}u")
+        for i in places:
             read = [variable(shader, neutral) for _ in range(4)]
             if self.in_fours:
                 with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -161,10 +166,9 @@ class _Tiles:
         turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
         return f"({plus(times(row, self.scan.size), turned)}) / 4u"
 
-    def _write(self, shader: Shader, target: Array, row: str, first: str, numbers: list[Number]) -> None:
-        for k in range(0, _EACH, 4):
-            i = shader.let("u32", f"{first} + {k}u")
-            four = [convert(shader, x, self.scan.stored) for x in numbers[k : k + 4]]
+    def _write(self, shader: Shader, target: Array, row: str, places: list[str], numbers: list[Number]) -> None:
+        for k, i in enumerate(places):
+            four = [convert(shader, x, self.scan.stored) for x in numbers[4 * k : 4 * k + 4]]
             if self.in_fours:
                 with shader.block(f"if ({i} < {self.scan.size}u)"):
                     target.store4(self._four(row, i), four[::-1] if self.scan.reverse else four)
@@ -182,9 +186,9 @@ class _Tiles:
 
     def _sum(self) -> Dispatch:
         """The total of every tile."""
-        shader, source, row, first = self._begin()
+        shader, source, row, places = self._begin(Shader.group, 4 * self.invocations)
         totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
-        mine = self._sums(shader, self._read(shader, source, row, first))[-1]
+        mine = self._sums(shader, self._read(shader, source, row, places))[-1]
         _, whole = scan_group(shader, self.scan, mine)
         with shader.block(f"if ({shader.local} == 0u)"):
             totals.store(shader.group, whole)
@@ -196,26 +200,31 @@ class _Tiles:
         shader = Shader(self.facts, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
         carried = variable(shader, scan.neutral())
-        with shader.loop(self.tiles, 0, self.invocations) as start:
-            i = shader.let("u32", f"{start} + {shader.local}")
-            at = shader.let("u32", f"{shader.group} * {self.tiles}u + min({i}, {self.tiles - 1}u)")
-            here = variable(shader, scan.neutral())
-            with shader.block(f"if ({i} < {self.tiles}u)"):
-                shader.line(f"{here.text} = {totals.load(at).text};")
-            before, whole = scan_group(shader, scan, here)
-            with shader.block(f"if ({i} < {self.tiles}u)"):
-                totals.store(at, scan.combine(shader, carried, before))
+        with shader.loop(self.tiles, 0, self.invocations * _EACH) as start:
+            first = shader.let("u32", f"{start} + {shader.local} * {_EACH}u")
+            numbers = [shader.let("u32", f"{first} + {k}u") for k in range(_EACH)]
+            places = [shader.let("u32", plus(times(shader.group, self.tiles), i)) for i in numbers]
+            read = [variable(shader, scan.neutral()) for _ in numbers]
+            for i, at, x in zip(numbers, places, read, strict=True):
+                with shader.block(f"if ({i} < {self.tiles}u)"):
+                    shader.line(f"{x.text} = {totals.load(at).text};")
+            sums = self._sums(shader, read)
+            before, whole = scan_group(shader, scan, sums[-1])
+            before = scan.combine(shader, carried, before)
+            for i, at, x in zip(numbers, places, [None, *sums[:-1]], strict=True):
+                with shader.block(f"if ({i} < {self.tiles}u)"):
+                    totals.store(at, before if x is None else scan.combine(shader, before, x))
             accumulate(shader, scan, carried, whole)
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
-        """Every tile, given what came before."""
-        scan = self.scan
-        shader, source, row, first = self._begin()
+        """Every tile, given what came before. The last one comes first: of what was read before, its elements are likely still at hand."""
+        scan, count = self.scan, self.scan.rows * self.tiles
+        shader, source, row, places = self._begin(f"{count - 1}u - {Shader.group}" if self.tiles > 1 else Shader.group, 4)
         target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
-        sums = self._sums(shader, self._read(shader, source, row, first))
+        sums = self._sums(shader, self._read(shader, source, row, places))
         before, _ = scan_group(shader, scan, sums[-1])
         if self.tiles > 1:
-            before = scan.combine(shader, shader.buffer(_TOTALS, scan.dtype).load(shader.group), before)
-        self._write(shader, target, row, first, [scan.combine(shader, before, x) for x in sums])
-        return shader.dispatch(scan.rows * self.tiles)
+            before = scan.combine(shader, shader.buffer(_TOTALS, scan.dtype).load(f"{count - 1}u - {Shader.group}"), before)
+        self._write(shader, target, row, places, [scan.combine(shader, before, x) for x in sums])
+        return shader.dispatch(count)

@@ -1,17 +1,18 @@
 """Contractions of few terms, or of few results, without tiles.
 
 Of *few terms*: an invocation for each result sums all of them. Depthwise convolutions, and outer products, are of this kind. Of *few
-results*: the invocations of a workgroup share out the terms of a few sums, and add up what they have. Products of rows with few columns,
-and the gradients by weights of depthwise convolutions, are of this kind.
+results*: the invocations of a workgroup share out the terms of a few sums, or of parts of them, and add up what they have. Products of rows
+with few columns, and the gradients by weights of depthwise convolutions, are of this kind.
 """
 
 from __future__ import annotations
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.combine import combine
 from volta_fn.backends.wgsl.matmul.elements import Elements
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
-from volta_fn.backends.wgsl.matmul.indices import digits, total
-from volta_fn.backends.wgsl.matmul.results import results
+from volta_fn.backends.wgsl.matmul.indices import digits, times, total
+from volta_fn.backends.wgsl.matmul.results import part, results
 from volta_fn.backends.wgsl.matmul.tiles import Buffers
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
@@ -25,6 +26,9 @@ _WRITTEN_OUT, _FEW_TERMS = 32, 128
 
 #: Results that a workgroup sums together, and terms below which that does not pay.
 _TOGETHER, _MANY_TERMS = 9, 256
+
+#: Workgroups that keep a large device busy: sums are cut into parts until there are so many, each of so many terms at least.
+_ENOUGH, _PART = 2048, 2048
 
 
 def is_of_few_terms(c: Contraction) -> bool:
@@ -64,22 +68,24 @@ def is_of_few_results(c: Contraction) -> bool:
 
 
 def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
-    """The routine in which every workgroup has a few results."""
+    """The routine in which every workgroup has a few results, or parts of their sums."""
     f = Shader(facts, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
     a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
-    put = results(f, work, c, buffers.result, epilogue, 1)
-    rows = c.m if c.m * min(c.n, 2) <= _TOGETHER else min(c.m, 2)
-    columns = min(c.n, max(1, 4 // rows))
+    rows, columns = _together(c)
     down, across = -(-c.m // rows), -(-c.n // columns)
-    stack, i, j = digits(f, f.group, (c.batch, down, across))
+    length, splits = _cut(c, c.batch * down * across)
+    put = results(f, work, c, buffers.result, epilogue, 1) if splits == 1 else part(f, work, c, buffers.workspace, splits, 1)
+    split, stack, i, j = digits(f, f.group, (splits, c.batch, down, across))
     first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
     left = [a.line(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
     right = [b.line(stack, _within(f, first[1], s, c.n)) for s in range(columns)]
     each, type_ = (4, work.vector) if fours else (1, work.type)
     sums = [[f.var(type_, f"{type_}()") for _ in right] for _ in left]
-    start = f.let("u32", f"local * {each}u")
-    with f.loop(c.k, start, _INVOCATIONS * each) as k:
+    begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"
+    end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else c.k
+    start = f.let("u32", f"{begin} + local * {each}u")
+    with f.loop(end, start, _INVOCATIONS * each) as k:
         xs, ys = [a.load(line, k) for line in left], [b.load(line, k) for line in right]
         for x, line in zip(xs, sums, strict=True):
             for y, sum_ in zip(ys, line, strict=True):
@@ -91,8 +97,28 @@ def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue,
     _add_up(f, work, shared, len(flat))
     with f.block(f"if (local < {len(flat)}u)"):
         r, s = digits(f, "local", (rows, columns))
-        f.line(f"{put}({stack}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
-    return Routine((f.dispatch(c.batch * down * across),))
+        where = stack if splits == 1 else total(f, times(split, c.batch), stack)
+        f.line(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
+    parts = f.dispatch(splits * c.batch * down * across)
+    if splits == 1:
+        return Routine((parts,))
+    size = splits * c.batch * c.m * c.n * work.dtype.itemsize
+    return Routine((parts, combine(c, work, splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+
+
+def _together(c: Contraction) -> tuple[int, int]:
+    """Rows and columns of which a workgroup sums the results: all of them, if they are few."""
+    if c.m * c.n <= _TOGETHER:
+        return c.m, c.n
+    rows = c.m if c.m * min(c.n, 2) <= _TOGETHER else min(c.m, 2)
+    return rows, min(c.n, max(1, 4 // rows))
+
+
+def _cut(c: Contraction, groups: int) -> tuple[int, int]:
+    """The terms of a part of a sum, and how many parts there are."""
+    wanted = max(1, min(_ENOUGH // groups, c.k // _PART))
+    length = -(-c.k // wanted // 4) * 4
+    return length, -(-c.k // length)
 
 
 def _within(f: Shader, first: str, further: int, size: int) -> str:
