@@ -23,26 +23,33 @@ _INVOCATIONS = 128
 #: Outputs at most, and sums that an invocation has.
 _FEW, _SUMS = 4, 12
 
+#: Terms of a sum, at most, for each result that there is: longer sums are to be shared out.
+_LONG = 4
+
 #: Taps at most, and taps that are in workgroup memory at a time.
 _TAPS, _STAGED = 64, 512
+
+
+#: The dtypes of x, w and y.
+_Dtypes = tuple[np.dtype, np.dtype, np.dtype]
 
 
 def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     """Whether this is the way for a correlation with results of a dtype."""
     if len(c.axes) != 2 or c.outputs > _FEW or not 4 <= c.taps <= _TAPS or working(dtype).lanes != 4:
         return False
-    return c.x.strides[-1] == 1 and min(axis.places for axis in c.axes) >= 4 and min(c.channels, *[axis.size for axis in c.axes]) > 0
+    if c.x.strides[-1] != 1 or min(axis.places for axis in c.axes) < 4 or 0 in (c.channels, *[axis.size for axis in c.axes]):
+        return False
+    return c.channels * c.taps <= _LONG * c.groups * c.images * c.places
 
 
-def narrow(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, epilogue: Epilogue | None = None) -> Dispatch:
+def narrow(c: Correlation, dtypes: _Dtypes, facts: Facts, epilogue: Epilogue | None = None) -> Dispatch:
     """The shader. For the epilogue a row is an image's place, and a column an output."""
     return _Narrow(c, working(dtypes[2]), dtypes, facts, epilogue or rounded(dtypes[2])).dispatch()
 
 
 class _Narrow:
-    def __init__(
-        self, c: Correlation, work: Working, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, epilogue: Epilogue
-    ) -> None:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: Facts, epilogue: Epilogue) -> None:
         self.c, self.work = c, work
         self.f = f = Shader(facts, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)

@@ -3,7 +3,7 @@
 Of very short rows every element counts those that come before it. A row that a workgroup can hold is sorted there. Long rows are sorted by
 one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a row, sums the counts, digit by digit,
 over the tiles, and then moves elements. There a tile is sorted by the digit in the memory of its workgroup, so that runs of elements go to
-neighbouring places.
+neighbouring places. Of rows of few tiles everyone who moves elements counts the digits of all tiles.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ SHORT = _TILE.size
 
 #: Elements of rows up to this size are compared with all others.
 _VERY_SHORT = 32
+
+#: Tiles of a row whose digits everyone counts.
+_FEW_TILES = 16
 
 #: The key of what is behind a row's end: it comes last, as it stands behind all others at first.
 LAST = "0xffffffffu"
@@ -162,8 +165,10 @@ class _Long:
         used = max(1, min(2, len(passes) - 1))
         self.keys = [spaces.words(words) for _ in range(used)]
         self.values = [spaces.words(words) for _ in range(used)] if sorting.valued else []
-        self.counts = spaces.words(sorting.rows * 256 * self.tiles)
-        self.totals = spaces.words(sorting.rows * 256)
+        #: Workspaces for counts and for their totals.
+        self.counted = (
+            None if self.tiles <= _FEW_TILES else (spaces.words(sorting.rows * 256 * self.tiles), spaces.words(sorting.rows * 256))
+        )
         self.passes = passes
 
     def _passes(self) -> list[_Pass]:
@@ -179,7 +184,10 @@ class _Long:
 
     def dispatches(self) -> list[Dispatch]:
         """All shaders."""
-        return [shader for step in self.passes for shader in (self._count(step), self._sum(step), self._deal(step))]
+        if self.counted is None:
+            return [self._deal(step, None) for step in self.passes]
+        made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
+        return [shader for shaders in made for shader in shaders]
 
     def _shader(self) -> tuple[Shader, str, str]:
         """A shader with a workgroup for every tile, the number of the row, and that of its first element in the row."""
@@ -211,11 +219,11 @@ class _Long:
     def _digit(self, step: _Pass, key: str) -> str:
         return f"({step.word.rank(key)} >> {step.first}u) & {step.buckets - 1}u"
 
-    def _count(self, step: _Pass) -> Dispatch:
+    def _count(self, step: _Pass, number: int) -> Dispatch:
         """How often each digit is in each tile."""
         shader, row, first = self._shader()
         read = self._reader(shader, step, values_too=False)
-        counts = shader.buffer(self.counts, _UINT32, written=True)
+        counts = shader.buffer(number, _UINT32, written=True)
         shader.workgroup("found", "atomic<u32>", step.buckets)
         mine = f"{shader.local} < {step.buckets}u"
         with shader.block(f"if ({mine})"):
@@ -237,11 +245,10 @@ class _Long:
         lists = plus(times(row, step.buckets), digit)
         return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
 
-    def _sum(self, step: _Pass) -> Dispatch:
+    def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
         """Make of the counts of each digit the sums of those in the tiles before; and their totals."""
         shader = Shader(self.facts, _TILE.invocations)
-        counts = shader.buffer(self.counts, _UINT32, written=True)
-        totals = shader.buffer(self.totals, _UINT32, written=True)
+        counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
         before = shader.var("u32", "0u")
         with shader.loop(self.tiles, 0, _TILE.invocations) as start:
             i = shader.let("u32", f"{start} + {shader.local}")
@@ -255,12 +262,11 @@ class _Long:
             shader.line(f"{totals.name}[{shader.group}] = {before};")
         return shader.dispatch(self.sorting.rows * step.buckets)
 
-    def _deal(self, step: _Pass) -> Dispatch:
-        """Every element to its place."""
+    def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
+        """Every element to its place. If nothing is counted yet, everything is counted here."""
         shader, row, first = self._shader()
         size, valued = self.sorting.size, self.sorting.valued
         read = self._reader(shader, step, values_too=valued)
-        counts, totals = shader.buffer(self.counts, _UINT32), shader.buffer(self.totals, _UINT32)
         keys, values = _variables(shader, _TILE.each), _variables(shader, _TILE.each if valued else 0)
         for k in range(_TILE.each):
             i = shader.let("u32", f"{first} + {shader.local} * {_TILE.each}u + {k}u")
@@ -269,7 +275,10 @@ class _Long:
                 shader.line(f"{keys[k]} = {key};")
                 if valued:
                     shader.line(f"{values[k]} = {value};")
-        self._find_bases(shader, step, row, counts, totals)
+        if counted is None:
+            self._count_all(shader, step, row, first, read)
+        else:
+            self._find_bases(shader, step, row, *[shader.buffer(number, _UINT32) for number in counted])
         sort_tile(shader, _TILE, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
         spread(shader, _TILE, values)
         before = spread(shader, _TILE, keys)
@@ -291,6 +300,25 @@ class _Long:
         with shader.block(f"if ({shader.local} < {step.buckets}u)"):
             earlier = counts.load(self._place(shader, step, row, shader.local)).text
             shader.line(f"bases[{shader.local}] = {sums}.x + {earlier};")
+
+    def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
+        """The same, from the keys of the whole row."""
+        mine = f"{shader.local} < {step.buckets}u"
+        for name in ("all", "earlier"):
+            shader.workgroup(name, "atomic<u32>", step.buckets)
+            shader.line(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
+        shader.workgroup("bases", "u32", step.buckets)
+        shader.line("workgroupBarrier();")
+        with shader.loop(self.sorting.size, shader.local, _TILE.invocations) as i:
+            digit = shader.let("u32", self._digit(step, read(row, i)[0]))
+            shader.line(f"atomicAdd(&all[{digit}], 1u);")
+            shader.line(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
+        shader.line("workgroupBarrier();")
+        total = shader.var("u32", "0u")
+        shader.line(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")
+        sums = exclusive(shader, total)
+        with shader.block(f"if ({mine})"):
+            shader.line(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
 
     def _find_places(self, shader: Shader, step: _Pass, keys: list[str], before: list[str]) -> None:
         """Make of `bases` where the tile's elements go: the first of each digit takes its place in the tile off."""

@@ -16,10 +16,10 @@ from volta_fn.backends.wgsl.library.numbers import summing
 from volta_fn.backends.wgsl.library.radix import Sorting, Word, sort_rows
 from volta_fn.backends.wgsl.library.scattering import Rows
 from volta_fn.backends.wgsl.library.spaces import Spaces
-from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
+from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each, in_units
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
 from volta_fn.backends.wgsl.routine import Dispatch
-from volta_fn.backends.wgsl.scalars import Number, Shader, combine, convert
+from volta_fn.backends.wgsl.scalars import Array, Number, Shader, combine, convert
 from volta_fn.core.aval import ShapedArray
 
 _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
@@ -30,7 +30,9 @@ _SHORTEST = 64
 def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
     spaces = Spaces(_SPACES)
-    segments = _Segments(avals, rows, op, facts, spaces)
+    unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
+    in_fours = unit == 16 and avals[0].dtype.itemsize == 4
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, spaces)
     sorting = Sorting(1, rows.number, (Word(segments.key, rows.slots.bit_length()),), segments.emit)
     dispatches = [*sort_rows(sorting, facts, spaces), segments.combine_pieces()]
     if segments.pieces > 1:
@@ -39,16 +41,21 @@ def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: F
 
 
 class _Segments:
-    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts, spaces: Spaces) -> None:
-        self.rows, self.op, self.facts = rows, op, facts
+    """The rows' elements are single ones, or fours of `lanes`."""
+
+    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: str, facts: Facts, spaces: Spaces) -> None:
+        self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
         self.stored = avals[0].dtype
+        self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = summing(self.stored)
         self.slots, self.order = spaces.words(rows.number), spaces.words(rows.number)
         # As many pieces as rows in a piece, or so. Products are not cut: parts might overflow where the whole does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() + 1) // 2)
         self.length = rows.number if op == "reduce_prod" else min(rows.number, length)
         self.pieces = -(-rows.number // self.length)
-        self.parts = spaces.words(2 * self.pieces * rows.elements * self.dtype.itemsize // 4) if self.pieces > 1 else 0
+        count = 2 * self.pieces * rows.elements * lanes
+        self.parts = spaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
+        self.sizes[self.parts] = count
 
     def key(self, shader: Shader) -> Any:
         """Slots; rows that go nowhere come last."""
@@ -71,18 +78,35 @@ class _Segments:
 
         return write
 
-    def _number(self, shader: Shader, value: Number) -> Number:
-        return Number(self.dtype, shader.var(value.type, value.text))
+    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> Array:
+        return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
 
-    def _add(self, shader: Shader, total: Number, value: Number) -> None:
-        shader.line(f"{total.text} = {combine(shader, self.op, total, value).text};")
+    def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
+        """An element, or a four, as what is combined."""
+        read = array.load4(at) if self.lanes == 4 else [array.load(at)]
+        return [convert(shader, x, self.dtype) for x in read]
+
+    def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
+        made = [convert(shader, x, array.dtype) for x in values]
+        if self.lanes == 4:
+            array.store4(at, made)
+        else:
+            array.store(at, made[0])
+
+    def _variables(self, shader: Shader, values: list[Number]) -> list[Number]:
+        return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
+
+    def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
+        """Make of the variables one thing combined with the other."""
+        for total, x, y in zip(totals, first, then, strict=True):
+            shader.line(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
     def combine_pieces(self) -> Dispatch:
         """The rows of each slot in each piece."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
         slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
-        source, target = shader.buffer(_UPDATES, self.stored), shader.buffer(_RESULT, self.stored, written=True)
-        parts = shader.buffer(self.parts, self.dtype, written=True) if self.pieces > 1 else None
+        source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
+        parts = self._array(shader, self.parts, self.dtype, written=True) if self.pieces > 1 else None
 
         def reduce(index: str) -> None:
             first = shader.let("u32", quotient(index, rows.elements))
@@ -94,29 +118,28 @@ class _Segments:
                 here, there = rows.within(shader, element)
                 at = shader.let("u32", plus(times(slot, rows.spacing), there))
 
-                def update(number: str) -> Number:
+                def update(number: str) -> list[Number]:
                     begin = rows.source(shader, order.load(number).text)
-                    return convert(shader, source.load(shader.let("u32", plus(begin, here))), self.dtype)
+                    return self._load(shader, source, shader.let("u32", plus(begin, here)))
 
-                total = self._number(shader, update(first))
+                totals = self._variables(shader, update(first))
                 with shader.block(f"if ({begins})"):
-                    before = convert(shader, target.load(at), self.dtype)
-                    shader.line(f"{total.text} = {combine(shader, self.op, before, total).text};")
+                    self._combine(shader, totals, self._load(shader, target, at), totals)
                 end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
                 next_ = shader.var("u32", f"{first} + 1u")
                 with shader.block(f"while ({next_} < {end})"):
                     shader.line(f"if ({slots.name}[{next_}] != {slot}) {{ break; }}")
-                    self._add(shader, total, update(next_))
+                    self._combine(shader, totals, totals, update(next_))
                     shader.line(f"{next_} += 1u;")
                 if not parts:
-                    return target.store(at, convert(shader, total, self.stored))
+                    return self._store(shader, target, at, totals)
                 behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
                 goes_on = shader.let("bool", f"{next_} == {end} && {end} < {rows.number}u && {behind}")
                 with shader.block(f"if ({begins} && !{goes_on})"):
-                    target.store(at, convert(shader, total, self.stored))
+                    self._store(shader, target, at, totals)
                 with shader.block("else"):
                     number = f"({first} / {self.length}u) * 2u + select(0u, 1u, {begins})"
-                    parts.store(shader.let("u32", f"({number}) * {rows.elements}u + {element}"), total)
+                    self._store(shader, parts, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
             return None
 
         return for_each(shader, rows.number * rows.elements, reduce)
@@ -124,8 +147,8 @@ class _Segments:
     def combine_tails(self) -> Dispatch:
         """What began in each piece and went on in others."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
-        slots, parts = shader.buffer(self.slots, _UINT32), shader.buffer(self.parts, self.dtype)
-        target = shader.buffer(_RESULT, self.stored, written=True)
+        slots, parts = shader.buffer(self.slots, _UINT32), self._array(shader, self.parts, self.dtype)
+        target = self._array(shader, _RESULT, self.stored, written=True)
 
         def reduce(index: str) -> None:
             piece = shader.let("u32", quotient(index, rows.elements))
@@ -136,13 +159,16 @@ class _Segments:
             began = f"({piece} == 0u || {slots.name}[max({piece} * {self.length}u, 1u) - 1u] != {slot})"
             with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
                 _, there = rows.within(shader, element)
-                total = self._number(shader, parts.load(f"({piece} * 2u + 1u) * {rows.elements}u + {element}"))
+
+                def part(number: str) -> list[Number]:
+                    return self._load(shader, parts, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
+
+                totals = self._variables(shader, part(f"({piece} * 2u + 1u)"))
                 next_ = shader.var("u32", f"{piece} + 1u")
                 with shader.block(f"while ({next_} < {self.pieces}u)"):
                     shader.line(f"if ({slots.name}[{next_} * {self.length}u] != {slot}) {{ break; }}")
-                    self._add(shader, total, parts.load(f"{next_} * {2 * rows.elements}u + {element}"))
+                    self._combine(shader, totals, totals, part(f"({next_} * 2u)"))
                     shader.line(f"{next_} += 1u;")
-                at = shader.let("u32", plus(times(slot, rows.spacing), there))
-                target.store(at, convert(shader, total, self.stored))
+                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
 
         return for_each(shader, (self.pieces - 1) * rows.elements, reduce)
