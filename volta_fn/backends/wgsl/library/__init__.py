@@ -1,4 +1,4 @@
-"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows, factorisations.
+"""Routines of what is no loop over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
 
 `whole` (index arithmetic) and `units` (moving elements) are what they share.
 """
@@ -13,6 +13,7 @@ from volta_fn.backends.wgsl.library.cumulative import cumlogsumexp, cummax, cumm
 from volta_fn.backends.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.backends.wgsl.library.gather import gather
 from volta_fn.backends.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
+from volta_fn.backends.wgsl.library.padding import bitcast_convert_type, pad
 from volta_fn.backends.wgsl.library.pooling import (
     reduce_window_max,
     reduce_window_min,
@@ -28,6 +29,8 @@ from volta_fn.core.aval import ShapedArray
 
 #: By a primitive's name what makes its routine, of operands' avals, parameters and a device's facts; None for what there is no routine for.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]] = {
+    "pad": pad,
+    "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,
     "scatter": scatter,
     "scatter_add": scatter_add,
