@@ -11,13 +11,16 @@ from volta_fn.backends.wgsl.convolution.cutting import shape_of
 from volta_fn.backends.wgsl.convolution.narrow import is_narrow, narrow
 from volta_fn.backends.wgsl.convolution.winograd import winograd
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.matmul.contract import contract, oriented
 from volta_fn.backends.wgsl.matmul.tiles import Buffers
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
-from volta_fn.backends.wgsl.scalars.number import is_supported
+from volta_fn.backends.wgsl.scalars import Shader, constant, is_supported
 from volta_fn.compiler.contractions.geometry import Correlation, correlations
 from volta_fn.compiler.contractions.maps import Contraction, of_correlation
 from volta_fn.core.aval import ShapedArray
+
+_UINT32 = np.dtype(np.uint32)
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
@@ -26,9 +29,10 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not all(is_supported(dtype, facts) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
-    dispatches: list[Dispatch] = []
+    summed = [c for c in parts if c.taps * c.channels]
+    dispatches: list[Dispatch] = [] if summed == parts else [_zeros(dtypes[2], elements[2], facts)]
     workspaces: list[int] = []
-    for c in parts:
+    for c in summed:
         first = len(avals) + 1 + len(workspaces)
         shape = shape_of(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if shape is not None:
@@ -41,6 +45,13 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
         dispatches += routine.dispatches
         workspaces += routine.workspaces
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
+
+
+def _zeros(dtype: np.dtype, size: int, facts: Facts) -> Dispatch:
+    """The shader that makes all results zero."""
+    shader, words = Shader(facts, INVOCATIONS), -(-size * dtype.itemsize // 4)
+    target = shader.buffer(2, _UINT32, written=True, size=words)
+    return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
 
 def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, Buffers]]:
