@@ -129,21 +129,21 @@ class _Tiles:
             return Routine((self._scan(),))
         return Routine((self._sum(), self._scan_totals(), self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
-    def _begin(self, number: str, apart: int) -> tuple[Shader, Array, str, list[str]]:
+    def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
         """A shader with a workgroup for every tile, by number: the operand, the row, and where fours of an invocation's elements begin.
 
-        They are so far apart. Neighbouring invocations have fours that are neighbours, or as many as they have elements apart.
+        Neighbouring invocations have neighbouring fours, and further ones behind those of all others.
         """
         shader = Shader(self.facts, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
         tile = shader.let("u32", number)
         row = shader.let("u32", quotient(tile, self.tiles))
-        start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, self.each if apart == 4 else 4))
-        return shader, source, row, [shader.let("u32", f"{start} + {k * apart}u") for k in range(self.each // 4)]
+        start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, 4))
+        return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
 
-    def _read(self, shader: Shader, source: Array, row: str, places: list[str]) -> list[Number]:
-        """An invocation's elements, as they come; behind the row's end what changes nothing."""
-        found: list[Number] = []
+    def _read(self, shader: Shader, source: Array, row: str, places: list[str]) -> list[list[Number]]:
+        """An invocation's fours of elements, as they come; behind the row's end what changes nothing."""
+        found: list[list[Number]] = []
         neutral = self.scan.neutral()
         for i in places:
             read = [variable(shader, neutral) for _ in range(4)]
@@ -155,7 +155,7 @@ class _Tiles:
                 for n, x in enumerate(read):
                     with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
                         self._set(shader, [x], [source.load(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")))])
-            found += read
+            found.append(read)
         return found
 
     def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
@@ -166,16 +166,16 @@ class _Tiles:
         turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
         return f"({plus(times(row, self.scan.size), turned)}) / 4u"
 
-    def _write(self, shader: Shader, target: Array, row: str, places: list[str], numbers: list[Number]) -> None:
-        for k, i in enumerate(places):
-            four = [convert(shader, x, self.scan.stored) for x in numbers[4 * k : 4 * k + 4]]
-            if self.in_fours:
-                with shader.block(f"if ({i} < {self.scan.size}u)"):
-                    target.store4(self._four(row, i), four[::-1] if self.scan.reverse else four)
-            else:
-                for n, x in enumerate(four):
-                    with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
-                        target.store(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")), x)
+    def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
+        """A four of elements."""
+        four = [convert(shader, x, self.scan.stored) for x in numbers]
+        if self.in_fours:
+            with shader.block(f"if ({i} < {self.scan.size}u)"):
+                target.store4(self._four(row, i), four[::-1] if self.scan.reverse else four)
+        else:
+            for n, x in enumerate(four):
+                with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
+                    target.store(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
         """The numbers scanned."""
@@ -186,10 +186,10 @@ class _Tiles:
 
     def _sum(self) -> Dispatch:
         """The total of every tile."""
-        shader, source, row, places = self._begin(Shader.group, 4 * self.invocations)
+        shader, source, row, places = self._begin(Shader.group)
         totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
-        mine = self._sums(shader, self._read(shader, source, row, places))[-1]
-        _, whole = scan_group(shader, self.scan, mine)
+        fours = self._read(shader, source, row, places)
+        _, (whole,) = scan_group(shader, self.scan, self._sums(shader, [x for four in fours for x in four])[-1:])
         with shader.block(f"if ({shader.local} == 0u)"):
             totals.store(shader.group, whole)
         return shader.dispatch(self.scan.rows * self.tiles)
@@ -209,7 +209,7 @@ class _Tiles:
                 with shader.block(f"if ({i} < {self.tiles}u)"):
                     shader.line(f"{x.text} = {totals.load(at).text};")
             sums = self._sums(shader, read)
-            before, whole = scan_group(shader, scan, sums[-1])
+            (before,), (whole,) = scan_group(shader, scan, sums[-1:])
             before = scan.combine(shader, carried, before)
             for i, at, x in zip(numbers, places, [None, *sums[:-1]], strict=True):
                 with shader.block(f"if ({i} < {self.tiles}u)"):
@@ -220,11 +220,14 @@ class _Tiles:
     def _scan(self) -> Dispatch:
         """Every tile, given what came before. The last one comes first: of what was read before, its elements are likely still at hand."""
         scan, count = self.scan, self.scan.rows * self.tiles
-        shader, source, row, places = self._begin(f"{count - 1}u - {Shader.group}" if self.tiles > 1 else Shader.group, 4)
+        number = f"({count - 1}u - {Shader.group})"
+        shader, source, row, places = self._begin(number)
         target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
-        sums = self._sums(shader, self._read(shader, source, row, places))
-        before, _ = scan_group(shader, scan, sums[-1])
-        if self.tiles > 1:
-            before = scan.combine(shader, shader.buffer(_TOTALS, scan.dtype).load(f"{count - 1}u - {Shader.group}"), before)
-        self._write(shader, target, row, places, [scan.combine(shader, before, x) for x in sums])
+        sums = [self._sums(shader, four) for four in self._read(shader, source, row, places)]
+        befores, wholes = scan_group(shader, scan, [four[-1] for four in sums])
+        carried = shader.buffer(_TOTALS, scan.dtype).load(number) if self.tiles > 1 else scan.neutral()
+        for i, four, before, whole in zip(places, sums, befores, wholes, strict=True):
+            earlier = scan.combine(shader, carried, before)
+            self._write(shader, target, row, i, [scan.combine(shader, earlier, x) for x in four])
+            carried = scan.combine(shader, carried, whole)
         return shader.dispatch(count)

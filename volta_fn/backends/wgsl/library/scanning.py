@@ -69,22 +69,29 @@ def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
     f.line(f"{total.text} = {scan.combine(f, total, value).text};")
 
 
-def scan_group(shader: Shader, scan: Scan, value: Number) -> tuple[Number, Number]:
-    """What the invocations before this one hold, combined, and what all hold. All invocations must come by here."""
+def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
+    """For each of some values what the invocations before this one hold, combined, and what all hold. All invocations must come by here."""
     count = shader.invocations
-    shader.workgroup("held", value.type, 2 * count)
-    total, here = variable(shader, value), shader.var("u32", "0u")
-    shader.line(f"held[{shader.local}] = {total.text};")
+    held = [shader.workgroup(f"held{k}", value.type, 2 * count) for k, value in enumerate(values)]
+    totals, here = [variable(shader, value) for value in values], shader.var("u32", "0u")
+    for name, total in zip(held, totals, strict=True):
+        shader.line(f"{name}[{shader.local}] = {total.text};")
     shader.line("workgroupBarrier();")
     with shader.block(f"for (var reach = 1u; reach < {count}u; reach <<= 1u)"):
         with shader.block(f"if ({shader.local} >= reach)"):
-            before = Number(scan.dtype, shader.let(value.type, f"held[{here} + {shader.local} - reach]"))
-            shader.line(f"{total.text} = {scan.combine(shader, before, total).text};")
+            for name, total in zip(held, totals, strict=True):
+                before = Number(scan.dtype, shader.let(total.type, f"{name}[{here} + {shader.local} - reach]"))
+                shader.line(f"{total.text} = {scan.combine(shader, before, total).text};")
         shader.line(f"{here} = {count}u - {here};")
-        shader.line(f"held[{here} + {shader.local}] = {total.text};")
+        for name, total in zip(held, totals, strict=True):
+            shader.line(f"{name}[{here} + {shader.local}] = {total.text};")
         shader.line("workgroupBarrier();")
-    before = variable(shader, scan.neutral())
-    shader.line(f"if ({shader.local} > 0u) {{ {before.text} = held[{here} + {shader.local} - 1u]; }}")
-    whole = Number(scan.dtype, shader.let(value.type, f"held[{here} + {count - 1}u]"))
+    befores = [variable(shader, scan.neutral()) for _ in values]
+    with shader.block(f"if ({shader.local} > 0u)"):
+        for name, before in zip(held, befores, strict=True):
+            shader.line(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
+    wholes = [
+        Number(scan.dtype, shader.let(value.type, f"{name}[{here} + {count - 1}u]")) for name, value in zip(held, values, strict=True)
+    ]
     shader.line("workgroupBarrier();")
-    return before, whole
+    return befores, wholes
