@@ -10,11 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place, rounded
 from volta_fn.backends.wgsl.matmul.indices import digits, times, total, walked
 from volta_fn.backends.wgsl.matmul.working import Working, working
 from volta_fn.backends.wgsl.routine import Dispatch
-from volta_fn.backends.wgsl.scalars.number import Number
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.geometry import Correlation
 
@@ -43,17 +41,16 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     return c.channels * c.taps <= _LONG * c.groups * c.images * c.places
 
 
-def narrow(c: Correlation, dtypes: _Dtypes, facts: Facts, epilogue: Epilogue | None = None) -> Dispatch:
-    """The shader. For the epilogue a row is an image's place, and a column an output."""
-    return _Narrow(c, working(dtypes[2]), dtypes, facts, epilogue or rounded(dtypes[2])).dispatch()
+def narrow(c: Correlation, dtypes: _Dtypes, facts: Facts) -> Dispatch:
+    """The shader."""
+    return _Narrow(c, working(dtypes[2]), dtypes, facts).dispatch()
 
 
 class _Narrow:
-    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: Facts, epilogue: Epilogue) -> None:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: Facts) -> None:
         self.c, self.work = c, work
         self.f = f = Shader(facts, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)
-        self.finish = epilogue(f, work)
         self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].places))
         self.channels = min(c.channels, _STAGED // c.taps)
         self.tap = work.vector if c.outputs > 1 else work.type
@@ -129,12 +126,10 @@ class _Narrow:
         f.line("workgroupBarrier();")
 
     def _store(self, group: str, image: str, first: str, column: str) -> None:
-        c, f, (down, across) = self.c, self.f, self.c.axes
+        c, f, down = self.c, self.f, self.c.axes[0]
         for p, sums in enumerate(self.sums):
             line = f.let("u32", f"{first} + {p}u")
             with f.block(f"if ({line} < {down.places}u)" if down.places % self.below else ""):
-                row = f.let("u32", f"({image} * {down.places}u + {line}) * {across.places}u + {column}")
                 at = walked(f, [group, image, line, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
-                    (result,) = self.finish(Place(group, row, f"{o}u"), [Number(self.work.dtype, sum_)])
-                    self.y.store(total(f, at, o * c.y.strides[2]), result)
+                    self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))

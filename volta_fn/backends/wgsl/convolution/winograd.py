@@ -58,7 +58,7 @@ def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: F
     """The routine of a correlation that is cut up; its three workspaces have the numbers from `workspace` on."""
     work = working(dtypes[2])
     buffers = Buffers(workspace, workspace + 1, workspace + 2, workspace + 3)
-    product, ordered = _product(shape, buffers)
+    product, ordered = product_of(shape, buffers)
     middle = tiled(product, work, choose(product, work, facts), facts, rounded(_FLOAT), ordered)
     writer = _Writer(shape, work, facts, workspace)
     taps = writer.taps(dtypes[1])
@@ -67,7 +67,7 @@ def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: F
     return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
 
 
-def _product(shape: Shape, buffers: Buffers) -> tuple[Contraction, Buffers]:
+def product_of(shape: Shape, buffers: Buffers) -> tuple[Contraction, Buffers]:
     """The stack of products at points."""
     o, (t, p) = shape.by_outputs, shape.by_tiles
     terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack

@@ -211,9 +211,10 @@ class _Tiles:
             sums = self._sums(shader, read)
             (before,), (whole,) = scan_group(shader, scan, sums[-1:])
             before = scan.combine(shader, carried, before)
-            for i, at, x in zip(numbers, places, [None, *sums[:-1]], strict=True):
+            earlier = [before, *[scan.combine(shader, before, x) for x in sums[:-1]]]
+            for i, at, x in zip(numbers, places, earlier, strict=True):
                 with shader.block(f"if ({i} < {self.tiles}u)"):
-                    totals.store(at, before if x is None else scan.combine(shader, before, x))
+                    totals.store(at, x)
             accumulate(shader, scan, carried, whole)
         return shader.dispatch(scan.rows)
 

@@ -132,7 +132,7 @@ def _beside(parts: int, rows: int) -> int:
 def _turns(facts: Facts, lanes: int) -> int:
     """How many turns of a loop are written out."""
     statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
-    return 4 if statements <= 24 else 2 if statements <= 48 else 1
+    return 8 if statements <= 12 else 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
 def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
