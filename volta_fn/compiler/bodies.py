@@ -46,13 +46,15 @@ class Lane:
     overwrites: Callable[[Kernel, int], list[int]]
     #: Whether a product as a kernel is as good as one of arrays in memory (see `Limits`).
     contracts: Callable[[Kernel], bool] = lambda kernel: False
+    #: Whether kernels can add up, and multiply, complex numbers.
+    adds_complex: bool = False
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
         dtypes = [v.aval.dtype for v in eqn.invars]
         if is_elementwise(eqn):
             return self.supports(eqn.primitive.name, dtypes, eqn.params)
-        return not reduces(eqn) or dtypes[0].kind != "c"
+        return not reduces(eqn) or dtypes[0].kind != "c" or self.adds_complex
 
     def overwritable(self, item: Item, result: int) -> list[int]:
         """The operands of an item whose memory may hold a result, if they are read there for the last time."""

@@ -20,8 +20,8 @@ GPU = vf.devices("gpu")[0]
 #: Primitives that call Python by definition.
 CALLBACKS = frozenset({"pure_callback", "debug_callback"})
 
-#: Primitives without shaders so far: `eig` and `fft`, and sums and products of complex numbers.
-WITHOUT = frozenset("eig fft reduce_prod reduce_sum".split())
+#: Primitives without shaders so far.
+WITHOUT = frozenset({"eig", "fft"})
 
 
 def dtype_of(sample: Sample) -> str:

@@ -45,6 +45,14 @@ def test_dtypes(dtype: str, columns: int) -> None:
             agrees(kernel, inputs_of(kernel), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_sums_and_products(dtype: str) -> None:
+    cases = [(lambda x: (x.sum(1), x.prod(0), (x * x).sum()), (20, 70)), (lambda x: x.sum(), (100_001,))]
+    for function, shape in cases:
+        for kernel in kernels_of(function, shaped(*shape, dtype=dtype)):
+            agrees(kernel, inputs_of(kernel), dtype, 8.0)
+
+
 def test_nan_wins_and_the_first_of_equals() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-3, 4, (50, 40)).astype(np.float32)

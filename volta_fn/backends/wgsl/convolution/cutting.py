@@ -8,7 +8,7 @@ has them all, and the taps are cut up into blocks, over which sums run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -77,8 +77,10 @@ class Shape:
 
     @property
     def by_outputs(self) -> bool:
-        """Whether outputs, or else terms, are neighbours in the workspace for taps: what is near in memory."""
-        return not self._cuts_taps or self.c.w.strides[1] == 1
+        """Whether outputs, or else terms, are neighbours in the workspace for taps: what is nearer in memory."""
+        channel, *corner = self.c.w.strides[2:]
+        steps = channel, *[self.block * stride for stride in corner]
+        return self.c.w.strides[1] < min([step for step, count in zip(steps, self.blocks, strict=True) if count > 1], default=inf)
 
     @property
     def by_tiles(self) -> tuple[bool, bool]:

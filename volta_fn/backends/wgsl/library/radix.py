@@ -216,6 +216,10 @@ class _Long:
 
         return element
 
+    def _within(self, shader: Shader, i: str) -> str:
+        """The number of an element, or the last there is: what is read under no condition is on its way together."""
+        return shader.let("u32", f"min({i}, {self.sorting.size - 1}u)")
+
     def _digit(self, step: _Pass, key: str) -> str:
         return f"({step.word.rank(key)} >> {step.first}u) & {step.buckets - 1}u"
 
@@ -229,11 +233,10 @@ class _Long:
         with shader.block(f"if ({mine})"):
             shader.line(f"atomicStore(&found[{shader.local}], 0u);")
         shader.line("workgroupBarrier();")
-        with shader.loop(_TILE.each) as k:
-            i = shader.let("u32", f"{first} + {k} * {_TILE.invocations}u + {shader.local}")
-            with shader.block(f"if ({i} < {self.sorting.size}u)"):
-                key, _ = read(row, i)
-                shader.line(f"atomicAdd(&found[{self._digit(step, key)}], 1u);")
+        numbers = [shader.let("u32", f"{first} + {k * _TILE.invocations}u + {shader.local}") for k in range(_TILE.each)]
+        digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+        for i, digit in zip(numbers, digits, strict=True):
+            shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
         shader.line("workgroupBarrier();")
         with shader.block(f"if ({mine})"):
             at = self._place(shader, step, row, shader.local)
@@ -268,13 +271,12 @@ class _Long:
         size, valued = self.sorting.size, self.sorting.valued
         read = self._reader(shader, step, values_too=valued)
         keys, values = _variables(shader, _TILE.each), _variables(shader, _TILE.each if valued else 0)
-        for k in range(_TILE.each):
-            i = shader.let("u32", f"{first} + {shader.local} * {_TILE.each}u + {k}u")
-            with shader.block(f"if ({i} < {size}u)"):
-                key, value = read(row, i)
-                shader.line(f"{keys[k]} = {key};")
-                if valued:
-                    shader.line(f"{values[k]} = {value};")
+        numbers = [shader.let("u32", f"{first} + {shader.local} * {_TILE.each}u + {k}u") for k in range(_TILE.each)]
+        for k, (key, value) in enumerate([read(row, self._within(shader, i)) for i in numbers]):
+            there = f"{numbers[k]} < {size}u"
+            shader.line(f"{keys[k]} = select({LAST}, {key}, {there});")
+            if valued:
+                shader.line(f"{values[k]} = {value};")
         if counted is None:
             self._count_all(shader, step, row, first, read)
         else:
@@ -309,10 +311,12 @@ class _Long:
             shader.line(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
         shader.workgroup("bases", "u32", step.buckets)
         shader.line("workgroupBarrier();")
-        with shader.loop(self.sorting.size, shader.local, _TILE.invocations) as i:
-            digit = shader.let("u32", self._digit(step, read(row, i)[0]))
-            shader.line(f"atomicAdd(&all[{digit}], 1u);")
-            shader.line(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
+        with shader.loop(self.sorting.size, shader.local, _TILE.size) as start:
+            numbers = [shader.let("u32", f"{start} + {k * _TILE.invocations}u") for k in range(_TILE.each)]
+            digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+            for i, digit in zip(numbers, digits, strict=True):
+                shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&all[{digit}], 1u); }}")
+                shader.line(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
         shader.line("workgroupBarrier();")
         total = shader.var("u32", "0u")
         shader.line(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")

@@ -26,6 +26,9 @@ _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
+#: Rows that are on their way together.
+_AT_ONCE = 4
+
 
 def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
@@ -129,8 +132,17 @@ class _Segments:
                 next_ = shader.var("u32", f"{first} + 1u")
                 with shader.block(f"while ({next_} < {end})"):
                     shader.line(f"if ({slots.name}[{next_}] != {slot}) {{ break; }}")
-                    self._combine(shader, totals, totals, update(next_))
-                    shader.line(f"{next_} += 1u;")
+                    same = "true"
+                    numbers = []
+                    for k in range(_AT_ONCE):
+                        at_k = shader.let("u32", f"{next_} + {k}u")
+                        same = shader.let("bool", f"{same} && {at_k} < {end} && {slots.name}[min({at_k}, {end} - 1u)] == {slot}")
+                        numbers.append((shader.let("u32", f"select({first}, {at_k}, {same})"), same))
+                    values = [update(number) for number, _ in numbers]
+                    for (_, same), value in zip(numbers, values, strict=True):
+                        with shader.block(f"if ({same})"):
+                            self._combine(shader, totals, totals, value)
+                            shader.line(f"{next_} += 1u;")
                 if not parts:
                     return self._store(shader, target, at, totals)
                 behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"

@@ -17,6 +17,7 @@ from volta_fn.compiler.kernels.ir import Constant, Reduce
 #: A workgroup, if nothing else is asked for. Enough of them keep a GPU busy with few invocations each.
 _GROUP = 256
 _SMALL_GROUP = 64
+_ELEMENTWISE_GROUP = 128
 
 #: Statements per element, for all elements that are written out in a row.
 _STATEMENTS = 400
@@ -44,7 +45,7 @@ def elementwise(facts: Facts, device: Device) -> Schedule:
     place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
     rows = _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True)
-    group = _GROUP if rows.groups > BUSY else _SMALL_GROUP
+    group = _ELEMENTWISE_GROUP if rows.groups > BUSY else _SMALL_GROUP
     return Schedule(rows, _NOTHING, 1, min(group, power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
 
 
@@ -132,7 +133,7 @@ def _beside(parts: int, rows: int) -> int:
 def _turns(facts: Facts, lanes: int) -> int:
     """How many turns of a loop are written out."""
     statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
-    return 8 if statements <= 12 else 4 if statements <= 24 else 2 if statements <= 48 else 1
+    return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
 def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:

@@ -70,7 +70,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"unroll": 8, "band": 16},
 )
 
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:

@@ -67,6 +67,7 @@ class Gpu:
             equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
             in_place=IN_PLACE,
             overwrites=_overwritable,
+            adds_complex=True,
             contracts=partial(contracts, device=self.facts),
         )
         self.routines: dict[Any, Routine | None] = {}
