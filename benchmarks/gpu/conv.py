@@ -1,7 +1,8 @@
 """`python -m benchmarks.gpu.conv`: convolutions in WGSL, forward and both gradients, beside PyTorch's (cuDNN) in true float32.
 
 Each is what the gradient's program has it be: the same primitive with other dimension numbers. What it is made of, matrix products over
-index maps, is tried with every schedule that may be good; the best go to a JSON file, in the form of the file that comes with the package.
+index maps or at Winograd's points, is tried with every schedule that may be good; the best go to a JSON file, in the form of the file that
+comes with the package.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.machine import ROOT
 from volta_fn.backends.wgsl.convolution import conv_general_dilated
-from volta_fn.backends.wgsl.convolution.choice import contractions
+from volta_fn.backends.wgsl.convolution.choice import contractions, products_at_points
 from volta_fn.backends.wgsl.matmul.choice import candidates
 from volta_fn.backends.wgsl.matmul.contract import is_tiled
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
@@ -143,7 +144,7 @@ def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, c
         return runner.trial(routine, operands, parts[0][0].target.elements, FLOAT)[1]
 
     untried = seconds("auto")
-    for c, buffers in parts:
+    for c, buffers in [*parts, *products_at_points(each.avals, each.params)]:
         if is_tiled(c) and c.k:
             work = working(FLOAT)
             schedules = candidates(c, work, bench.facts, count)

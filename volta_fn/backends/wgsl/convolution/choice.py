@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl.convolution.cutting import shape_of
 from volta_fn.backends.wgsl.convolution.narrow import is_narrow, narrow
-from volta_fn.backends.wgsl.convolution.winograd import winograd
+from volta_fn.backends.wgsl.convolution.winograd import product_of, winograd
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.matmul.contract import contract, oriented
@@ -61,6 +61,13 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
     """
     parts, dtypes, elements = _canonical(avals, params)
     return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
+
+
+def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, Buffers]]:
+    """The products in a convolution's parts that Winograd's algorithm is chosen for."""
+    parts, dtypes, _ = _canonical(avals, params)
+    shapes = [shape_of(c, dtypes, wanted=False) for c in parts]
+    return [product_of(shape, Buffers()) for shape in shapes if shape is not None]
 
 
 class _Canonical(NamedTuple):

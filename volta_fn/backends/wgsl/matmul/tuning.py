@@ -21,6 +21,9 @@ from volta_fn.compiler.contractions.maps import Contraction
 #: The schedule that the others are compared with: a plain one.
 SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False)
 
+#: Terms of a sum that is exact enough to compare with.
+_LONGEST = 1 << 14
+
 #: What runs a routine on operands, given as flat arrays: the result's bytes of so many elements of a dtype, and the seconds of a run.
 Trial = Callable[[Routine, Sequence[np.ndarray], int, np.dtype], tuple[np.ndarray, float]]
 
@@ -67,7 +70,8 @@ def tune(
     c: Contraction, work: Working, facts: Facts, trial: Trial, buffers: Buffers | None = None, path: Path | None = None, count: int = 8
 ) -> list[Timing]:
     """Try the schedules that are probably good, and remember the fastest, in a file, too, if its path is given. Returns all their times."""
-    found = timings(c, work, facts, [SIMPLE, *candidates(c, work, facts, count)], trial, buffers)
+    trusted = SIMPLE.split(max(1, -(-c.k // _LONGEST)))
+    found = timings(c, work, facts, [trusted, *candidates(c, work, facts, count)], trial, buffers)
     best: Choices = {facts.adapter: {class_of(c): found[0].schedule}}
     learn(best)
     if path is not None:
