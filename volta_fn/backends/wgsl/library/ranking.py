@@ -38,6 +38,9 @@ class Tile(NamedTuple):
 
 def exclusive(shader: Shader, value: str) -> str:
     """The sum of what the invocations before this one have, and the sum of all: the name of a ``vec2<u32>``. All must come by here."""
+    facts = shader.module.facts
+    if facts.subgroups and shader.invocations % facts.subgroup_most == 0:
+        return _over_subgroups(shader, value)
     count = shader.invocations
     shader.workgroup("sums", "u32", 2 * count)
     name = shader.helper(
@@ -59,6 +62,30 @@ def exclusive(shader: Shader, value: str) -> str:
 }}""",
     )
     return shader.let("vec2<u32>", f"{name}({value}, {shader.local})")
+
+
+def _over_subgroups(shader: Shader, value: str) -> str:
+    """The same by operations of subgroups."""
+    shader.number_by_subgroups()
+    shader.workgroup("sums", "u32", shader.invocations // shader.module.facts.subgroup_least)
+    name = shader.helper(
+        "exclusive",
+        """fn exclusive(x: u32, lane: u32, mine: u32, count: u32) -> vec2<u32> {
+  let before = subgroupExclusiveAdd(x);
+  let whole = subgroupAdd(x);
+  if (lane == 0u) { sums[mine] = whole; }
+  workgroupBarrier();
+  var found = vec2<u32>(before, 0u);
+  for (var i = 0u; i < count; i++) {
+    let one = sums[i];
+    found += vec2<u32>(select(0u, one, i < mine), one);
+  }
+  workgroupBarrier();
+  return found;
+}""",
+    )
+    others = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_id", "num_subgroups")]
+    return shader.let("vec2<u32>", f"{name}({', '.join([value, *others])})")
 
 
 def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: str, end: str) -> None:

@@ -27,8 +27,8 @@ _WRITTEN_OUT, _FEW_TERMS = 32, 128
 #: Results that a workgroup sums together, and terms below which that does not pay.
 _TOGETHER, _MANY_TERMS = 9, 256
 
-#: Workgroups that keep a large device busy: sums are cut into parts until there are so many, each of so many terms at least.
-_ENOUGH, _PART = 2048, 2048
+#: Workgroups that are too few to keep a large device busy: sums are cut into parts until there are many, each of so many terms at least.
+_TOO_FEW, _ENOUGH, _PART = 512, 2048, 2048
 
 
 def is_of_few_terms(c: Contraction) -> bool:
@@ -116,7 +116,7 @@ def _together(c: Contraction) -> tuple[int, int]:
 
 def _cut(c: Contraction, groups: int) -> tuple[int, int]:
     """The terms of a part of a sum, and how many parts there are."""
-    wanted = max(1, min(_ENOUGH // groups, c.k // _PART))
+    wanted = max(1, min(_ENOUGH // groups, c.k // _PART)) if groups < _TOO_FEW else 1
     length = -(-c.k // wanted // 4) * 4
     return length, -(-c.k // length)
 

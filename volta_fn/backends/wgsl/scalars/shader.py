@@ -27,6 +27,7 @@ class Shader(Function):
         self.invocations = invocations
         self._arrays: dict[int, Array] = {}
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
+        self._local = "_local_invocation_index"
 
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0) -> Array:
         """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`).
@@ -55,6 +56,12 @@ class Shader(Function):
         self._builtins[name] = type_
         return f"_{name}"
 
+    def number_by_subgroups(self) -> None:
+        """Let invocations be numbered such that those of a subgroup are neighbours, of which there are whole ones only."""
+        for name in ("subgroup_id", "subgroup_size", "subgroup_invocation_id"):
+            self.builtin(name)
+        self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
+
     def dispatch(self, groups: int) -> Dispatch:
         """The shader run by so many workgroups."""
         shape = grid(groups, self.module.facts.groups)
@@ -66,7 +73,7 @@ class Shader(Function):
         parameters = ", ".join(f"@builtin({name}) _{name}: {type_}" for name, type_ in self._builtins.items())
         main = [
             f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{",
-            "  let local = _local_invocation_index;",
+            f"  let local = {self._local};",
             f"  let group = _workgroup_id.x + _workgroup_id.y * {shape[0]}u;",
         ]
         if shape[0] * shape[1] > groups:
