@@ -154,3 +154,18 @@ def test_a_wait_under_the_lock_can_be_interrupted() -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt), queue.lock:
         queue.wait_for(lambda: False)
+
+
+def test_what_was_sent_and_never_read_is_not_taken_for_what_is_read_next() -> None:
+    """While the GPU is busy: the library would hand out the buffer of the first copy as soon as that is done, whatever was asked since."""
+    slow = vf.jit(lambda w: lax.fori_loop(0, 20, lambda i, w: w @ w * 0.01, w))
+    step = vf.jit(lambda x: x + 1)
+    w, x = jnp.ones((256, 256)), jnp.arange(100.0)
+    vf.block_until_ready((slow(w), x * 3))
+    assert np.asarray(step(x))[5] == 6.0  # from now on results are sent at once
+    busy = slow(w)
+    sent = step(x)
+    GPU.backend.gpu.queue.submit()
+    del sent
+    np.testing.assert_array_equal(np.asarray(x * 3), np.arange(100.0, dtype=np.float32) * 3)
+    del busy

@@ -68,12 +68,7 @@ class Mailbox:
 
     def write(self, block: Block, size: int, offset: int = 0) -> Letter:
         """A copy of some bytes of a block, as they are after what is written to the queue so far. Under the queue's lock."""
-        while self.unread:
-            handle, room, number = self.unread.pop()
-            self.expected.discard(number)
-            self.arrived.pop(number, None)
-            self.lib.wgpuBufferUnmap(handle)
-            self._keep(handle, room)
+        self._collect()
         padded = max(-(-size // 4) * 4, 4)
         room = min(1 << max(padded - 1, 255).bit_length(), max(self.queue.pool.largest, padded))
         free = self.free.get(room)
@@ -82,6 +77,23 @@ class Mailbox:
         self.queue.copy(handle, block.handle, offset, padded)
         self.outgoing.append(letter)
         return letter
+
+    def _collect(self) -> None:
+        """Take back the buffers of letters that were never opened and have arrived.
+
+        Not before that: the library would deliver the next letter in such a buffer when the first one arrives, with what that one says.
+        """
+        on_their_way = []
+        while self.unread:
+            handle, room, number = self.unread.pop()
+            if number not in self.arrived:
+                on_their_way.append((handle, room, number))
+                continue
+            self.expected.discard(number)
+            self.arrived.pop(number)
+            self.lib.wgpuBufferUnmap(handle)
+            self._keep(handle, room)
+        self.unread += on_their_way
 
     def send(self) -> None:
         """What is written is submitted now."""
