@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.bodies import Body, Item, fits
+from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.slots import Block, Slot, Slots
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
@@ -100,15 +101,6 @@ class _Places:
                 slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
         self.slots[var] = slot
         return slot
-
-
-class Output(NamedTuple):
-    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
-
-    made: int | None
-    argument: int | None
-    constant: Any
-    shape: tuple[int, ...]
 
 
 def made_by(body: Body) -> list[Var]:

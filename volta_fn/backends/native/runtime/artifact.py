@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.native.runtime.slots import Layout
-from volta_fn.compiler.writing import Output
+from volta_fn.compiler.outputs import Output
 
 
 class Artifact(NamedTuple):

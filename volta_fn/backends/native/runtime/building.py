@@ -15,7 +15,8 @@ from volta_fn.backends.native.runtime.machinery import machinery
 from volta_fn.backends.native.runtime.slots import layout_of
 from volta_fn.backends.native.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
-from volta_fn.compiler.writing import Output, made_by, outputs_of, reusable, write_program
+from volta_fn.compiler.outputs import Output
+from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: A program of more nanoseconds than this lets other Python threads run.

@@ -34,16 +34,13 @@ def machinery() -> Machinery:
 
 @functools.cache
 def _compiled() -> Machinery:
-    module = Module()
-    write_pool(module)
-    write_executor(module)
-    write_entry(module)
-    write_blocks(module)
-    text = str(module)
-    name = objects.name_of(text)
+    name = objects.name_of("machinery")
     found = objects.read_compiled(name)
     if found is None:
-        found = objects.Compiled(compile_object(text), (), 0)
+        module = Module()
+        for write in (write_pool, write_executor, write_entry, write_blocks):
+            write(module)
+        found = objects.Compiled(compile_object(str(module)), (), 0)
         objects.write_compiled(name, found)
     enter, work, reset, *allocator = load_object(found.code, ["enter", "work", "reset", *FUNCTIONS])
     return Machinery(Entry(enter), Workers(work, reset), Blocks(allocator))

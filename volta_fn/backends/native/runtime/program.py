@@ -17,7 +17,7 @@ from volta_fn.backends.native.runtime.blocks import LARGE
 from volta_fn.backends.native.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.backends.native.runtime.failures import failure
 from volta_fn.backends.native.runtime.machinery import libc_free, machinery
-from volta_fn.compiler.writing import Output
+from volta_fn.compiler.outputs import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 

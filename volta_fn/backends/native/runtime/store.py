@@ -18,7 +18,7 @@ from volta_fn.backends.native.runtime import objects
 from volta_fn.backends.native.runtime.artifact import Artifact
 from volta_fn.backends.native.runtime.serial import serial
 from volta_fn.backends.native.runtime.slots import Layout
-from volta_fn.compiler.writing import Output
+from volta_fn.compiler.outputs import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 

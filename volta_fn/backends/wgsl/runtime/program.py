@@ -23,7 +23,8 @@ from volta_fn.backends.wgsl.runtime.replay import Step, compiled, packed
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.memory import Lifetime
-from volta_fn.compiler.writing import Output, made_by, outputs_of, reusable, write_program
+from volta_fn.compiler.outputs import Output
+from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: Tapes kept of a stretch, their dispatches at most, and how many dispatches are written at a time.
