@@ -6,6 +6,7 @@ can be written a letter at once, and reading it waits for no later step.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class Mailbox:
         self.outgoing: list[Letter] = []
         self.expected: set[int] = set()
         self.arrived: dict[int, int] = {}
-        self.unread: list[tuple[Any, int, int]] = []
+        self.unread: deque[tuple[Any, int, int]] = deque()
         self.free: dict[int, list[Any]] = {}
         self._callback = self.ffi.callback("WGPUBufferMapCallback", self._arrive)
         self._info = self.ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
@@ -79,21 +80,16 @@ class Mailbox:
         return letter
 
     def _collect(self) -> None:
-        """Take back the buffers of letters that were never opened and have arrived.
+        """Take back the buffers of letters that were never opened and have arrived, oldest first.
 
         Not before that: the library would deliver the next letter in such a buffer when the first one arrives, with what that one says.
         """
-        on_their_way = []
-        while self.unread:
-            handle, room, number = self.unread.pop()
-            if number not in self.arrived:
-                on_their_way.append((handle, room, number))
-                continue
+        while self.unread and self.unread[0][2] in self.arrived:
+            handle, room, number = self.unread.popleft()
             self.expected.discard(number)
-            self.arrived.pop(number)
+            del self.arrived[number]
             self.lib.wgpuBufferUnmap(handle)
             self._keep(handle, room)
-        self.unread += on_their_way
 
     def send(self) -> None:
         """What is written is submitted now."""
