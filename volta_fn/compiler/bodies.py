@@ -16,8 +16,9 @@ from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
-from volta_fn.compiler.kernels.lower import is_elementwise, is_lowered, lower_equation
+from volta_fn.compiler.kernels.lower import lower_equation
 from volta_fn.compiler.kernels.random import write_out_random_bits
+from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var

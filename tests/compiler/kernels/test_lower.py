@@ -15,7 +15,8 @@ from volta_fn import dtypes, lax
 from volta_fn.compiler.kernels.check import check_kernel
 from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.interpret import interpret
-from volta_fn.compiler.kernels.lower import is_lowered, lower_equation
+from volta_fn.compiler.kernels.lower import lower_equation
+from volta_fn.compiler.kernels.roles import is_lowered
 from volta_fn.compiler.kernels.views import REDUCTIONS
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal

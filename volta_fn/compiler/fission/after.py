@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.fission.parts import Parts, is_thin_product, size_of
-from volta_fn.compiler.kernels.lower import is_lowered, is_product
+from volta_fn.compiler.kernels.roles import is_lowered, is_product
 from volta_fn.core.jaxpr import Equation, Var
 
 

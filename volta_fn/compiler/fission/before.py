@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.fission.parts import Parts, is_thin_product, size_of
-from volta_fn.compiler.kernels.lower import is_elementwise
+from volta_fn.compiler.kernels.roles import is_elementwise
 from volta_fn.compiler.kernels.views import is_view
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from volta_fn.compiler.fission.parts import Carry, Parts, has_few_terms, size_of
-from volta_fn.compiler.kernels.lower import is_product
+from volta_fn.compiler.kernels.roles import is_product
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.core.staging import current_position, trace_to_jaxpr

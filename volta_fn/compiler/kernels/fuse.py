@@ -20,9 +20,10 @@ from volta_fn.compiler.kernels.group import Group
 from volta_fn.compiler.kernels.index import Index, NotAffine, loop_over
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits as Limits
-from volta_fn.compiler.kernels.lower import Loop, Step, is_elementwise, is_lowered, is_product, lower, product_loop
+from volta_fn.compiler.kernels.lower import Loop, Step, lower, product_loop
 from volta_fn.compiler.kernels.merge import Union, union_of, union_of_columns
 from volta_fn.compiler.kernels.recompute import recompute
+from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered, is_product
 from volta_fn.compiler.kernels.signature import Kernels
 from volta_fn.compiler.kernels.views import is_alias, is_readable, is_view, known, reduces, reduces_rows
 from volta_fn.core.dce import dce_jaxpr

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
-from volta_fn.compiler.kernels.lower import Step, is_product
+from volta_fn.compiler.kernels.lower import Step
+from volta_fn.compiler.kernels.roles import is_product
 from volta_fn.compiler.kernels.views import PartialIndex, known, reduces, row_major, view_index
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
