@@ -21,7 +21,7 @@ GPU = vf.devices("gpu")[0]
 CALLBACKS = frozenset({"pure_callback", "debug_callback"})
 
 #: Primitives without shaders so far.
-WITHOUT = frozenset({"eig", "fft"})
+WITHOUT = frozenset({"eig"})
 
 
 def dtype_of(sample: Sample) -> str:

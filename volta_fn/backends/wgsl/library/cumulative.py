@@ -1,8 +1,8 @@
 """Cumulative sums, products, extremes and log-sum-exps.
 
-Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned, and then the
-tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the parts before.
-Products of floats are taken one by one, as their parts might overflow where the whole does not.
+Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
+few), and then the tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the
+parts before. Products of floats are taken one by one, as their parts might overflow where the whole does not.
 
 float16 and bfloat16 accumulate in float32.
 """
@@ -29,6 +29,9 @@ _OPERAND, _RESULT, _TOTALS = range(3)
 _LONG = 256
 _EACH = 8
 _EACH_OF_MANY = 16
+
+#: Tiles of a row whose totals everyone sums.
+_FEW_TILES = 1024
 
 #: Lines are cut until there is work for so many invocations; a part has at least so many elements.
 _ENOUGH = 1 << 14
@@ -120,6 +123,8 @@ class _Tiles:
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
         self.tile = self.invocations * self.each
         self.tiles = -(-scan.size // self.tile)
+        #: Whether a tile's workgroup sums what came before it itself.
+        self.few = self.tiles <= _FEW_TILES and scan.dtype.itemsize <= 4
         #: Whether all rows begin with a four, so that an invocation's elements are fours, of whole words.
         self.in_fours = scan.size % 4 == 0
         self.elements = scan.rows * scan.size if self.in_fours else 0
@@ -127,7 +132,8 @@ class _Tiles:
     def routine(self) -> Routine:
         if self.tiles == 1:
             return Routine((self._scan(),))
-        return Routine((self._sum(), self._scan_totals(), self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
+        totals = [] if self.few else [self._scan_totals()]
+        return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
     def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
         """A shader with a workgroup for every tile, by number: the operand, the row, and where fours of an invocation's elements begin.
@@ -225,10 +231,24 @@ class _Tiles:
         shader, source, row, places = self._begin(number)
         target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
         sums = [self._sums(shader, four) for four in self._read(shader, source, row, places)]
-        befores, wholes = scan_group(shader, scan, [four[-1] for four in sums])
-        carried = shader.buffer(_TOTALS, scan.dtype).load(number) if self.tiles > 1 else scan.neutral()
-        for i, four, before, whole in zip(places, sums, befores, wholes, strict=True):
-            earlier = scan.combine(shader, carried, before)
-            self._write(shader, target, row, i, [scan.combine(shader, earlier, x) for x in four])
+        earlier = [self._earlier(shader, number)] if self.few and self.tiles > 1 else []
+        befores, wholes = scan_group(shader, scan, [*[four[-1] for four in sums], *earlier])
+        if self.tiles == 1:
+            carried = scan.neutral()
+        else:
+            carried = wholes[-1] if self.few else shader.buffer(_TOTALS, scan.dtype).load(number)
+        for i, four, before, whole in zip(places, sums, befores, wholes, strict=False):
+            start = scan.combine(shader, carried, before)
+            self._write(shader, target, row, i, [scan.combine(shader, start, x) for x in four])
             carried = scan.combine(shader, carried, whole)
         return shader.dispatch(count)
+
+    def _earlier(self, shader: Shader, number: str) -> Number:
+        """An invocation's share of the totals of the tiles before one."""
+        totals, found = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
+        tile = shader.let("u32", remainder(number, self.tiles))
+        for k in range(0, self.tiles, self.invocations):
+            i = shader.let("u32", f"{shader.local} + {k}u")
+            with shader.block(f"if ({i} < {tile})"):
+                accumulate(shader, self.scan, found, totals.load(f"{number} - {tile} + {i}"))
+        return found
