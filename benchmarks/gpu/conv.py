@@ -144,7 +144,7 @@ def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, c
         return runner.trial(routine, operands, parts[0][0].target.elements, FLOAT)[1]
 
     untried = seconds("auto")
-    for c, buffers in [*parts, *products_at_points(each.avals, each.params)]:
+    for c, buffers in [*parts, *products_at_points(each.avals, each.params, bench.facts)]:
         if is_tiled(c) and c.k:
             work = working(FLOAT)
             schedules = candidates(c, work, bench.facts, count)

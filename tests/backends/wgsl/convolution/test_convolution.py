@@ -130,6 +130,15 @@ def test_what_winograd_does_faster_is_left_to_it() -> None:
     assert len(routine.workspaces) == 3
 
 
+def test_workspaces_can_be_bound() -> None:
+    avals = ShapedArray((64, 256, 32, 32), np.dtype(np.float32)), ShapedArray((256, 256, 3, 3), np.dtype(np.float32))
+    params = params_of(2, padding=((1, 1), (1, 1)))
+    for binding in (1 << 30, 1 << 27):
+        routine = maker(avals, params, PLAIN._replace(binding=binding))
+        assert routine is not None
+        assert max(routine.workspaces, default=0) <= binding
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("numbers", ORDERS[:2])
 def test_depthwise(numbers: Any, stride: int) -> None:

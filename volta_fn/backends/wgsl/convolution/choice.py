@@ -34,7 +34,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
-        shape = shape_of(c, dtypes, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        shape = shape_of(c, dtypes, facts, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if shape is not None:
             routine = winograd(shape, dtypes, facts, first)
         elif algorithm == "auto" and is_narrow(c, dtypes[2]):
@@ -63,10 +63,10 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
     return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
 
 
-def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, Buffers]]:
+def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> list[tuple[Contraction, Buffers]]:
     """The products in a convolution's parts that Winograd's algorithm is chosen for."""
     parts, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, wanted=False) for c in parts]
+    shapes = [shape_of(c, dtypes, facts, wanted=False) for c in parts]
     return [product_of(shape, Buffers()) for shape in shapes if shape is not None]
 
 

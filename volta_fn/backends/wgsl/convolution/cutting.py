@@ -12,6 +12,7 @@ from math import inf, prod
 
 import numpy as np
 
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.compiler.contractions.geometry import Correlation
 
@@ -93,10 +94,10 @@ class Shape:
         return max(self.blocks[1:]) > 1
 
 
-def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], *, wanted: bool) -> Shape | None:
-    """The fastest way to cut up a correlation that rounds little enough; None if there is none, or others are faster.
+def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, *, wanted: bool) -> Shape | None:
+    """The fastest way to cut up a correlation that rounds little enough, and whose workspaces can be bound.
 
-    If it is `wanted`, it need not be faster.
+    None if there is none, or others are faster; if it is `wanted`, it need not be faster.
     """
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
@@ -104,5 +105,6 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], *, wan
     found = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
     if not found:
         found = [Shape(c, n, n - places[0] + 1) for n in _POINTS.get(places, ())]
+    found = [shape for shape in found if 4 * max(shape.sizes) <= facts.binding]
     best = min(found, key=lambda shape: shape.cost, default=None)
     return best if best is not None and (wanted or best.cost < c.products) else None
