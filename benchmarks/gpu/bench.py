@@ -17,6 +17,9 @@ from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 #: Seconds that a measurement takes, about, and how many are made, of which the least counts.
 TURN, TURNS = 0.004, 4
 
+#: Seconds after which a GPU that had nothing to do is as fast as it can be.
+WAKING = 0.1
+
 
 class Bench:
     """A device with buffers and pipelines."""
@@ -87,10 +90,13 @@ class Bench:
         """Until all is done."""
         native().lib.wgpuDevicePoll(self.device._internal, 1, native().ffi.NULL)
 
-    def seconds(self, routine: Routine, buffers: Sequence[Any]) -> float:
-        """The time of one run, at best, where many follow one another."""
+    def seconds(self, routine: Routine, buffers: Sequence[Any], *, wake: bool = False) -> float:
+        """The time of one run, at best, where many follow one another. If the GPU is to `wake` first, some more are made before."""
         once = self.run(routine, buffers, 4) / 4
         times = int(min(400, max(4, TURN / once)))
+        end = time.perf_counter() + WAKING * wake
+        while time.perf_counter() < end:
+            self.run(routine, buffers, times)
         return min(self.run(routine, buffers, times) for _ in range(TURNS)) / times
 
 

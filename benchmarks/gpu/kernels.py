@@ -160,7 +160,7 @@ def line(bench: Bench, case: Case, quick: bool) -> str:
     for pipeline in bench.compiled(made):
         pipeline.result()
     compiled = time.perf_counter() - start
-    seconds = bench.seconds(made, buffers)
+    seconds = bench.seconds(made, buffers, wake=True)
     for buffer in buffers:
         buffer.destroy()
     moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
