@@ -55,6 +55,15 @@ def test_many_updates(name: str, dtype: str) -> None:
     check(name, [x, np.minimum(rng.integers(0, 400, (500, 1)), 59).astype(np.int32), new], params, exact=False)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("scatter_add", "int32"), ("scatter_max", "int32"), ("scatter_min", "uint32")])
+def test_many_numbers_for_few_places(name: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    numbers = ROWS._replace(offset_dims=())
+    params = {"dimension_numbers": ScatterDimensionNumbers(*numbers), "mode": MODES[1], "unique_indices": False}
+    x, new = rng.integers(1, 99, 300).astype(dtype), rng.integers(0, 200, 16_500).astype(dtype)
+    check(name, [x, rng.integers(-5, 310, (16_500, 1)).astype(np.int32), new], params)
+
+
 @pytest.mark.parametrize("start", [-3, 50])
 @pytest.mark.parametrize("index", [np.int8, np.uint64])
 def test_dynamic_slices(start: int, index: type[np.integer]) -> None:

@@ -1,9 +1,10 @@
 """Scatters: updates combined into the operand in the order of the indices, with the same bits in every run.
 
 The first dispatch copies the operand; the others know nothing of it. Rows of updates that go to one slot must not meet: of replacements
-only the last row of each slot is written. Integers that are added or compared may come in any order, atomically. Else one invocation does
-all rows of a slot: a few rows are looked through by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are
-many are combined in pieces. float16 and bfloat16 are combined in float32, and rounded once.
+only the last row of each slot is written. Integers that are added or compared may come in any order, atomically; many that go to few
+places meet in the memory of workgroups first. Else one invocation does all rows of a slot: a few rows are looked through by all of them,
+more are sorted by their slots. Of sorted rows, those of a slot that are many are combined in pieces. float16 and bfloat16 are combined in
+float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ from volta_fn.backends.wgsl.library.segments import combine_sorted
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
-from volta_fn.backends.wgsl.scalars import Number, Shader, combine, constant, convert, supports
+from volta_fn.backends.wgsl.scalars import Number, Shader, combine, constant, convert, identity, supports, wgsl_type
 from volta_fn.core.aval import ShapedArray
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
 
 _UINT32 = np.dtype(np.uint32)
+_GROUP = 256
 _REDUCTIONS = {"add": "reduce_sum", "mul": "reduce_prod", "min": "reduce_min", "max": "reduce_max"}
+
+_ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 
 #: Up to so many rows are looked through.
 _FEW = 32
+
+#: Places that workgroups have in their own memory, to which they bring so many rows each.
+_FEW_PLACES, _ROWS_OF_GROUP = 2048, 4096
 
 
 def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, how: str = "set") -> Routine | None:
@@ -51,7 +58,8 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts
     elif alone or rows.number <= _FEW:
         dispatches = [_few(avals, rows, _REDUCTIONS[how], alone, facts)]
     elif how != "mul" and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
-        dispatches = [_atomic(avals, rows, how, facts)]
+        few = rows.elements == 1 and operand.size <= _FEW_PLACES and rows.number >= 4 * _ROWS_OF_GROUP
+        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, how, facts)]
     else:
         dispatches, spaces = combine_sorted(avals, rows, _REDUCTIONS[how], facts)
     return Routine((whole, *dispatches), spaces)
@@ -122,16 +130,37 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) 
     shader = Shader(facts, INVOCATIONS)
     dtype = avals[OPERAND].dtype
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
-    function = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}[how]
 
     def write(index: str) -> None:
         row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
         with shader.block(f"if ({row.valid or 'true'})"):
             here, there = rows.within(shader, remainder(index, rows.elements))
             value = source.load(shader.let("u32", plus(row.source, here)))
-            shader.line(f"{function}(&{target.name}[{plus(row.target, there)}], {value.text});")
+            shader.line(f"{_ATOMIC[how]}(&{target.name}[{plus(row.target, there)}], {value.text});")
 
     return for_each(shader, rows.number * rows.elements, write)
+
+
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) -> Dispatch:
+    """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
+    shader = Shader(facts, _GROUP)
+    dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
+    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    neutral = constant(dtype, identity(_REDUCTIONS[how], dtype)).text
+    shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
+    with shader.loop(size, shader.local, _GROUP) as i:
+        shader.line(f"atomicStore(&found[{i}], {neutral});")
+    shader.line("workgroupBarrier();")
+    first = shader.let("u32", f"{shader.group} * {_ROWS_OF_GROUP}u")
+    with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
+        row = rows.row(shader, indices, number)
+        with shader.block(f"if ({row.valid or 'true'})"):
+            shader.line(f"{_ATOMIC[how]}(&found[{row.target}], {source.load(row.source).text});")
+    shader.line("workgroupBarrier();")
+    with shader.loop(size, shader.local, _GROUP) as i:
+        one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
+        shader.line(f"if ({one} != {neutral}) {{ {_ATOMIC[how]}(&{target.name}[{i}], {one}); }}")
+    return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
 def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts: Facts) -> Dispatch:
