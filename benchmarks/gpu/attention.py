@@ -10,9 +10,11 @@ import numpy as np
 
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench
-from volta_fn.backends.wgsl.attention import attention_of, backward, forward
+from volta_fn.backends.wgsl.attention import attention, attention_gradient
+from volta_fn.compiler.attention import Axes, Form
+from volta_fn.core.aval import ShapedArray
 
-FLOAT = np.dtype(np.float32)
+_LEAST = 0.7 * float(np.finfo(np.float32).min)
 
 #: Batch, heads, queries and keys, features.
 SHAPES = [(8, 4, 128, 64), (8, 12, 1024, 64), (2, 16, 2048, 128), (4, 8, 4096, 64)]
@@ -36,12 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[float]:
     """Seconds of the forward and the backward routine."""
-    a = attention_of(shape, shape, shape, FLOAT, shape[3] ** -0.5, causal=causal, mask=None)
+    rows = ShapedArray(shape, np.dtype(np.float32))
+    axes = Axes((0, 1), 2, 3)
+    form = Form(axes, axes, axes, axes, shape[3] ** -0.5, _LEAST, causal, masked=False)
     rng = np.random.default_rng(0)
     q, k, v, d = (bench.put(rng.standard_normal(shape, np.float32)) for _ in range(4))
     size = 4 * int(np.prod(shape))
-    out, statistics = bench.room(size), bench.room(8 * a.stack * a.queries)
-    ahead, back = forward(a, bench.facts), backward(a, bench.facts)
+    out, statistics = bench.room(size), bench.room(8 * int(np.prod(shape[:3])))
+    ahead = attention((rows,) * 3, {"form": form._replace(cotangent=None)}, bench.facts)
+    back = attention_gradient((rows,) * 6, {"form": form}, bench.facts)
     first = bench.seconds(ahead, [q, k, v, out, statistics])
     results = [bench.room(size) for _ in range(3)]
     return [first, bench.seconds(back, [q, k, v, out, statistics, d, *results, *[bench.room(n) for n in back.workspaces]])]

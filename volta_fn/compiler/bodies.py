@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.attention import Judge, with_attention
 from volta_fn.compiler.fission.products import prepared
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.fuse import Partition, fuse
@@ -49,6 +50,8 @@ class Lane:
     contracts: Callable[[Kernel], bool] = lambda kernel: False
     #: Whether kernels can add up, and multiply, complex numbers.
     adds_complex: bool = False
+    #: Whether attention is better by a routine of its own than written out (see `attention`); None: it never is.
+    attends: Judge | None = None
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -149,7 +152,10 @@ def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
 
 def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     """A program as kernels that a lane has routines for, and equations."""
-    return fuse(write_out_random_bits(prepared(closed)), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
+    program = prepared(closed)
+    if lane.attends is not None:
+        program = with_attention(program, lane.attends)
+    return fuse(write_out_random_bits(program), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
 
 
 def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:

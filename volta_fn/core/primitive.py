@@ -28,7 +28,10 @@ _CACHE_LIMIT = 4096
 
 
 class Primitive:
-    """An instruction and its rules. Creating one registers it under its name."""
+    """An instruction and its rules. Creating one registers it under its name, unless it is not to be `listed`.
+
+    What is not is for compilers, which write it into programs after all transforms.
+    """
 
     __slots__ = (
         "_results",
@@ -70,6 +73,7 @@ class Primitive:
         effectful: bool = False,
         inplace: bool = False,
         views: bool = False,
+        listed: bool = True,
     ) -> None:
         if name in PRIMITIVES:
             raise VoltaError(f"a primitive named {name!r} exists already")
@@ -112,7 +116,8 @@ class Primitive:
         self.linear: tuple[int, ...] = ()
         #: Evaluated kernels by (params, operand types), kept by the driver; bounded.
         self.eager: dict[Any, Any] = {}
-        PRIMITIVES[name] = self
+        if listed:
+            PRIMITIVES[name] = self
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
         """What `abstract` says, remembered: tracing asks the same questions over and over."""

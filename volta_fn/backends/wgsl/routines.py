@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from volta_fn.backends.wgsl import convolution, library, loops, matmul
+from volta_fn.backends.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.kernels.ir import Kernel
@@ -15,7 +15,7 @@ from volta_fn.core.aval import ShapedArray
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 
 #: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
 #: then.

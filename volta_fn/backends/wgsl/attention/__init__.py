@@ -1,9 +1,48 @@
 """Attention in WGSL, forward and backward, without a matrix of all weights in memory.
 
-In the order in which to read: `problem` (what is asked for), `blocks` (what it is made of), `forward`, `backward`.
+In the order in which to read: `problem` (what is asked for), `shape` (how work is shared out), `blocks` (what it is made of), `forward`,
+`backward`.
 """
 
-from volta_fn.backends.wgsl.attention.backward import backward as backward
-from volta_fn.backends.wgsl.attention.forward import forward as forward
-from volta_fn.backends.wgsl.attention.problem import Attention as Attention
-from volta_fn.backends.wgsl.attention.problem import attention_of as attention_of
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.backends.wgsl.attention.backward import backward
+from volta_fn.backends.wgsl.attention.forward import forward
+from volta_fn.backends.wgsl.attention.problem import attention_of
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.attention import Form
+from volta_fn.core.aval import ShapedArray
+
+#: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
+_WIDEST, _SHORTEST = 128, 16
+
+#: Bytes of all weights from which on they are not kept: products with fewer are faster, as theirs may be in tiles of any size.
+_MANY = 1 << 28
+
+
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+    """The routine of the instruction."""
+    return forward(attention_of(avals, params["form"]), facts)
+
+
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+    """The routine of the instruction."""
+    return backward(attention_of(avals, params["form"]), facts)
+
+
+#: Makers of routines by the name of the instruction.
+ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
+
+
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool:
+    """Whether the routines serve for operands of these types, and are better than products with all weights in memory."""
+    axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
+    if any(a.features != len(a.order) - 1 for a in axes):
+        return False
+    a = attention_of(avals, form._replace(cotangent=None))
+    largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 12 * a.stack * a.queries)
+    fits = max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding
+    return fits and 4 * a.stack * a.queries * a.keys >= _MANY

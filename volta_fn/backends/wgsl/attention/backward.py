@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from volta_fn.backends.wgsl.attention.blocks import BLOCK, FLOAT, UNSEEN, Blocks, Mask, Matrix
-from volta_fn.backends.wgsl.attention.problem import Attention
+from volta_fn.backends.wgsl.attention.blocks import FLOAT, Blocks, Lines, Mask
+from volta_fn.backends.wgsl.attention.problem import Attention, Rows
+from volta_fn.backends.wgsl.attention.shape import keys_shape, queries_shape
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.indices import digits, walked
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars.memory import Array
-from volta_fn.backends.wgsl.scalars.number import Number
+from volta_fn.backends.wgsl.scalars.number import Number, literal
 from volta_fn.backends.wgsl.scalars.shader import Shader
 
 _INVOCATIONS = 64
@@ -27,14 +28,15 @@ def backward(a: Attention, facts: Facts) -> Routine:
 
     Results are the gradients of q, k and v.
     """
+    assert a.cotangent is not None
     shift = 0 if a.mask is None else 1
     numbers = _Numbers(3 + shift, 4 + shift, 5 + shift, 6 + shift, 9 + shift)
-    dispatches = _differences(a, facts, numbers), _by_queries(a, facts, numbers), _by_keys(a, facts, numbers)
-    return Routine(dispatches, (a.stack * a.queries * 12,))
+    writer = _Writer(a, a.cotangent, facts, numbers)
+    return Routine((writer.differences(), writer.by_queries(), writer.by_keys()), (a.stack * a.queries * 12,))
 
 
 class _Numbers(NamedTuple):
-    """Of buffers: `gradients` is the first of three; `known` has each query's statistics and δ."""
+    """Of buffers: `gradients` is the first of three; `known` has each query's largest logit, the inverse of its total, and δ."""
 
     out: int
     statistics: int
@@ -43,142 +45,134 @@ class _Numbers(NamedTuple):
     known: int
 
 
-def _differences(a: Attention, facts: Facts, numbers: _Numbers) -> Dispatch:
-    """δ for every query, beside its statistics."""
-    f, work, rows = Shader(facts, _INVOCATIONS), Working(FLOAT), a.out
-    x, y = f.buffer(numbers.out, rows.dtype), f.buffer(numbers.cotangent, rows.dtype)
-    statistics, result = f.buffer(numbers.statistics, FLOAT), f.buffer(numbers.known, FLOAT, True)
-    count = a.stack * a.queries
-    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-    with f.block(f"if ({number} < {count}u)"):
-        head, query = digits(f, number, (a.stack, a.queries))
-        base = f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
-        sum_ = f.var("f32", "0.0f")
-        with f.loop(rows.width) as i:
-            at = f.let("u32", f"{base} + {i}")
-            f.line(f"{sum_} = fma({work.read(f, x.load(at))}, {work.read(f, y.load(at))}, {sum_});")
-        for place in range(2):
-            result.store(f.let("u32", f"{number} * 3u + {place}u"), statistics.load(f.let("u32", f"{number} * 2u + {place}u")))
-        result.store(f.let("u32", f"{number} * 3u + 2u"), Number(FLOAT, sum_))
-    return f.dispatch(-(-count // _INVOCATIONS))
-
-
-class _Queries(NamedTuple):
-    """What is known of a head's queries, and the number of the first of them."""
-
-    known: Array
-    base: str
-
-
-def _queries(b: Blocks, numbers: _Numbers, head: str) -> _Queries:
-    return _Queries(b.f.buffer(numbers.known, FLOAT), b.f.let("u32", f"{head} * {b.a.queries}u"))
-
-
 class _Query(NamedTuple):
-    """Of a query: its largest logit, total and δ."""
+    """Of a query: its largest logit, the inverse of its total, and δ."""
 
     top: str
-    total: str
+    share: str
     difference: str
 
 
-def _query(b: Blocks, queries: _Queries, number: str) -> _Query:
-    f = b.f
-    at = f.let("u32", f"({queries.base} + min({number}, {b.a.queries - 1}u)) * 3u")
-    return _Query(*[queries.known.load(f.let("u32", f"{at} + {place}u")).text for place in range(3)])
+class _Writer:
+    def __init__(self, a: Attention, cotangent: Rows, facts: Facts, numbers: _Numbers) -> None:
+        self.a, self.cotangent, self.facts, self.numbers = a, cotangent, facts, numbers
+
+    def differences(self) -> Dispatch:
+        """What is known of every query."""
+        a, numbers = self.a, self.numbers
+        f, work = Shader(self.facts, _INVOCATIONS), Working(FLOAT)
+        x, y = f.buffer(numbers.out, a.out.dtype), f.buffer(numbers.cotangent, self.cotangent.dtype)
+        statistics, result = f.buffer(numbers.statistics, FLOAT), f.buffer(numbers.known, FLOAT, True)
+        count = a.stack * a.queries
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {count}u)"):
+            head, query = digits(f, number, (a.stack, a.queries))
+            starts = [
+                f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                for rows in (a.out, self.cotangent)
+            ]
+            sum_ = f.var("f32", "0.0f")
+            with f.loop(a.out.width) as i:
+                one, other = (array.load(f.let("u32", f"{start} + {i}")) for array, start in zip((x, y), starts, strict=True))
+                f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {place}u")).text for place in range(2))
+            for place, value in enumerate((top, f"1.0f / {total}", sum_)):
+                result.store(f.let("u32", f"{number} * 3u + {place}u"), Number(FLOAT, value))
+        return f.dispatch(-(-count // _INVOCATIONS))
+
+    def by_queries(self) -> Dispatch:
+        """Q's gradient."""
+        a, numbers = self.a, self.numbers
+        b = Blocks(a, queries_shape(a, self.facts), self.facts)
+        f, shape = b.f, b.shape
+        tiles = -(-a.queries // shape.rows)
+        head, tile = digits(f, f.group, (a.stack, tiles))
+        q, k, v = (b.matrix(i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
+        cotangent = b.matrix(numbers.cotangent, self.cotangent, head)
+        gradient = b.matrix(numbers.gradients, a.q, head, written=True)
+        mask = b.mask(3, head)
+        begin = f.let("u32", f"{tile} * {shape.rows}u")
+        sums = b.zeros(shape.fours(a.q.width))
+        rows = b.row_numbers(begin)
+        known = self.queries(b, head, rows)
+        end = f"min({begin} + {shape.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+        with f.loop(end, 0, shape.columns) as key:
+            logits, products = b.logits(q, begin, k, key), b.logits(cotangent, begin, v, key)
+            columns = b.column_numbers(key)
+            places = [[[(t, s) for s in four] for four in columns] for t in rows]
+            _, slopes = _weights(b, logits, products, places, known, mask)
+            b.keep(slopes)
+            b.accumulate(sums, k, key)
+        b.store_block(gradient, begin, sums)
+        return f.dispatch(a.stack * tiles)
+
+    def by_keys(self) -> Dispatch:
+        """K's and V's gradients: of heads that share them, the sums."""
+        a, numbers = self.a, self.numbers
+        b = Blocks(a, keys_shape(a, self.facts), self.facts)
+        f, shape = b.f, b.shape
+        tiles = -(-a.keys // shape.rows)
+        group, tile = digits(f, f.group, (a.groups, tiles))
+        begin = f.let("u32", f"{tile} * {shape.rows}u")
+        first = f.let("u32", f"{group} * {a.shared}u")
+        k, v = b.matrix(1, a.k, first), b.matrix(2, a.v, first)
+        to_k, to_v = (b.matrix(numbers.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
+        k_sums, v_sums = b.zeros(shape.fours(a.k.width)), b.zeros(shape.fours(a.v.width))
+        rows = b.row_numbers(begin)
+        with f.loop(a.shared) as i:
+            head = f.let("u32", f"{first} + {i}")
+            q, cotangent = b.matrix(0, a.q, head), b.matrix(numbers.cotangent, self.cotangent, head)
+            mask = b.mask(3, head)
+            start = f"{begin} / {shape.columns}u * {shape.columns}u" if a.causal and a.mask is None else 0
+            with f.loop(a.queries, start, shape.columns) as query:
+                logits, products = b.logits(k, begin, q, query), b.logits(v, begin, cotangent, query)
+                columns = b.column_numbers(query)
+                known = self.queries(b, head, [t for four in columns for t in four])
+                places = [[[(t, s) for t in four] for four in columns] for s in rows]
+                weights, slopes = _weights(b, logits, products, places, known, mask)
+                b.keep(weights)
+                b.accumulate(v_sums, cotangent, query)
+                b.keep(slopes)
+                b.accumulate(k_sums, q, query)
+        b.store_block(to_k, begin, k_sums)
+        b.store_block(to_v, begin, v_sums)
+        return f.dispatch(a.groups * tiles)
+
+    def queries(self, b: Blocks, head: str, numbers: Sequence[str]) -> dict[str, _Query]:
+        """What is known of some queries of a head; of those that there are not, anything."""
+        f = b.f
+        known: Array = f.buffer(self.numbers.known, FLOAT)
+        found = {}
+        for number in numbers:
+            at = f.let("u32", f"({head} * {self.a.queries}u + min({number}, {self.a.queries - 1}u)) * 3u")
+            found[number] = _Query(*[known.load(f.let("u32", f"{at} + {place}u")).text for place in range(3)])
+        return found
 
 
 def _weights(
-    b: Blocks, logits: Sequence[str], products: Sequence[str], places: Sequence[Sequence[tuple[str, str]]], queries: _Queries, mask: Mask
-) -> tuple[list[str], list[str]]:
-    """The weights and the logits' cotangents (times the scale) of an invocation's four lines of four, at (query, key)."""
+    b: Blocks, logits: Lines, products: Lines, places: Sequence[Sequence[Sequence[tuple[str, str]]]], known: dict[str, _Query], mask: Mask
+) -> tuple[Lines, Lines]:
+    """The weights and the logits' cotangents (times the scale) of an invocation's part of a block, at (query, key)."""
     f, a = b.f, b.a
-    found: dict[str, _Query] = {}
-    weights, slopes = [], []
+    scale = literal("f32", a.scale)
+    weights: Lines = []
+    slopes: Lines = []
+    ragged = a.queries % b.shape.rows or a.queries % b.shape.columns, a.keys % b.shape.rows or a.keys % b.shape.columns
     for line, product, row in zip(logits, products, places, strict=True):
-        some, more = [], []
-        for (query, key), component in zip(row, "xyzw", strict=True):
-            if query not in found:
-                found[query] = _query(b, queries, query)
-            top, total, difference = found[query]
-            x, seen = f"{line}.{component} * {b.scale}", b.seen(query, key, mask)
-            if seen:
-                x = f"select({UNSEEN}, {x}, {seen})"
-            p = f.let("f32", f"exp({x} - {top}) / {total}")
-            there = [f"{query} < {a.queries}u"] if a.queries % BLOCK else []
-            there += [f"{key} < {a.keys}u"] if a.keys % BLOCK else []
-            if there:
-                p = f.let("f32", f"select(0.0f, {p}, {' && '.join(there)})")
-            d = f"{p} * ({product}.{component} - {difference}) * {b.scale}"
-            ok = " && ".join([*there, *([seen] if seen else [])])
-            some.append(p)
-            more.append(f.let("f32", f"select(0.0f, {d}, {ok})" if ok else d))
-        weights.append(f.let("vec4<f32>", f"vec4<f32>({', '.join(some)})"))
-        slopes.append(f.let("vec4<f32>", f"vec4<f32>({', '.join(more)})"))
+        weights.append([])
+        slopes.append([])
+        for x, y, four in zip(line, product, row, strict=True):
+            some, more = [], []
+            for (query, key), component in zip(four, "xyzw", strict=True):
+                top, share, difference = known[query]
+                seen = b.seen(query, key, mask)
+                p = f"exp({b.logit(f'{x}.{component}', seen)} - {top}) * {share}"
+                there = [f"{n} < {size}u" for n, size, cut in ((query, a.queries, ragged[0]), (key, a.keys, ragged[1])) if cut]
+                p = f.let("f32", f"select(0.0f, {p}, {' && '.join(there)})" if there else p)
+                d = f"{p} * ({y}.{component} - {difference}) * {scale}"
+                ok = " && ".join([*there, *([seen] if seen else [])])
+                some.append(p)
+                more.append(f"select(0.0f, {d}, {ok})" if ok else d)
+            weights[-1].append(f.let("vec4<f32>", f"vec4<f32>({', '.join(some)})"))
+            slopes[-1].append(f.let("vec4<f32>", f"vec4<f32>({', '.join(more)})"))
     return weights, slopes
-
-
-def _numbered(b: Blocks, row: str, column: str) -> tuple[list[str], list[str]]:
-    """The numbers of an invocation's four rows and four columns."""
-    f = b.f
-    rows = [f.let("u32", f"{row} + {b.y} * 4u + {i}u") for i in range(4)]
-    return rows, [f.let("u32", f"{column} + {b.x} * 4u + {i}u") for i in range(4)]
-
-
-def _write(b: Blocks, m: Matrix, begin: str, sums: Sequence[Sequence[str]]) -> None:
-    f = b.f
-    for number, lines in enumerate(sums):
-        for r, line in enumerate(lines):
-            b.store(m, f.let("u32", f"{begin} + {b.y} * 4u + {r}u"), f.let("u32", f"{number * BLOCK}u + {b.x} * 4u"), line)
-
-
-def _by_queries(a: Attention, facts: Facts, numbers: _Numbers) -> Dispatch:
-    """Q's gradient."""
-    b = Blocks(a, facts)
-    f = b.f
-    tiles = -(-a.queries // BLOCK)
-    head, tile = digits(f, f.group, (a.stack, tiles))
-    q, k, v = (b.matrix(i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
-    cotangent = b.matrix(numbers.cotangent, a.out, head)
-    gradient = b.matrix(numbers.gradients, a.q, head, written=True)
-    queries, mask = _queries(b, numbers, head), b.mask(3, head)
-    begin = f.let("u32", f"{tile} * {BLOCK}u")
-    sums = b.sums(a.q.width)
-    end = f"min({begin} + {BLOCK}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
-    with f.loop(end, 0, BLOCK) as key:
-        logits, products = b.logits(q, begin, k, key), b.logits(cotangent, begin, v, key)
-        rows, columns = _numbered(b, begin, key)
-        _, slopes = _weights(b, logits, products, [[(t, s) for s in columns] for t in rows], queries, mask)
-        b.keep(slopes)
-        b.accumulate(sums, k, key)
-    _write(b, gradient, begin, sums)
-    return f.dispatch(a.stack * tiles)
-
-
-def _by_keys(a: Attention, facts: Facts, numbers: _Numbers) -> Dispatch:
-    """K's and V's gradients: of heads that share them, the sums."""
-    b = Blocks(a, facts)
-    f = b.f
-    tiles = -(-a.keys // BLOCK)
-    group, tile = digits(f, f.group, (a.groups, tiles))
-    begin = f.let("u32", f"{tile} * {BLOCK}u")
-    first = f.let("u32", f"{group} * {a.shared}u")
-    k, v = b.matrix(1, a.k, first), b.matrix(2, a.v, first)
-    to_k, to_v = (b.matrix(numbers.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
-    k_sums, v_sums = b.sums(a.k.width), b.sums(a.v.width)
-    with f.loop(a.shared) as i:
-        head = f.let("u32", f"{first} + {i}")
-        q, cotangent = b.matrix(0, a.q, head), b.matrix(numbers.cotangent, a.out, head)
-        queries, mask = _queries(b, numbers, head), b.mask(3, head)
-        start = begin if a.causal and a.mask is None else 0
-        with f.loop(a.queries, start, BLOCK) as query:
-            logits, products = b.logits(k, begin, q, query), b.logits(v, begin, cotangent, query)
-            rows, columns = _numbered(b, begin, query)
-            weights, slopes = _weights(b, logits, products, [[(t, s) for t in columns] for s in rows], queries, mask)
-            b.keep(weights)
-            b.accumulate(v_sums, cotangent, query)
-            b.keep(slopes)
-            b.accumulate(k_sums, q, query)
-    _write(b, to_k, begin, k_sums)
-    _write(b, to_v, begin, v_sums)
-    return f.dispatch(a.groups * tiles)

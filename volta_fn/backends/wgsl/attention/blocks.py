@@ -1,4 +1,4 @@
-"""What attention is made of: small products of blocks of 32 by 32, by workgroups of 64, each invocation having 4 by 4.
+"""What attention is made of: products of blocks of rows by a workgroup, each invocation having some fours of rows and of columns.
 
 Rows of operands pass through one place in workgroup memory (`stage`), a few columns at a time; weights are kept in another (`weights`),
 transposed. Every step ends with a barrier, so that the next may write to the stage.
@@ -12,26 +12,26 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.attention.problem import Attention, Rows
+from volta_fn.backends.wgsl.attention.shape import DEEP, Shape
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.matmul.indices import digits, walked
+from volta_fn.backends.wgsl.matmul.indices import digits, times, walked
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.scalars.memory import Array
 from volta_fn.backends.wgsl.scalars.number import literal
 from volta_fn.backends.wgsl.scalars.shader import Shader
 
-#: Rows and columns of a block, and columns of operands that are multiplied at a time.
-BLOCK, DEEP = 32, 16
-
-INVOCATIONS = 64
 FLOAT = np.dtype(np.float32)
 
-#: Vectors between the lines of `weights`, and of the two parts of the stage.
-_LINE = BLOCK // 4 + 1
+#: What is less than any logit, and than what stands for those that are not seen.
+LEAST = literal("f32", -float(np.finfo(np.float32).max))
 
-#: What logits are that a query may not see, as in `nn.attention`; and what is less than any.
-UNSEEN, LEAST = (literal("f32", share * float(np.finfo(np.float32).max)) for share in (-0.7, -1.0))
+#: Steps of a product that are written out in a turn of the loop.
+UNROLL = 4
 
-_BARRIER = "workgroupBarrier();"
+BARRIER = "workgroupBarrier();"
+
+#: An invocation's part of a block: of each of its rows, its fours of columns.
+Lines = list[list[str]]
 
 
 class Mask(NamedTuple):
@@ -49,15 +49,27 @@ class Matrix(NamedTuple):
     base: str
 
 
+class _Unit(NamedTuple):
+    """Four columns of a row that an invocation loads: of rows in blocks of so many, and where they go, a line after the other."""
+
+    matrix: Matrix
+    block: int
+    line: int
+    row: str
+    deep: str
+    wide: str
+    place: str
+
+
 class Blocks:
     """A shader of attention."""
 
-    def __init__(self, a: Attention, facts: Facts) -> None:
-        self.a, self.f, self.work = a, Shader(facts, INVOCATIONS), Working(FLOAT)
+    def __init__(self, a: Attention, shape: Shape, facts: Facts) -> None:
+        self.a, self.shape, self.f, self.work = a, shape, Shader(facts, shape.invocations), Working(FLOAT)
         f = self.f
-        self.stage = f.workgroup("stage", "vec4<f32>", max(2 * DEEP * _LINE, BLOCK * BLOCK // 4))
-        self.weights = f.workgroup("weights", "vec4<f32>", BLOCK * _LINE)
-        self.y, self.x = f.let("u32", "local / 8u"), f.let("u32", "local % 8u")
+        self.stage = f.workgroup("stage", "vec4<f32>", shape.stage(max(a.q.width, a.v.width)))
+        self.weights = f.workgroup("weights", "vec4<f32>", shape.columns * shape.row_line)
+        self.y, self.x = f.let("u32", f"local / {shape.x}u"), f.let("u32", f"local % {shape.x}u")
 
     # memory
 
@@ -66,16 +78,16 @@ class Blocks:
         array = self.f.buffer(number, rows.dtype, written, rows.elements if rows.fours else 0)
         return Matrix(array, rows, walked(self.f, digits(self.f, head, rows.heads.sizes), rows.heads.strides))
 
-    def four(self, m: Matrix, row: str, column: str) -> str:
-        """Four neighbours in a row, as a vector; zeros for what is not there."""
+    def four(self, m: Matrix, row: str, column: str, block: int) -> str:
+        """Four neighbours in a row, as a vector; zeros for what is not there. Rows are asked for in blocks of so many."""
         f, rows = self.f, m.rows
         at = f.let("u32", f"{m.base} + min({row}, {rows.count - 1}u) * {rows.step}u")
-        inside = [f"{row} < {rows.count}u"] if rows.count % BLOCK else []
+        inside = [f"{row} < {rows.count}u"] if rows.count % block else []
         if rows.fours:
-            ok = " && ".join([*inside, f"{column} < {rows.width}u"])
+            ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % DEEP else [])])
             place = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
-            texts = [self.work.read(f, x) for x in m.array.load4(place)]
-            return f.let("vec4<f32>", f"select(vec4<f32>(), vec4<f32>({', '.join(texts)}), {ok})")
+            whole = f"vec4<f32>({', '.join(self.work.read(f, x) for x in m.array.load4(place))})"
+            return f.let("vec4<f32>", f"select(vec4<f32>(), {whole}, {ok})" if ok else whole)
         texts = []
         for e in range(4):
             ok = " && ".join([*inside, f"{column} + {e}u < {rows.width}u"])
@@ -97,62 +109,113 @@ class Blocks:
                 with f.block(f"if ({column} + {e}u < {rows.width}u)"):
                     m.array.store(f.let("u32", f"{at} + {e}u"), number)
 
+    def store_block(self, m: Matrix, begin: str, lines: Lines) -> None:
+        """Write an invocation's part of a block of rows."""
+        f = self.f
+        for row, line in zip(self.row_numbers(begin), lines, strict=True):
+            for j, value in enumerate(line):
+                self.store(m, row, f.let("u32", f"({self.x} + {j * self.shape.x}u) * 4u"), value)
+
+    # an invocation's part
+
+    def row_numbers(self, begin: str) -> list[str]:
+        """The numbers of its rows, of a block that begins somewhere."""
+        s = self.shape
+        return [self.f.let("u32", f"{begin} + ({self.y} + {i * s.y}u) * 4u + {e}u") for i in range(s.down) for e in range(4)]
+
+    def column_numbers(self, begin: str) -> list[list[str]]:
+        """The numbers of its columns of logits, by fours."""
+        s = self.shape
+        return [[self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for e in range(4)] for j in range(s.across)]
+
+    def zeros(self, fours: int) -> Lines:
+        """Variables for so many fours of each of its rows."""
+        return [[self.f.var("vec4<f32>", "vec4<f32>()") for _ in range(fours)] for _ in range(4 * self.shape.down)]
+
     # products
 
-    def logits(self, left: Matrix, row: str, right: Matrix, column: str) -> list[str]:
-        """The products of rows from `row` on with rows from `column` on: an invocation's four lines of four."""
-        f = self.f
-        sums = [f.var("vec4<f32>", "vec4<f32>()") for _ in range(4)]
+    def logits(self, left: Matrix, row: str, right: Matrix, column: str) -> Lines:
+        """The products of rows from `row` on with rows from `column` on. What comes next is loaded while something is multiplied."""
+        f, s = self.f, self.shape
+        sums = self.zeros(s.across)
+        behind = DEEP * s.row_line
+        units = [*self._units(left, row, s.rows, s.row_line, 0), *self._units(right, column, s.columns, s.column_line, behind)]
+        coming = [f.var("vec4<f32>", self._slice(unit, "0u")) for unit in units]
         with f.loop(left.rows.width, 0, DEEP) as k:
-            for place, (matrix, first) in enumerate(((left, row), (right, column))):
-                for turn in range(BLOCK * DEEP // 4 // INVOCATIONS):
-                    unit = f.let("u32", f"local + {turn * INVOCATIONS}u")
-                    deep, wide = f.let("u32", f"{unit} % {DEEP // 4}u * 4u"), f.let("u32", f"{unit} / {DEEP // 4}u")
-                    four = self.four(matrix, f.let("u32", f"{first} + {wide}"), f.let("u32", f"{k} + {deep}"))
-                    for e in range(4):
-                        at = f"{place * DEEP * _LINE + e * _LINE}u + {deep} * {_LINE}u + {wide} / 4u"
-                        f.line(f"{self.stage}[{at}][{wide} % 4u] = {four}.{'xyzw'[e]};")
-            f.line(_BARRIER)
-            with f.loop(DEEP, 0, 4) as i:
-                for step in range(4):
-                    line = f"({i} + {step}u) * {_LINE}u"
-                    self._add(sums, f"{self.stage}[{line} + {self.y}]", f"{self.stage}[{DEEP * _LINE}u + {line} + {self.x}]")
-            f.line(_BARRIER)
+            for unit, four in zip(units, coming, strict=True):
+                for e, component in enumerate("xyzw"):
+                    f.line(f"{self.stage}[{unit.place} + {e * unit.line}u][{unit.wide} % 4u] = {four}.{component};")
+            f.line(BARRIER)
+            with f.block(f"if ({k} + {DEEP}u < {left.rows.width}u)"):
+                for unit, four in zip(units, coming, strict=True):
+                    f.line(f"{four} = {self._slice(unit, f'{k} + {DEEP}u')};")
+            with f.loop(DEEP, 0, UNROLL) as i:
+                for step in range(UNROLL):
+                    at = f"({i} + {step}u)"
+                    self._add(sums, self._line(self.stage, at), f"{self.stage}[{behind}u + {at} * {s.column_line}u", s.across)
+            f.line(BARRIER)
         return sums
 
-    def keep(self, lines: Sequence[str]) -> None:
-        """Put an invocation's four lines of four into `weights`, of which a line has what belongs to a column."""
-        for c, component in enumerate("xyzw"):
-            column = ", ".join(f"{line}.{component}" for line in lines)
-            self.f.line(f"{self.weights}[({self.x} * 4u + {c}u) * {_LINE}u + {self.y}] = vec4<f32>({column});")
-        self.f.line(_BARRIER)
+    def _units(self, m: Matrix, first: str, size: int, line: int, start: int) -> list[_Unit]:
+        """What an invocation loads of a slice of so many rows."""
+        f, s = self.f, self.shape
+        found = []
+        for turn in range(size * DEEP // 4 // s.invocations):
+            number = f.let("u32", f"local + {turn * s.invocations}u")
+            deep, wide = f.let("u32", f"{number} % {DEEP // 4}u * 4u"), f.let("u32", f"{number} / {DEEP // 4}u")
+            place = f.let("u32", f"{start}u + {deep} * {line}u + {wide} / 4u")
+            found.append(_Unit(m, size, line, f.let("u32", f"{first} + {wide}"), deep, wide, place))
+        return found
 
-    def sums(self, width: int) -> list[list[str]]:
-        """Variables for a block of rows of so many columns: four lines for every 32 columns."""
-        return [[self.f.var("vec4<f32>", "vec4<f32>()") for _ in range(4)] for _ in range(-(-width // BLOCK))]
+    def _slice(self, unit: _Unit, k: str) -> str:
+        """What an invocation loads, of the columns from k on."""
+        return self.four(unit.matrix, unit.row, self.f.let("u32", f"{k} + {unit.deep}"), unit.block)
 
-    def accumulate(self, sums: Sequence[Sequence[str]], m: Matrix, first: str) -> None:
+    def _line(self, name: str, line: str) -> str:
+        """The beginning of an element of an array that has lines with an element for every row."""
+        return f"{name}[{line} * {self.shape.row_line}u"
+
+    def keep(self, lines: Lines) -> None:
+        """Put an invocation's part of a block into `weights`, of which a line has what belongs to a column."""
+        f, s = self.f, self.shape
+        for j in range(s.across):
+            for e, component in enumerate("xyzw"):
+                line = f.let("u32", f"(({self.x} + {j * s.x}u) * 4u + {e}u) * {s.row_line}u + {self.y}")
+                for i in range(s.down):
+                    column = ", ".join(f"{lines[4 * i + r][j]}.{component}" for r in range(4))
+                    f.line(f"{self.weights}[{line} + {i * s.y}u] = vec4<f32>({column});")
+        f.line(BARRIER)
+
+    def accumulate(self, sums: Lines, m: Matrix, first: str) -> None:
         """Add the products of `weights` with rows from `first` on."""
-        f = self.f
-        for number, lines in enumerate(sums):
-            for turn in range(BLOCK * BLOCK // 4 // INVOCATIONS):
-                unit = f.let("u32", f"local + {turn * INVOCATIONS}u")
-                row, column = f.let("u32", f"{first} + {unit} / 8u"), f.let("u32", f"{unit} % 8u * 4u + {number * BLOCK}u")
-                f.line(f"{self.stage}[{unit}] = {self.four(m, row, column)};")
-            f.line(_BARRIER)
-            with f.loop(BLOCK, 0, 4) as i:
-                for step in range(4):
-                    line = f"({i} + {step}u)"
-                    self._add(lines, f"{self.weights}[{line} * {_LINE}u + {self.y}]", f"{self.stage}[{line} * 8u + {self.x}]")
-            f.line(_BARRIER)
+        f, s = self.f, self.shape
+        fours = len(sums[0])
+        wide = s.x * fours
+        room = s.stage(max(self.a.q.width, self.a.v.width)) // wide
+        some = max(n for n in (8, 16, 32, 64) if n <= min(room, s.columns))
+        with f.loop(s.columns, 0, some) as start:
+            for turn in range(some * wide // s.invocations):
+                unit = f.let("u32", f"local + {turn * s.invocations}u")
+                row = f.let("u32", f"{first} + {start} + {unit} / {wide}u")
+                f.line(f"{self.stage}[{unit}] = {self.four(m, row, f.let('u32', f'{unit} % {wide}u * 4u'), s.columns)};")
+            f.line(BARRIER)
+            with f.loop(some, 0, UNROLL) as i:
+                for step in range(UNROLL):
+                    at = f"({i} + {step}u)"
+                    self._add(sums, self._line(self.weights, f"({start} + {at})"), f"{self.stage}[{at} * {wide}u", fours)
+            f.line(BARRIER)
 
-    def _add(self, lines: Sequence[str], left: str, right: str) -> None:
-        f = self.f
+    def _add(self, lines: Lines, left: str, right: str, fours: int) -> None:
+        """Add products of a column's part and a row's part, which begin somewhere in workgroup memory."""
+        f, s = self.f, self.shape
         with f.block(""):
-            f.line(f"let l = {left};")
-            f.line(f"let r = {right};")
-            for line, component in zip(lines, "xyzw", strict=True):
-                f.line(f"{line} = fma(vec4<f32>(l.{component}), r, {line});")
+            for i in range(s.down):
+                f.line(f"let l{i} = {left} + {self.y} + {i * s.y}u];")
+            for j in range(fours):
+                f.line(f"let r{j} = {right} + {self.x} + {j * s.x}u];")
+            for r, line in enumerate(lines):
+                for j, total in enumerate(line):
+                    f.line(f"{total} = fma(vec4<f32>(l{r // 4}.{'xyzw'[r % 4]}), r{j}, {total});")
 
     # logits
 
@@ -161,23 +224,32 @@ class Blocks:
         if self.a.mask is None:
             return Mask(None, "0u")
         array = self.f.buffer(number, np.dtype(np.bool_))
-        return Mask(array, walked(self.f, digits(self.f, head, self.a.mask.sizes), self.a.mask.strides))
+        return Mask(array, walked(self.f, digits(self.f, head, self.a.mask.heads.sizes), self.a.mask.heads.strides))
 
     def seen(self, query: str, key: str, mask: Mask) -> str:
         """Whether a query may see a key, as an expression; of those that there are not, anything. Empty: all see all."""
         f, a = self.f, self.a
         conditions = [f"{key} <= {query}"] if a.causal else []
         array, base = mask
-        if array is not None:
-            place = f"{base} + min({query}, {a.queries - 1}u) * {a.keys}u + min({key}, {a.keys - 1}u)"
-            conditions.append(array.load(f.let("u32", place)).text)
+        if array is not None and a.mask is not None:
+            by_query = times(f"min({query}, {a.queries - 1}u)", a.mask.query)
+            by_key = times(f"min({key}, {a.keys - 1}u)", a.mask.key)
+            conditions.append(array.load(f.let("u32", f"{base} + {by_query} + {by_key}")).text)
         return f.let("bool", " && ".join(conditions)) if conditions else ""
 
-    def weights_at(self, column: str) -> str:
-        """Where in `weights` the line of a column begins."""
-        return f"{column} * {_LINE}u"
+    def logit(self, product: str, seen: str) -> str:
+        """A product scaled, where a query may see a key."""
+        x = f"{product} * {literal('f32', self.a.scale)}"
+        return f"select({literal('f32', self.a.unseen)}, {x}, {seen})" if seen else x
 
-    @property
-    def scale(self) -> str:
-        """The factor of logits."""
-        return literal("f32", self.a.scale)
+    def slices_of_rows(self, values: Sequence[str]) -> None:
+        """Put a number for each of an invocation's rows into the stage, one beside those of the others that have the same rows."""
+        s = self.shape
+        for row, value in zip(self.row_numbers("0u"), values, strict=True):
+            self.f.line(f"{self.stage}[{row} * {s.x // 4}u + {self.x} / 4u][{self.x} % 4u] = {value};")
+        self.f.line(BARRIER)
+
+    def rows_slices(self, row: str) -> list[str]:
+        """What all invocations put there for a row, as vectors."""
+        s = self.shape
+        return [f"{self.stage}[{row} * {s.x // 4}u + {n}u]" for n in range(s.x // 4)]

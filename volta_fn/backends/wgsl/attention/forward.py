@@ -6,15 +6,13 @@ are scaled when it grows.
 
 from __future__ import annotations
 
-from volta_fn.backends.wgsl.attention.blocks import BLOCK, FLOAT, INVOCATIONS, LEAST, UNSEEN, Blocks, Mask
+from volta_fn.backends.wgsl.attention.blocks import BARRIER, FLOAT, LEAST, Blocks, Lines, Mask
 from volta_fn.backends.wgsl.attention.problem import Attention
+from volta_fn.backends.wgsl.attention.shape import forward_shape
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.indices import digits
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars.number import Number
-
-#: Invocations that share the weights of a query.
-_SHARES = INVOCATIONS // BLOCK
 
 
 def forward(a: Attention, facts: Facts) -> Routine:
@@ -23,81 +21,77 @@ def forward(a: Attention, facts: Facts) -> Routine:
     The last are float32, of the shape (heads, T, 2).
     """
     first = 3 if a.mask is None else 4
-    b = Blocks(a, facts)
-    f = b.f
-    tiles = -(-a.queries // BLOCK)
+    b = Blocks(a, forward_shape(a, facts), facts)
+    f, shape = b.f, b.shape
+    tiles = -(-a.queries // shape.rows)
     head, tile = digits(f, f.group, (a.stack, tiles))
     q, k, v = (b.matrix(i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = b.matrix(first, a.out, head, written=True)
     statistics = f.buffer(first + 1, FLOAT, True)
     mask = b.mask(3, head)
-    begin = f.let("u32", f"{tile} * {BLOCK}u")
-    shared = f.workgroup("shares", "f32", INVOCATIONS)
-    scaling = f.workgroup("scaling", "f32", BLOCK)
-    sums = b.sums(a.v.width)
-    row, share = f.let("u32", f"local % {BLOCK}u"), f.let("u32", f"local / {BLOCK}u")
-    top, mass = f.var("f32", LEAST), f.var("f32", "0.0f")
-    end = f"min({begin} + {BLOCK}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
-    with f.loop(end, 0, BLOCK) as key:
-        b.keep(_masked(b, b.logits(q, begin, k, key), begin, key, mask))
-        own = f.let("u32", f"{share} * {BLOCK // _SHARES}u")
-
-        def weight(i: str) -> str:
-            return f"{b.weights}[{b.weights_at(f'({own} + {i})')} + {row} / 4u][{row} % 4u]"
-
-        most = f.var("f32", LEAST)
-        with f.loop(BLOCK // _SHARES) as i:
-            f.line(f"{most} = max({most}, {weight(i)});")
-        f.line(f"{shared}[local] = {most};")
-        f.line("workgroupBarrier();")
-        new = f.var("f32", top)
-        for s in range(_SHARES):
-            f.line(f"{new} = max({new}, {shared}[{row} + {s * BLOCK}u]);")
-        factor = f.let("f32", f"exp({top} - {new})")
-        f.line(f"{mass} *= {factor};")
-        f.line(f"{top} = {new};")
-        with f.loop(BLOCK // _SHARES) as i:
-            exponential = f"exp({weight(i)} - {new})"
-            if a.keys % BLOCK:
-                exponential = f"select(0.0f, {exponential}, {key} + {own} + {i} < {a.keys}u)"
-            x = f.let("f32", exponential)
-            f.line(f"{mass} += {x};")
-            f.line(f"{weight(i)} = {x};")
-        with f.block(f"if ({share} == 0u)"):
-            f.line(f"{scaling}[{row}] = {factor};")
-        f.line("workgroupBarrier();")
-        for r in range(4):
-            x = f.let("f32", f"{scaling}[{b.y} * 4u + {r}u]")
-            for lines in sums:
-                f.line(f"{lines[r]} *= {x};")
+    begin = f.let("u32", f"{tile} * {shape.rows}u")
+    sums = b.zeros(shape.fours(a.v.width))
+    tops = [f.var("f32", LEAST) for _ in sums]
+    masses = [f.var("f32", "0.0f") for _ in sums]
+    end = f"min({begin} + {shape.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+    with f.loop(end, 0, shape.columns) as key:
+        lines = _masked(b, b.logits(q, begin, k, key), begin, key, mask)
+        _grow(b, lines, tops, masses, sums)
+        b.keep(lines)
         b.accumulate(sums, v, key)
-    f.line(f"{shared}[local] = {mass};")
-    f.line("workgroupBarrier();")
-    for r in range(4):
-        mine = f.let("u32", f"{b.y} * 4u + {r}u")
-        total = f.let("f32", " + ".join(f"{shared}[{mine} + {s * BLOCK}u]" for s in range(_SHARES)))
-        for number, lines in enumerate(sums):
-            column = f.let("u32", f"{number * BLOCK}u + {b.x} * 4u")
-            b.store(out, f.let("u32", f"{begin} + {mine}"), column, f.let("vec4<f32>", f"{lines[r]} / {total}"))
-    with f.block(f"if ({share} == 0u && {begin} + {row} < {a.queries}u)"):
-        place = f.let("u32", f"({head} * {a.queries}u + {begin} + {row}) * 2u")
-        statistics.store(place, Number(FLOAT, top))
-        total = f.let("f32", " + ".join(f"{shared}[{row} + {s * BLOCK}u]" for s in range(_SHARES)))
-        statistics.store(f.let("u32", f"{place} + 1u"), Number(FLOAT, total))
+    b.slices_of_rows(masses)
+    numbers = b.row_numbers("0u")
+    totals = []
+    for row in numbers:
+        whole = f.let("vec4<f32>", " + ".join(b.rows_slices(row)))
+        totals.append(f.let("f32", f"({whole}.x + {whole}.y) + ({whole}.z + {whole}.w)"))
+    b.store_block(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in line] for line, total in zip(sums, totals, strict=True)])
+    for row, top, total in zip(numbers, tops, totals, strict=True):
+        with f.block(f"if ({b.x} == 0u && {begin} + {row} < {a.queries}u)"):
+            place = f.let("u32", f"({head} * {a.queries}u + {begin} + {row}) * 2u")
+            statistics.store(place, Number(FLOAT, top))
+            statistics.store(f.let("u32", f"{place} + 1u"), Number(FLOAT, total))
     return Routine((f.dispatch(a.stack * tiles),))
 
 
-def _masked(b: Blocks, lines: list[str], query: str, key: str, mask: Mask) -> list[str]:
-    """Logits, scaled, where a query may see a key. Rows are queries from `query` on, columns keys from `key` on."""
+def _masked(b: Blocks, lines: Lines, query: str, key: str, mask: Mask) -> Lines:
+    """Logits, scaled, where a query may see a key, as variables."""
     f, found = b.f, []
-    for r, line in enumerate(lines):
-        t = f.let("u32", f"{query} + {b.y} * 4u + {r}u")
-        four = []
-        for c, component in enumerate("xyzw"):
-            s = f.let("u32", f"{key} + {b.x} * 4u + {c}u")
-            x = f.let("f32", f"{line}.{component} * {b.scale}")
-            seen = b.seen(t, s, mask)
-            x = f.let("f32", f"select({UNSEEN}, {x}, {seen})") if seen else x
-            four.append(f"select({LEAST}, {x}, {s} < {b.a.keys}u)" if b.a.keys % BLOCK else x)
-        found.append(f.let("vec4<f32>", f"vec4<f32>({', '.join(four)})"))
+    columns = b.column_numbers(key)
+    for t, line in zip(b.row_numbers(query), lines, strict=True):
+        fours = []
+        for numbers, four in zip(columns, line, strict=True):
+            texts = []
+            for s, component in zip(numbers, "xyzw", strict=True):
+                x = b.logit(f"{four}.{component}", b.seen(t, s, mask))
+                texts.append(f"select({LEAST}, {x}, {s} < {b.a.keys}u)" if b.a.keys % b.shape.columns else x)
+            fours.append(f.var("vec4<f32>", f"vec4<f32>({', '.join(texts)})"))
+        found.append(fours)
     return found
+
+
+def _grow(b: Blocks, lines: Lines, tops: list[str], masses: list[str], sums: Lines) -> None:
+    """Make weights of logits, relative to the largest so far of their rows; scale what was summed before by how much that grew."""
+    f = b.f
+    most = []
+    for line in lines:
+        four = line[0]
+        for other in line[1:]:
+            four = f.let("vec4<f32>", f"max({four}, {other})")
+        most.append(f.let("f32", f"max(max({four}.x, {four}.y), max({four}.z, {four}.w))"))
+    b.slices_of_rows(most)
+    for row, line, top, mass, total in zip(b.row_numbers("0u"), lines, tops, masses, sums, strict=True):
+        first, *rest = b.rows_slices(row)
+        four = f.let("vec4<f32>", first)
+        for other in rest:
+            four = f.let("vec4<f32>", f"max({four}, {other})")
+        new = f.let("f32", f"max({top}, max(max({four}.x, {four}.y), max({four}.z, {four}.w)))")
+        factor = f.let("f32", f"exp({top} - {new})")
+        f.line(f"{top} = {new};")
+        f.line(f"{mass} *= {factor};")
+        for x in line:
+            f.line(f"{x} = exp({x} - vec4<f32>({new}));")
+            f.line(f"{mass} += ({x}.x + {x}.y) + ({x}.z + {x}.w);")
+        for x in total:
+            f.line(f"{x} *= {factor};")
+    f.line(BARRIER)

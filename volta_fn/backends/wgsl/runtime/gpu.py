@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.wgsl import attention
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul import contracts
 from volta_fn.backends.wgsl.routine import Routine
@@ -69,6 +70,7 @@ class Gpu:
             overwrites=_overwritable,
             adds_complex=True,
             contracts=partial(contracts, device=self.facts),
+            attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
