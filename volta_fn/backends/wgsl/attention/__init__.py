@@ -19,7 +19,8 @@ from volta_fn.core.aval import ShapedArray
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
 _WIDEST, _SHORTEST = 128, 16
 
-#: Bytes of all weights from which on they are not kept: products with fewer are faster, as theirs may be in tiles of any size.
+#: Bytes of all weights from which on they are not kept for the gradient. With fewer, products with them are faster than routines that
+#: compute them three times.
 _MANY = 1 << 28
 
 
@@ -45,4 +46,4 @@ def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool
     a = attention_of(avals, form._replace(cotangent=None))
     largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 12 * a.stack * a.queries)
     fits = max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding
-    return fits and 4 * a.stack * a.queries * a.keys >= _MANY
+    return fits and (form.cotangent is None or 4 * a.stack * a.queries * a.keys >= _MANY)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from volta_fn.backends.wgsl.attention.blocks import FLOAT, Blocks, Lines, Mask
 from volta_fn.backends.wgsl.attention.problem import Attention, Rows
-from volta_fn.backends.wgsl.attention.shape import keys_shape, queries_shape
+from volta_fn.backends.wgsl.attention.shape import shape_for
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.indices import digits, walked
 from volta_fn.backends.wgsl.matmul.working import Working
@@ -61,7 +61,9 @@ class _Writer:
         """What is known of every query."""
         a, numbers = self.a, self.numbers
         f, work = Shader(self.facts, _INVOCATIONS), Working(FLOAT)
-        x, y = f.buffer(numbers.out, a.out.dtype), f.buffer(numbers.cotangent, self.cotangent.dtype)
+        pair = (numbers.out, a.out), (numbers.cotangent, self.cotangent)
+        step = 4 if all(rows.fours for _, rows in pair) else 1
+        x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
         statistics, result = f.buffer(numbers.statistics, FLOAT), f.buffer(numbers.known, FLOAT, True)
         count = a.stack * a.queries
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
@@ -72,9 +74,11 @@ class _Writer:
                 for rows in (a.out, self.cotangent)
             ]
             sum_ = f.var("f32", "0.0f")
-            with f.loop(a.out.width) as i:
-                one, other = (array.load(f.let("u32", f"{start} + {i}")) for array, start in zip((x, y), starts, strict=True))
-                f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+            with f.loop(a.out.width, 0, step) as i:
+                places = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
+                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), places, strict=True))
+                for one, other in zip(ones, others, strict=True):
+                    f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {place}u")).text for place in range(2))
             for place, value in enumerate((top, f"1.0f / {total}", sum_)):
                 result.store(f.let("u32", f"{number} * 3u + {place}u"), Number(FLOAT, value))
@@ -83,7 +87,7 @@ class _Writer:
     def by_queries(self) -> Dispatch:
         """Q's gradient."""
         a, numbers = self.a, self.numbers
-        b = Blocks(a, queries_shape(a, self.facts), self.facts)
+        b = Blocks(a, shape_for(a, a.stack, a.queries, self.facts), self.facts)
         f, shape = b.f, b.shape
         tiles = -(-a.queries // shape.rows)
         head, tile = digits(f, f.group, (a.stack, tiles))
@@ -99,7 +103,7 @@ class _Writer:
         with f.loop(end, 0, shape.columns) as key:
             logits, products = b.logits(q, begin, k, key), b.logits(cotangent, begin, v, key)
             columns = b.column_numbers(key)
-            places = [[[(t, s) for s in four] for four in columns] for t in rows]
+            places = [[(t, s) for s in columns] for t in rows]
             _, slopes = _weights(b, logits, products, places, known, mask)
             b.keep(slopes)
             b.accumulate(sums, k, key)
@@ -109,7 +113,7 @@ class _Writer:
     def by_keys(self) -> Dispatch:
         """K's and V's gradients: of heads that share them, the sums."""
         a, numbers = self.a, self.numbers
-        b = Blocks(a, keys_shape(a, self.facts), self.facts)
+        b = Blocks(a, shape_for(a, a.groups, a.keys, self.facts), self.facts)
         f, shape = b.f, b.shape
         tiles = -(-a.keys // shape.rows)
         group, tile = digits(f, f.group, (a.groups, tiles))
@@ -127,8 +131,8 @@ class _Writer:
             with f.loop(a.queries, start, shape.columns) as query:
                 logits, products = b.logits(k, begin, q, query), b.logits(v, begin, cotangent, query)
                 columns = b.column_numbers(query)
-                known = self.queries(b, head, [t for four in columns for t in four])
-                places = [[[(t, s) for t in four] for four in columns] for s in rows]
+                known = self.queries(b, head, columns)
+                places = [[(t, s) for t in columns] for s in rows]
                 weights, slopes = _weights(b, logits, products, places, known, mask)
                 b.keep(weights)
                 b.accumulate(v_sums, cotangent, query)
@@ -150,7 +154,7 @@ class _Writer:
 
 
 def _weights(
-    b: Blocks, logits: Lines, products: Lines, places: Sequence[Sequence[Sequence[tuple[str, str]]]], known: dict[str, _Query], mask: Mask
+    b: Blocks, logits: Lines, products: Lines, places: Sequence[Sequence[tuple[str, str]]], known: dict[str, _Query], mask: Mask
 ) -> tuple[Lines, Lines]:
     """The weights and the logits' cotangents (times the scale) of an invocation's part of a block, at (query, key)."""
     f, a = b.f, b.a
@@ -158,21 +162,18 @@ def _weights(
     weights: Lines = []
     slopes: Lines = []
     ragged = a.queries % b.shape.rows or a.queries % b.shape.columns, a.keys % b.shape.rows or a.keys % b.shape.columns
-    for line, product, row in zip(logits, products, places, strict=True):
-        weights.append([])
-        slopes.append([])
-        for x, y, four in zip(line, product, row, strict=True):
-            some, more = [], []
-            for (query, key), component in zip(four, "xyzw", strict=True):
-                top, share, difference = known[query]
-                seen = b.seen(query, key, mask)
-                p = f"exp({b.logit(f'{x}.{component}', seen)} - {top}) * {share}"
-                there = [f"{n} < {size}u" for n, size, cut in ((query, a.queries, ragged[0]), (key, a.keys, ragged[1])) if cut]
-                p = f.let("f32", f"select(0.0f, {p}, {' && '.join(there)})" if there else p)
-                d = f"{p} * ({y}.{component} - {difference}) * {scale}"
-                ok = " && ".join([*there, *([seen] if seen else [])])
-                some.append(p)
-                more.append(f"select(0.0f, {d}, {ok})" if ok else d)
-            weights[-1].append(f.let("vec4<f32>", f"vec4<f32>({', '.join(some)})"))
-            slopes[-1].append(f.let("vec4<f32>", f"vec4<f32>({', '.join(more)})"))
+    for (x,), (y,), four in zip(logits, products, places, strict=True):
+        some, more = [], []
+        for (query, key), component in zip(four, "xyzw", strict=True):
+            top, share, difference = known[query]
+            seen = b.seen(query, key, mask)
+            p = f"exp({b.logit(f'{x}.{component}', seen)} - {top}) * {share}"
+            there = [f"{n} < {size}u" for n, size, cut in ((query, a.queries, ragged[0]), (key, a.keys, ragged[1])) if cut]
+            p = f.let("f32", f"select(0.0f, {p}, {' && '.join(there)})" if there else p)
+            d = f"{p} * ({y}.{component} - {difference}) * {scale}"
+            ok = " && ".join([*there, *([seen] if seen else [])])
+            some.append(p)
+            more.append(f"select(0.0f, {d}, {ok})" if ok else d)
+        weights.append([f.let("vec4<f32>", f"vec4<f32>({', '.join(some)})")])
+        slopes.append([f.let("vec4<f32>", f"vec4<f32>({', '.join(more)})")])
     return weights, slopes

@@ -123,10 +123,9 @@ class Blocks:
         s = self.shape
         return [self.f.let("u32", f"{begin} + ({self.y} + {i * s.y}u) * 4u + {e}u") for i in range(s.down) for e in range(4)]
 
-    def column_numbers(self, begin: str) -> list[list[str]]:
-        """The numbers of its columns of logits, by fours."""
-        s = self.shape
-        return [[self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for e in range(4)] for j in range(s.across)]
+    def column_numbers(self, begin: str) -> list[str]:
+        """The numbers of its columns of logits."""
+        return [self.f.let("u32", f"{begin} + {self.x} * 4u + {e}u") for e in range(4)]
 
     def zeros(self, fours: int) -> Lines:
         """Variables for so many fours of each of its rows."""
@@ -137,7 +136,7 @@ class Blocks:
     def logits(self, left: Matrix, row: str, right: Matrix, column: str) -> Lines:
         """The products of rows from `row` on with rows from `column` on. What comes next is loaded while something is multiplied."""
         f, s = self.f, self.shape
-        sums = self.zeros(s.across)
+        sums = self.zeros(1)
         behind = DEEP * s.row_line
         units = [*self._units(left, row, s.rows, s.row_line, 0), *self._units(right, column, s.columns, s.column_line, behind)]
         coming = [f.var("vec4<f32>", self._slice(unit, "0u")) for unit in units]
@@ -152,7 +151,7 @@ class Blocks:
             with f.loop(DEEP, 0, UNROLL) as i:
                 for step in range(UNROLL):
                     at = f"({i} + {step}u)"
-                    self._add(sums, self._line(self.stage, at), f"{self.stage}[{behind}u + {at} * {s.column_line}u", s.across)
+                    self._add(sums, self._line(self.stage, at), f"{self.stage}[{behind}u + {at} * {s.column_line}u")
             f.line(BARRIER)
         return sums
 
@@ -178,12 +177,11 @@ class Blocks:
     def keep(self, lines: Lines) -> None:
         """Put an invocation's part of a block into `weights`, of which a line has what belongs to a column."""
         f, s = self.f, self.shape
-        for j in range(s.across):
-            for e, component in enumerate("xyzw"):
-                line = f.let("u32", f"(({self.x} + {j * s.x}u) * 4u + {e}u) * {s.row_line}u + {self.y}")
-                for i in range(s.down):
-                    column = ", ".join(f"{lines[4 * i + r][j]}.{component}" for r in range(4))
-                    f.line(f"{self.weights}[{line} + {i * s.y}u] = vec4<f32>({column});")
+        for e, component in enumerate("xyzw"):
+            place = f.let("u32", f"({self.x} * 4u + {e}u) * {s.row_line}u + {self.y}")
+            for i in range(s.down):
+                column = ", ".join(f"{lines[4 * i + r][0]}.{component}" for r in range(4))
+                f.line(f"{self.weights}[{place} + {i * s.y}u] = vec4<f32>({column});")
         f.line(BARRIER)
 
     def accumulate(self, sums: Lines, m: Matrix, first: str) -> None:
@@ -202,16 +200,16 @@ class Blocks:
             with f.loop(some, 0, UNROLL) as i:
                 for step in range(UNROLL):
                     at = f"({i} + {step}u)"
-                    self._add(sums, self._line(self.weights, f"({start} + {at})"), f"{self.stage}[{at} * {wide}u", fours)
+                    self._add(sums, self._line(self.weights, f"({start} + {at})"), f"{self.stage}[{at} * {wide}u")
             f.line(BARRIER)
 
-    def _add(self, lines: Lines, left: str, right: str, fours: int) -> None:
+    def _add(self, lines: Lines, left: str, right: str) -> None:
         """Add products of a column's part and a row's part, which begin somewhere in workgroup memory."""
         f, s = self.f, self.shape
         with f.block(""):
             for i in range(s.down):
                 f.line(f"let l{i} = {left} + {self.y} + {i * s.y}u];")
-            for j in range(fours):
+            for j in range(len(lines[0])):
                 f.line(f"let r{j} = {right} + {self.x} + {j * s.x}u];")
             for r, line in enumerate(lines):
                 for j, total in enumerate(line):

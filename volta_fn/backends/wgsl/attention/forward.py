@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from volta_fn.backends.wgsl.attention.blocks import BARRIER, FLOAT, LEAST, Blocks, Lines, Mask
 from volta_fn.backends.wgsl.attention.problem import Attention
-from volta_fn.backends.wgsl.attention.shape import forward_shape
+from volta_fn.backends.wgsl.attention.shape import shape_for
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.indices import digits
 from volta_fn.backends.wgsl.routine import Routine
@@ -21,7 +21,7 @@ def forward(a: Attention, facts: Facts) -> Routine:
     The last are float32, of the shape (heads, T, 2).
     """
     first = 3 if a.mask is None else 4
-    b = Blocks(a, forward_shape(a, facts), facts)
+    b = Blocks(a, shape_for(a, a.stack, a.queries, facts), facts)
     f, shape = b.f, b.shape
     tiles = -(-a.queries // shape.rows)
     head, tile = digits(f, f.group, (a.stack, tiles))
@@ -58,40 +58,31 @@ def _masked(b: Blocks, lines: Lines, query: str, key: str, mask: Mask) -> Lines:
     """Logits, scaled, where a query may see a key, as variables."""
     f, found = b.f, []
     columns = b.column_numbers(key)
-    for t, line in zip(b.row_numbers(query), lines, strict=True):
-        fours = []
-        for numbers, four in zip(columns, line, strict=True):
-            texts = []
-            for s, component in zip(numbers, "xyzw", strict=True):
-                x = b.logit(f"{four}.{component}", b.seen(t, s, mask))
-                texts.append(f"select({LEAST}, {x}, {s} < {b.a.keys}u)" if b.a.keys % b.shape.columns else x)
-            fours.append(f.var("vec4<f32>", f"vec4<f32>({', '.join(texts)})"))
-        found.append(fours)
+    for t, (four,) in zip(b.row_numbers(query), lines, strict=True):
+        texts = []
+        for s, component in zip(columns, "xyzw", strict=True):
+            x = b.logit(f"{four}.{component}", b.seen(t, s, mask))
+            texts.append(f"select({LEAST}, {x}, {s} < {b.a.keys}u)" if b.a.keys % b.shape.columns else x)
+        found.append([f.var("vec4<f32>", f"vec4<f32>({', '.join(texts)})")])
     return found
 
 
 def _grow(b: Blocks, lines: Lines, tops: list[str], masses: list[str], sums: Lines) -> None:
     """Make weights of logits, relative to the largest so far of their rows; scale what was summed before by how much that grew."""
     f = b.f
-    most = []
-    for line in lines:
-        four = line[0]
-        for other in line[1:]:
-            four = f.let("vec4<f32>", f"max({four}, {other})")
-        most.append(f.let("f32", f"max(max({four}.x, {four}.y), max({four}.z, {four}.w))"))
+    most = [f.let("f32", f"max(max({x}.x, {x}.y), max({x}.z, {x}.w))") for (x,) in lines]
     b.slices_of_rows(most)
-    for row, line, top, mass, total in zip(b.row_numbers("0u"), lines, tops, masses, sums, strict=True):
+    for row, (x,), top, mass, total in zip(b.row_numbers("0u"), lines, tops, masses, sums, strict=True):
         first, *rest = b.rows_slices(row)
-        four = f.let("vec4<f32>", first)
+        largest = f.let("vec4<f32>", first)
         for other in rest:
-            four = f.let("vec4<f32>", f"max({four}, {other})")
-        new = f.let("f32", f"max({top}, max(max({four}.x, {four}.y), max({four}.z, {four}.w)))")
+            largest = f.let("vec4<f32>", f"max({largest}, {other})")
+        new = f.let("f32", f"max({top}, max(max({largest}.x, {largest}.y), max({largest}.z, {largest}.w)))")
         factor = f.let("f32", f"exp({top} - {new})")
         f.line(f"{top} = {new};")
         f.line(f"{mass} *= {factor};")
-        for x in line:
-            f.line(f"{x} = exp({x} - vec4<f32>({new}));")
-            f.line(f"{mass} += ({x}.x + {x}.y) + ({x}.z + {x}.w);")
-        for x in total:
-            f.line(f"{x} *= {factor};")
+        f.line(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.line(f"{mass} += ({x}.x + {x}.y) + ({x}.z + {x}.w);")
+        for four in total:
+            f.line(f"{four} *= {factor};")
     f.line(BARRIER)

@@ -10,17 +10,13 @@ from volta_fn.backends.wgsl.facts import Facts
 #: Columns of operands that are multiplied at a time.
 DEEP = 16
 
-#: Workgroups that keep a GPU busy: with fewer, blocks are small.
-_ENOUGH = 128
-
 
 class Shape(NamedTuple):
-    """Workgroups of y by x invocations, each with `down` fours of rows of a block and `across` fours of columns."""
+    """Workgroups of y by x invocations, each with `down` fours of rows of a block, and a four of columns of logits."""
 
     y: int
     x: int
     down: int
-    across: int
 
     @property
     def invocations(self) -> int:
@@ -35,7 +31,7 @@ class Shape(NamedTuple):
     @property
     def columns(self) -> int:
         """Columns of a block of logits."""
-        return 4 * self.x * self.across
+        return 4 * self.x
 
     @property
     def row_line(self) -> int:
@@ -45,7 +41,7 @@ class Shape(NamedTuple):
     @property
     def column_line(self) -> int:
         """Vectors between lines that have an element for every column."""
-        return self.x * self.across + 1
+        return self.x + 1
 
     def fours(self, width: int) -> int:
         """Fours that an invocation has of a row of so many features."""
@@ -60,32 +56,15 @@ class Shape(NamedTuple):
         return 16 * (self.stage(width) + self.columns * self.row_line)
 
 
-_SMALL = Shape(8, 8, 1, 1)
-_TALL = Shape(8, 8, 2, 1)
-_LARGE = Shape(8, 8, 2, 2)
-_WIDE = Shape(8, 16, 2, 1)
+#: The second is for wide rows: it reads less per product, and has too many sums for few rows or little memory.
+_USUAL, _TALL = Shape(8, 16, 1), Shape(16, 16, 2)
+
+#: Workgroups that keep a GPU busy.
+_ENOUGH = 128
 
 
-def forward_shape(a: Attention, facts: Facts) -> Shape:
-    """For the result."""
-    return _first([_LARGE if a.v.width <= 64 else _WIDE, _TALL], a.stack, a.queries, a, facts)
-
-
-def queries_shape(a: Attention, facts: Facts) -> Shape:
-    """For the gradient of queries."""
-    return _first([_TALL] if a.q.width <= 64 else [_WIDE, _TALL], a.stack, a.queries, a, facts)
-
-
-def keys_shape(a: Attention, facts: Facts) -> Shape:
-    """For the gradients of keys and values."""
-    return _first([_WIDE], a.groups, a.keys, a, facts)
-
-
-def _first(wanted: list[Shape], stack: int, rows: int, a: Attention, facts: Facts) -> Shape:
-    """The first shape that the device has the memory for, and of which there are enough blocks."""
+def shape_for(a: Attention, stack: int, rows: int, facts: Facts) -> Shape:
+    """How to share out so many rows (queries or keys) of each of a stack of heads. The usual shape fits all devices."""
     width = max(a.q.width, a.v.width)
-    for shape in wanted:
-        fits = shape.bytes(width) <= facts.workgroup_memory and shape.invocations <= facts.invocations
-        if fits and stack * -(-rows // shape.rows) >= _ENOUGH:
-            return shape
-    return _SMALL
+    fits = _TALL.bytes(width) <= facts.workgroup_memory and _TALL.invocations <= facts.invocations
+    return _TALL if width > 64 and fits and stack * -(-rows // _TALL.rows) >= _ENOUGH else _USUAL
