@@ -1,6 +1,7 @@
 """Strict settings for every test: warnings are errors (see pyproject.toml), generated examples are the same in every run."""
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_p
 
 #: Tests that are about the CPU: they run there whatever VOLTA_DEVICE says, as does every test that uses `on_cpu`.
 CPU = ("backends/native", "backends/numpy", "core/test_device.py", "test_memory.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share = config.getoption("share")
+    number = {item: zlib.crc32(item.nodeid.encode()) % share for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if number[item]])
+    items[:] = [item for item in items if not number[item]]
 
 
 def _path(request: pytest.FixtureRequest) -> str:

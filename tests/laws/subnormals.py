@@ -22,7 +22,7 @@ def flushed(x: np.ndarray) -> np.ndarray:
     if x.dtype.name not in ("float32", "bfloat16"):
         return x
     tiny = np.abs(x.astype(np.float64)) < float(dtypes.finfo(x.dtype).tiny)
-    return np.where(tiny, x * np.zeros((), x.dtype), x)
+    return np.where(tiny, np.where(np.signbit(x), -np.zeros((), x.dtype), np.zeros((), x.dtype)), x)
 
 
 def expected(actual: np.ndarray, meaning: Callable[..., Any], operands: Sequence[np.ndarray], *, kept: bool) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host, wide
+from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host, on_gpu, wide
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
 from volta_fn.core.primitive import PRIMITIVES
@@ -46,7 +46,7 @@ def _compare(sample: Sample, dtype: np.dtype, inputs: list[np.ndarray], outputs:
     elementwise = all(PRIMITIVES[p].arity for p in sample.primitives)
     for i, (actual, wanted) in enumerate(zip(outputs, expected, strict=True)):
         what = f"{sample} in {dtype.name}, result {i}, of {[v.tolist() for v in inputs]}"
-        if sample.exact:
+        if sample.exact and not (on_gpu() and dtype in dtypes.COMPLEX):  # whose sizes have no rounding in common
             assert_same_bits(actual, wanted, what)
             continue
         rtol = sample.tolerance.get(dtype.name, ROUNDING.get(dtype.name, 0.0))

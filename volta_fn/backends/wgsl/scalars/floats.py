@@ -5,6 +5,7 @@ Where compilers would simplify as if there were neither NaN nor infinity nor -0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -56,7 +57,7 @@ def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
 
 
 def _is_finite(x: Lanes) -> Lanes:
-    return x.abs().as_bits().below(x.like(float("inf")).as_bits())
+    return x.abs().below(math.inf)
 
 
 def _nextafter_half(dtype: np.dtype) -> Operation:
@@ -82,8 +83,13 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _extremum(predicate: str) -> Operation:
-    """The one that wins; NaN if either is. Nothing is left for compilers to take for their own maximum, which passes over NaN."""
-    return lambda x, y: (x.compare(predicate, y) | x.is_nan()).select(x, y)
+    """The one that wins; NaN if either is, which is no matter of the comparison: compilers take it for a maximum that passes over NaN."""
+
+    def chosen(x: Lanes, y: Lanes) -> Lanes:
+        wins = x.compare(predicate, y)
+        return ((wins if _is_known(y) else wins & ~y.is_nan()) | x.is_nan()).select(x, y)
+
+    return chosen
 
 
 def _extrema(greater: str, less: str) -> dict[str, Operation]:

@@ -56,15 +56,21 @@ def fma(f: Function, type_: str) -> str:
 
 
 _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let near = x / y;
-  let better = fma(fma(-near, y, x), 1.0f / y, near);
-  let least = min(abs(x), min(abs(near), abs(y)));
-  return select(near, better, max(abs(near), abs(y)) < 0x1p100f && least > 0x1p-100f);
+  let scale = select(1.0f, 0x1p-64f, abs(y) > 0x1p100f);
+  let a = x * scale;
+  let b = y * scale;
+  let near = a / b;
+  let better = fma(fma(-near, b, a), 1.0f / b, near);
+  let least = min(abs(a), min(abs(near), abs(b)));
+  return select(near, better, max(abs(near), abs(b)) < 0x1p100f && least > 0x1p-100f);
 }"""
 
 
 def quotient(f: Function) -> str:
-    """x / y with a correction by a fused multiply-add, where no step of it is out of range."""
+    """x / y with a correction by a fused multiply-add, where no step of it is out of range.
+
+    WGSL promises nothing of divisors whose reciprocals are subnormal, so large ones are made smaller.
+    """
     return f.helper("quotient", _QUOTIENT)
 
 

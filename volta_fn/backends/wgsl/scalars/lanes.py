@@ -141,11 +141,13 @@ class Lanes(Values):
         if predicate == "one":
             return self._compare("<", y) | self._compare(">", y)
         if predicate == "ueq":
-            return self._compare("==", y) | self.compare("uno", y)
+            return self.equals(other) | self.compare("uno", y)
         return self._compare(_OPERATORS[predicate[1:]], y)
 
     def below(self, other: Lanes | Scalar) -> Lanes:
-        """self < other (of floats: false with NaN)."""
+        """self < other (of floats: false with NaN). Of infinity bits tell: compilers may take it that there is none."""
+        if _is_infinity(other):
+            return ~(self.is_nan() | self.equals(other))
         return self._compare("<", other)
 
     def above(self, other: Lanes | Scalar) -> Lanes:
@@ -154,6 +156,8 @@ class Lanes(Values):
 
     def equals(self, other: Lanes | Scalar) -> Lanes:
         """self == other."""
+        if _is_infinity(other):
+            return self.as_bits()._compare("==", self.like(other).as_bits())
         return self._compare("==", other)
 
     def is_nan(self) -> Lanes:
@@ -333,6 +337,10 @@ class Lanes(Values):
             before = self.let(result.text)
             self.f.line(f"{result.text} = {turn(before).text};")
         return result
+
+
+def _is_infinity(value: Lanes | Scalar) -> bool:
+    return isinstance(value, float) and math.isinf(value) and value > 0
 
 
 def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
