@@ -4,7 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo examples test bench clean
+# Tests of what primitives, layers and random programs mean, for a GPU; and one in so many of them, for a GPU in software.
+MEANING := tests/test_registry.py tests/test_registry_elementwise.py
+ON_GPU := $(MEANING) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
+SHARE ?= 64
+
+.PHONY: demo examples test test-gpu bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
 demo: $(VENV)/examples.stamp
@@ -24,6 +29,12 @@ test: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest $(ARGS)
+	$(if $(ARGS),,$(MAKE) test-gpu)
+
+# The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu SHARE=1 for all of them.
+test-gpu: $(VENV)/test.stamp
+	VOLTA_DEVICE=gpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(ON_GPU) $(if $(filter 1,$(SHARE)),tests/examples/test_on_the_gpu.py)
+	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(MEANING)
 
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp

@@ -139,3 +139,7 @@ class DataError(VoltaError, ValueError):
 
 class MissingDependencyError(VoltaError, ImportError):
     """A function needs an optional package that is not installed; the message says how to install it."""
+
+
+class MemoryGrowthWarning(UserWarning):
+    """The memory in use on a GPU grows from call to call of a program, and will be exhausted."""

@@ -64,8 +64,8 @@ def loop(function: Function, examples: Sequence[Sequence[np.ndarray]], mapped: S
 
 
 def batched_dtype(sample: Sample) -> np.dtype:
-    """float64 if the sample takes it (derivatives are exact enough there), else the first dtype that it takes."""
-    return np.dtype(np.float64) if "float64" in sample.dtypes else dtypes.as_dtype(sample.dtypes[0])
+    """float64 if the sample takes it (derivatives are exact enough there), or float32, else the first dtype that it takes."""
+    return dtypes.as_dtype(next((name for name in ("float64", "float32") if name in sample.dtypes), sample.dtypes[0]))
 
 
 def _axes(ranks: Sequence[int], pattern: Sequence[bool]) -> Iterator[tuple[int | None, ...]]:

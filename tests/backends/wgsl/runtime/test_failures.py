@@ -11,6 +11,7 @@ import volta_fn as vf
 from volta_fn import numpy as jnp
 from volta_fn.backends.wgsl.runtime.backend import GpuBackend
 from volta_fn.backends.wgsl.runtime.raw import LOST
+from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.core.device import Device
 
 GPU = vf.devices("gpu")[0]
@@ -120,3 +121,24 @@ def test_arrays_larger_than_a_binding(device: Device) -> None:
     np.testing.assert_array_equal(np.asarray(n), values > 0)
     with pytest.raises(vf.errors.OutOfMemoryError, match=r"larger than a shader of this GPU can see, 65536 bytes"):
         x.sum()
+
+
+def test_memory_that_grows_from_step_to_step_is_warned_of_before_it_is_exhausted(device: Device) -> None:
+    step = vf.jit(lambda x: (x * 0.5, x + 1))
+    vf.set_memory_limit(1 << 22, device)
+    x, kept = jnp.ones(1000), []
+    with pytest.warns(vf.errors.MemoryGrowthWarning, match=r"more of the GPU's memory in use at each call.*4194304 at most.*float\(loss\)"):
+        for _ in range(1000):
+            x, more = step(x)
+            kept.append(more)
+            if len(kept) % 10 == 0 and vf.device_memory_stats(device).in_use > 3 << 20:
+                break
+    kept.clear()
+    for _ in range(1000):  # memory that does not grow is no matter
+        x, more = step(x)
+
+
+def test_growth_that_ends_before_the_limit_is_no_matter() -> None:
+    trend = Trend()
+    for call in range(1, 5000):
+        trend.look(1000 * min(call, 300), 1 << 20)

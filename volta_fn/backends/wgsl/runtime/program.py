@@ -20,6 +20,7 @@ from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.replay import Step, compiled, packed
+from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.memory import Lifetime
@@ -83,6 +84,8 @@ class Program:
         #: The results that were read after earlier calls, and those of which it is worth while to know.
         self.asked: set[int] = set()
         self.askable = {i for i, o in enumerate(self.outputs) if posting and o.made is not None and 0 < self.specs[o.made][2] <= LETTER}
+        #: What is in use from call to call; single operations are called from everywhere.
+        self.trend = Trend() if posting else None
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
         self.commands = _stretches(writer.commands)
         #: Whether the host has something to do in the middle, while other programs may run.
@@ -98,6 +101,9 @@ class Program:
         gpu = self.gpu
         gpu.queue.hold_back()
         with gpu.queue.lock:
+            if self.trend is not None:
+                gpu.pool.collect()
+                self.trend.look(gpu.pool.in_use, gpu.pool.limit)
             given = [gpu.lease_of(a) for a in arguments]
             if not donate:
                 for number in self.reuse.values():
