@@ -121,11 +121,11 @@ def test_what_has_no_routine() -> None:
 #: Tiles of many forms.
 SCHEDULES = [
     Schedule(64, 128, 16, 8, 8, unroll=8),
-    Schedule(128, 64, 8, 8, 8, band=3, ahead=False),
-    Schedule(64, 64, 16, 4, 8, unroll=0, pad=0),
-    Schedule(32, 32, 32, 4, 4, lane_rows=2, lane_columns=4, splits=3),
-    Schedule(16, 128, 16, 4, 8, splits=2),
-    Schedule(8, 64, 32, 4, 4, ahead=False),
+    Schedule(128, 64, 8, 8, 8, unroll=4, band=3, ahead=False),
+    Schedule(64, 64, 16, 4, 8, pad=0),
+    Schedule(32, 32, 32, 4, 4, lane_rows=2, lane_columns=4, unroll=4, splits=3),
+    Schedule(16, 128, 16, 4, 8, unroll=4, splits=2, twice=True),
+    Schedule(8, 64, 32, 4, 4, unroll=4, ahead=False),
 ]
 
 

@@ -2,8 +2,7 @@
 
 An entry is a file named by a hash of what it was made from: a routine or a program, the state of this package, the versions of what it
 uses, and the CPU. It holds a checksum, so that a damaged entry is noticed, deleted and made anew, a line of JSON, and bytes. Entries are
-written under another name and then renamed: readers see whole ones only. The folder is VOLTA_CACHE_DIR, else ``volta_fn`` in the user's
-cache folder; VOLTA_CACHE_DIR set to nothing keeps nothing.
+written under another name and then renamed: readers see whole ones only.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import ml_dtypes
 import numpy as np
 
+from volta_fn.backends.folder import folder
 from volta_fn.backends.native.llvm.host import host, llvm
 
 T = TypeVar("T")
@@ -36,19 +36,6 @@ class Compiled(NamedTuple):
     code: bytes
     phases: tuple[tuple[str, int, float], ...]
     workspace: int
-
-
-@functools.cache
-def folder() -> Path | None:
-    """Where entries are, or None if none are kept."""
-    chosen = os.environ.get("VOLTA_CACHE_DIR")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "volta_fn"
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "volta_fn" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
 
 
 @functools.cache

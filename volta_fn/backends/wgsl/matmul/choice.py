@@ -22,18 +22,22 @@ _SLICE_WAIT = 8_000
 _DISPATCH_WAIT = 500_000
 _BYTE = 8
 
+#: Below so many multiplications a shader is written shorter, as it takes more time to compile than it would save.
+_LITTLE = 1 << 24
+
 #: So many workgroups for each processor are not many.
 _ROUNDS = 4
 
 #: Tiles for numbers that there are vectors of, and what part of the time is spent on multiplying.
 _VECTORS = (
     (Schedule(64, 128, 16, 8, 8), 0.92),
-    (Schedule(128, 128, 8, 8, 8), 0.87),
-    (Schedule(128, 128, 16, 8, 8), 0.88),
-    (Schedule(128, 128, 16, 16, 8), 0.86),
-    (Schedule(128, 64, 16, 8, 8), 0.90),
+    (Schedule(128, 64, 16, 8, 8), 0.92),
+    (Schedule(128, 128, 8, 8, 16), 0.92),
+    (Schedule(128, 128, 8, 16, 8, twice=True), 0.89),
+    (Schedule(64, 128, 8, 8, 8), 0.88),
+    (Schedule(128, 128, 16, 8, 8), 0.86),
     (Schedule(64, 64, 16, 8, 8), 0.88),
-    (Schedule(64, 64, 16, 8, 4), 0.80),
+    (Schedule(64, 64, 16, 8, 4), 0.84),
     (Schedule(32, 64, 16, 4, 8), 0.70),
     (Schedule(32, 64, 16, 4, 4), 0.60),
     (Schedule(32, 32, 16, 4, 4), 0.52),
@@ -58,8 +62,8 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"band": 16},
     {"band": 1},
     {"unroll": 8},
-    {"unroll": 2},
-    {"unroll": 0},
+    {"unroll": 4},
+    {"twice": True},
     {"lane_rows": 8, "lane_columns": 4},
     {"lane_rows": 2, "lane_columns": 16},
     {"pad": 0},
@@ -67,7 +71,6 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"ahead": False},
     {"depth": 8},
     {"depth": 32},
-    {"unroll": 8, "band": 16},
 )
 
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -76,7 +79,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
     """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two."""
     found = []
-    for schedule, share in _SINGLES if work.lanes == 1 else _VECTORS:
+    unroll = 0 if c.products >= _LITTLE else 4
+    for tile, share in _SINGLES if work.lanes == 1 else _VECTORS:
+        schedule = replace(tile, unroll=unroll)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
         timed = [(_time(c, split, share), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]

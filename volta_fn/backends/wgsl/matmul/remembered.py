@@ -1,14 +1,18 @@
 """What is known of devices: for each adapter by name, the fastest schedules of classes of contractions.
 
-Some come with the package, in a JSON file; others are learnt in this process (see `tuning`), or read from a file of the user's.
+Some come with the package, in a JSON file; others were learnt in this process, or in an earlier one and are in such a file in the user's
+cache folder. What is not known can be found out, if somebody is there who measures on the device (see `tuning`).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+from volta_fn.backends.folder import folder
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.working import Working
@@ -46,7 +50,10 @@ def read(path: Path) -> Choices:
 def write(path: Path, choices: Choices) -> None:
     """Write a file that `read` reads."""
     content = {adapter: {key: value.as_dict() for key, value in sorted(known.items())} for adapter, known in sorted(choices.items())}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(path)
 
 
 @functools.cache
@@ -55,8 +62,24 @@ def shipped() -> Choices:
     return read(SHIPPED)
 
 
+def users_file() -> Path | None:
+    """Where schedules that were found on the user's devices are; None if nothing is kept."""
+    where = folder()
+    return None if where is None else where / "schedules.json"
+
+
+@functools.cache
+def _users() -> Choices:
+    where = users_file()
+    return {} if where is None else read(where)
+
+
 #: What has been learnt in this process.
 _learnt: Choices = {}
+
+#: What finds the fastest schedule of a contraction: for devices, by their adapters' names, where that is wanted.
+Finder = Callable[[Contraction, Working, Facts], Schedule]
+_finders: dict[str, Finder] = {}
 
 
 def learn(choices: Choices) -> None:
@@ -65,10 +88,16 @@ def learn(choices: Choices) -> None:
         _learnt.setdefault(adapter, {}).update(known)
 
 
+def find_by(adapter: str, finder: Finder) -> None:
+    """Have schedules that are not known found out from now on."""
+    _finders[adapter] = finder
+
+
 def remembered(c: Contraction, work: Working, facts: Facts) -> Schedule | None:
-    """The schedule that was found to be the fastest on a device of this name, if it fits this one."""
-    for choices in (_learnt, shipped()):
+    """The schedule that was found to be the fastest on a device of this name, or is found to be now, if it fits this one."""
+    for choices in (_learnt, _users(), shipped()):
         found = choices[facts.adapter].get(class_of(c)) if facts.adapter in choices else None
         if found is not None and found.fits(work, facts):
             return found
-    return None
+    finder = _finders.get(facts.adapter)
+    return None if finder is None else finder(c, work, facts)

@@ -29,15 +29,13 @@ class Schedule:
     #: Whether the next slice is loaded, into registers, while one is being multiplied.
     ahead: bool = True
     #: So many steps of a slice are written out in a turn of the loop; 0: all.
-    unroll: int = 4
+    unroll: int = 0
     #: Workgroups of one number after another do tiles in bands of so many rows of tiles, whose slices they find in the cache.
     band: int = 8
     #: Parts of the sum, which are added up in the end.
     splits: int = 1
     #: Vectors between the lines of a slice into which columns are stored, so that they do not meet one bank of memory only.
     pad: int = 1
-    #: So many fours of a row (or column) in a slice are loaded by invocations side by side, where fours go along the index summed over.
-    near: int = 4
     #: Whether there is room for two slices in workgroup memory, so that one is stored while the other is read.
     twice: bool = False
 

@@ -41,18 +41,15 @@ class Slice:
         #: Whether the k, or rows, of a slice differ in their last digit only, and all exist.
         self.deep_is_plain = len(map_.inner.sizes) <= 1 or map_.inner.sizes[-1] % self.depth == 0
         self.wide_is_plain = bool(map_.outer.sizes) and map_.outer.sizes[-1] % self.width == 0
-        self._place_units(schedule.near)
+        self._place_units()
 
-    def _place_units(self, near: int) -> None:
+    def _place_units(self) -> None:
         """Deal the units out: invocations side by side have units side by side along the quick index."""
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
         self.all = quick * slow
         count = max(1, self.all // f.invocations)
-        if self.along_inner and self.unit == 4 and near < quick:
-            self._place_few_near(near, count)
-            return
         if f.invocations >= quick:
             places = [(0, i * (f.invocations // quick)) for i in range(count)]
         else:
@@ -62,17 +59,6 @@ class Slice:
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
         self.wide, self.deep = first[::-1] if self.along_inner else first
         self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
-
-    def _place_few_near(self, near: int, count: int) -> None:
-        f, beside = self.f, self.f.invocations // near
-        self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
-        first, other = remainder(f, f.local, near), quotient(f, f.local, near)
-        if beside <= self.width:
-            self.wide, self.deep = other, times(first, 4)
-        else:
-            self.wide = remainder(f, other, self.width)
-            self.deep = total(f, times(first, 4), times(quotient(f, other, self.width), 4 * near))
-        self.units = [_Unit(i * beside % self.width, i * beside // self.width * near * 4) for i in range(count)]
 
     # before the loop
 

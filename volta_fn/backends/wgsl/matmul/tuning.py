@@ -19,7 +19,7 @@ from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
 
 #: The schedule that the others are compared with: a plain one.
-SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False)
+SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False, unroll=4)
 
 #: Terms of a sum that is exact enough to compare with.
 _LONGEST = 1 << 14
@@ -66,12 +66,16 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
+def tried(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
+    """The schedules to try: a plain one, which is trusted as its sums are not too long, and those that are probably good."""
+    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, facts, count)]
+
+
 def tune(
     c: Contraction, work: Working, facts: Facts, trial: Trial, buffers: Buffers | None = None, path: Path | None = None, count: int = 8
 ) -> list[Timing]:
-    """Try the schedules that are probably good, and remember the fastest, in a file, too, if its path is given. Returns all their times."""
-    trusted = SIMPLE.split(max(1, -(-c.k // _LONGEST)))
-    found = timings(c, work, facts, [trusted, *candidates(c, work, facts, count)], trial, buffers)
+    """Try schedules, and remember the fastest, in a file, too, if its path is given. Returns all their times."""
+    found = timings(c, work, facts, tried(c, work, facts, count), trial, buffers)
     best: Choices = {facts.adapter: {class_of(c): found[0].schedule}}
     learn(best)
     if path is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn.backends.wgsl import attention
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul import contracts
+from volta_fn.backends.wgsl.matmul.remembered import find_by
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.backends.wgsl.runtime.adapter import open_device
@@ -22,6 +23,7 @@ from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
 from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks
+from volta_fn.backends.wgsl.runtime.trials import Trials
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.compiler.kernels.ir import Kernel
@@ -79,6 +81,8 @@ class Gpu:
         self._constants: dict[Any, Buffer] = {}
         if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
             self.pipelines.checks = needed_checks(self)
+        if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
+            find_by(self.facts.adapter, Trials(self))
 
     # routines
 

@@ -1,0 +1,91 @@
+"""Schedules of contractions tried on the device while programs are compiled, if VOLTA_GPU_TUNE=1.
+
+The fastest are kept for later processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.matmul.epilogues import rounded
+from volta_fn.backends.wgsl.matmul.remembered import users_file
+from volta_fn.backends.wgsl.matmul.schedule import Schedule
+from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tuning import tried, tune
+from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.routine import Dispatch, Routine
+from volta_fn.backends.wgsl.runtime.memory import Lease
+from volta_fn.backends.wgsl.runtime.pipelines import Binding
+from volta_fn.compiler.contractions.maps import Contraction
+
+if TYPE_CHECKING:
+    from volta_fn.backends.wgsl.runtime.gpu import Gpu
+
+#: Seconds that a measurement takes, about, and how many are made, of which the least counts.
+_TURN, _TURNS = 0.003, 3
+
+
+class Trials:
+    """A finder of schedules (see `remembered`)."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._lock = threading.Lock()
+        self._operands: Sequence[np.ndarray] = ()
+        self._leases: list[Lease] = []
+
+    def __call__(self, c: Contraction, work: Working, facts: Facts) -> Schedule:
+        """The fastest schedule."""
+        with self._lock:
+            routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), Buffers()) for schedule in tried(c, work, facts)]
+            self.gpu.pipelines.prepare([(d.source, len(d.buffers), written(d)) for routine in routines for d in routine.dispatches])
+            found = tune(c, work, facts, self.trial, path=users_file())
+            self._operands, self._leases = (), []
+        return found[0].schedule
+
+    def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
+        """See `Trial`."""
+        gpu = self.gpu
+        if self._operands is not operands:
+            self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
+        result = gpu.put(np.zeros(size, dtype))  # of which a contraction need not make all
+        with gpu.queue.lock:
+            leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
+        self._run(routine, leases, 1)
+        made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
+        times = int(min(200, max(1, _TURN / self._run(routine, leases, 1))))
+        return made, min(self._run(routine, leases, times) for _ in range(_TURNS)) / times
+
+    def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
+        """Run a routine so many times. Returns the seconds that all took together."""
+        pipelines, queue, null = self.gpu.pipelines, self.gpu.queue, self.gpu.queue.ffi.NULL
+        steps = []
+        for d in routine.dispatches:
+            pipeline = pipelines.find(d.source, len(d.buffers), written(d))
+            blocks = [leases[number].block for number in d.buffers]
+            steps.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
+        queue.wait()
+        start = time.perf_counter()
+        with queue.lock:
+            for _ in range(times):
+                for pipeline, bindings, groups in steps:
+                    group = pipelines.group(pipeline, bindings)
+                    with queue.watched:
+                        run = queue.begin()
+                        queue.lib.wgpuComputePassEncoderSetPipeline(run, pipeline.handle)
+                        queue.lib.wgpuComputePassEncoderSetBindGroup(run, 0, group, 0, null)
+                        queue.lib.wgpuComputePassEncoderDispatchWorkgroups(run, *groups)
+                    queue.wrote(1)
+        queue.wait()
+        return time.perf_counter() - start
+
+
+def written(dispatch: Dispatch) -> frozenset[int]:
+    """The places, among a dispatch's bindings, of the buffers that it writes."""
+    return frozenset([place for place, number in enumerate(dispatch.buffers) if number in dispatch.written])
