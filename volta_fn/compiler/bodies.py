@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.attention import Judge, with_attention
+from volta_fn.compiler.fission.delays import delays_out
 from volta_fn.compiler.fission.products import prepared
+from volta_fn.compiler.kernels.again import stored_again
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
@@ -22,7 +24,7 @@ from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
@@ -52,6 +54,8 @@ class Lane:
     adds_complex: bool = False
     #: Whether attention is better by a routine of its own than written out (see `attention`); None: it never is.
     attends: Judge | None = None
+    #: Buffers of a kernel up to which it had better store a value several times than have it copied, however small; 0: copies are cheap.
+    stores_again: int = 0
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -142,11 +146,11 @@ class Body(NamedTuple):
         return len(places) == 1 and places[0] in self.lane.overwritable(item, item.results.index(result))
 
 
-def body_of(closed: ClosedJaxpr, lane: Lane) -> Body:
-    """A program made ready for a lane, which is kept on it."""
-    body = closed.cache.get(lane)
+def body_of(closed: ClosedJaxpr, lane: Lane, *, inner: bool = False) -> Body:
+    """A program made ready for a lane, which is kept on it. Outputs of one that is `inner`, in control flow, are places of their own."""
+    body = closed.cache.get((lane, inner))
     if body is None:
-        body = closed.cache[lane] = _ready(closed, lane)
+        body = closed.cache[lane, inner] = _ready(closed, lane, inner)
     return body
 
 
@@ -155,26 +159,32 @@ def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     program = prepared(closed)
     if lane.attends is not None:
         program = with_attention(program, lane.attends)
+    if lane.stores_again:
+        program = delays_out(program)
     return fuse(write_out_random_bits(program), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
 
 
-def _ready(closed: ClosedJaxpr, lane: Lane) -> Body:
+def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:
     partition = partition_of(closed, lane)
-    roots: dict[Var, Var] = {}
-    items: list[Item] = []
+    program, roots = partition.program, dict[Var, Var]()
+    parts: list[Fused | Equation] = []
     for item in [part for what in partition.items for part in _narrowed(what, lane.buffers)]:
         if isinstance(item, Equation) and is_alias(item) and isinstance(item.invars[0], Var):
             operand = item.invars[0]
             roots[item.outvars[0]] = roots.get(operand, operand)
         else:
-            items.append(_item(item, lane))
+            parts.append(item)
+    if inner and lane.stores_again:
+        parts, outputs = stored_again(parts, program.jaxpr.outvars, roots, lane.stores_again)
+        program = ClosedJaxpr(Jaxpr(program.jaxpr.constvars, program.jaxpr.invars, outputs, program.eqns), program.consts)
+    items = [_item(part, lane) for part in parts]
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
     for number, ready in enumerate(items):
         last.update({roots.get(v, v): number for v in ready.operands if isinstance(v, Var)})
         makers.update(dict.fromkeys(ready.results, number))
-    last.update({roots.get(v, v): len(items) for v in partition.program.jaxpr.outvars if isinstance(v, Var)})
-    return Body(lane, partition.program, tuple(items), roots, last, makers)
+    last.update({roots.get(v, v): len(items) for v in program.jaxpr.outvars if isinstance(v, Var)})
+    return Body(lane, program, tuple(items), roots, last, makers)
 
 
 def _narrowed(what: Fused | Equation, most: int) -> list[Fused | Equation]:
@@ -215,7 +225,7 @@ def sources_in(body: Body) -> list[Source]:
     found = [item.source for item in body.items if item.source is not None]
     for item in body.items:
         for inner in inner_programs(item):
-            found += sources_in(body_of(inner, body.lane))
+            found += sources_in(body_of(inner, body.lane, inner=True))
     return found
 
 

@@ -124,7 +124,7 @@ SCHEDULES = [
     Schedule(128, 64, 8, 8, 8, unroll=4, band=3, ahead=False),
     Schedule(64, 64, 16, 4, 8, pad=0),
     Schedule(32, 32, 32, 4, 4, lane_rows=2, lane_columns=4, unroll=4, splits=3),
-    Schedule(16, 128, 16, 4, 8, unroll=4, splits=2, twice=True),
+    Schedule(16, 128, 8, 4, 8, unroll=4, splits=2, twice=True),
     Schedule(8, 64, 32, 4, 4, unroll=4, ahead=False),
 ]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from volta_fn import lax
 from volta_fn import numpy as jnp
 
 GPU = vf.devices("gpu")[0]
@@ -87,3 +88,20 @@ def test_each_turn_of_a_loop_updates_all() -> None:
         sums.append(total)
     for found, wanted in zip(results, [*carry, np.array(sums)], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_what_a_scan_stacks_of_its_carry_is_not_copied() -> None:
+    """Each step's carry is stacked as the step gets it, and as it leaves it."""
+
+    def recurrence(x: Any, h: Any) -> Any:
+        return lax.scan(lambda h, row: (jnp.tanh(h + row), (h, jnp.tanh(h + row), 2 * h)), h, x)
+
+    x = np.random.default_rng(0).standard_normal((12, 8, 32)).astype(np.float32)
+    found, dispatches = run(recurrence, x, x[0])
+    state, want = x[0], []
+    for row in x:
+        want.append(state)
+        state = np.tanh(state + row)
+    for result, wanted in zip(found, [state, np.stack(want), np.stack([*want[1:], state]), 2 * np.stack(want)], strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
+    assert dispatches <= len(x) + 1  # a kernel for each step, and one that moves the stack on

@@ -56,7 +56,7 @@ def _turn(writer: Writer, carries: Sequence[_Carry], block: Block) -> None:
 
 
 def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    body, length = body_of(eqn.params["jaxpr"], LANE), eqn.params["length"]
+    body, length = body_of(eqn.params["jaxpr"], LANE, inner=True), eqn.params["length"]
     consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
     carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
     counter = writer.slots.pointer(block)
@@ -83,7 +83,7 @@ def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
 
 
 def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = body_of(eqn.params["cond_jaxpr"], LANE), body_of(eqn.params["body_jaxpr"], LANE)
+    condition, body = body_of(eqn.params["cond_jaxpr"], LANE, inner=True), body_of(eqn.params["body_jaxpr"], LANE, inner=True)
     first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
     flag = writer.slots.memory(1, block)
@@ -111,7 +111,7 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     for number, branch in enumerate(branches):
         start = len(writer.words)
         inner = writer.slots.begin(block)
-        writer.body(body_of(branch, LANE), arguments, results, inner)
+        writer.body(body_of(branch, LANE, inner=True), arguments, results, inner)
         writer.slots.finish(inner)
         writer.words[place + number] = len(writer.words) - start
 

@@ -94,7 +94,7 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     for part, branch in enumerate(branches):
         writer.region = (region, part)
         inner = writer.slots.begin(block)
-        writer.body(body_of(branch, writer.lane), arguments, results, inner)
+        writer.body(body_of(branch, writer.lane, inner=True), arguments, results, inner)
         writer.slots.finish(inner)
     writer.region = around
     writer.touch(block, region.grids)
@@ -102,7 +102,7 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
 
 
 def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = body_of(eqn.params["cond_jaxpr"], writer.lane), body_of(eqn.params["body_jaxpr"], writer.lane)
+    condition, body = [body_of(eqn.params[name], writer.lane, inner=True) for name in ("cond_jaxpr", "body_jaxpr")]
     first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     jaxpr = body.program.jaxpr
     for result, start, out in zip(results, operands[first + second :], eqn.outvars, strict=True):
@@ -148,7 +148,7 @@ class _Scan:
 
     def __init__(self, writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         self.writer, self.block = writer, block
-        self.body: Body = body_of(eqn.params["jaxpr"], writer.lane)
+        self.body: Body = body_of(eqn.params["jaxpr"], writer.lane, inner=True)
         self.length: int = eqn.params["length"]
         self.reverse: bool = eqn.params["reverse"]
         consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]

@@ -33,7 +33,9 @@ from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 
 #: What a kernel binds at most, where the device would have more: fusion gains little beyond.
-_BUFFERS = 16
+_BUFFERS = 24
+#: What it binds, if that saves copies.
+_MOST_BUFFERS = 32
 
 
 class Counters(NamedTuple):
@@ -73,6 +75,7 @@ class Gpu:
             adds_complex=True,
             contracts=partial(contracts, device=self.facts),
             attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
+            stores_again=min(self.facts.buffers, _MOST_BUFFERS),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.gpu import Gpu
 
 #: Seconds that a measurement takes, about, and how many are made, of which the least counts.
-_TURN, _TURNS = 0.003, 3
+_TURN, _TURNS = 0.004, 4
+#: So many runs tell how many it takes.
+_FEW = 8
 
 
 class Trials:
@@ -47,6 +49,7 @@ class Trials:
             self.gpu.pipelines.prepare([(d.source, len(d.buffers), written(d)) for routine in routines for d in routine.dispatches])
             found = tune(c, work, facts, self.trial, path=users_file())
             self._operands, self._leases = (), []
+            self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
         return found[0].schedule
 
     def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
@@ -58,9 +61,15 @@ class Trials:
         with gpu.queue.lock:
             leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
         self._run(routine, leases, 1)
+        once = self._least(routine, leases, 1, _TURNS)  # the waiting, for the most part, and a run
         made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
-        times = int(min(200, max(1, _TURN / self._run(routine, leases, 1))))
-        return made, min(self._run(routine, leases, times) for _ in range(_TURNS)) / times
+        each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
+        more = int(min(400, max(1, _TURN / max(each, 1e-6))))
+        return made, (self._least(routine, leases, 1 + more, _TURNS) - once) / more
+
+    def _least(self, routine: Routine, leases: Sequence[Lease], times: int, turns: int) -> float:
+        """The least time that so many runs together take."""
+        return min(self._run(routine, leases, times) for _ in range(turns))
 
     def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
         """Run a routine so many times. Returns the seconds that all took together."""
