@@ -76,4 +76,5 @@ def test_files_that_are_none_of_ours(tmp_path: Path, text: str) -> None:
 
 def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
     assert remembered.SHIPPED.exists()
+    assert remembered.shipped()
     assert all(schedule.invocations <= 1024 for known in remembered.shipped().values() for schedule in known.values())
