@@ -22,8 +22,8 @@ _SLICE_WAIT = 8_000
 _DISPATCH_WAIT = 500_000
 _BYTE = 8
 
-#: Below so many multiplications a shader is written shorter, as it takes more time to compile than it would save.
-_LITTLE = 1 << 24
+#: Below so many multiplications a shader is written shorter: fetching and compiling long ones takes more time than they save.
+_LITTLE = 1 << 29
 
 #: So many workgroups for each processor are not many.
 _ROUNDS = 4
