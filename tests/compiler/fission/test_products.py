@@ -178,3 +178,13 @@ def test_loops_in_loops() -> None:
     for argument in (0, 1):
         gradient = vf.grad(lambda *args: sum((y**2).sum() for y in run(*args)), argument)
         np.testing.assert_allclose(vf.jit(gradient)(W, x), gradient(W, x), 1e-4, 1e-5)
+
+
+def test_sums_of_what_products_behind_the_loop_give() -> None:
+    """The gradient of two layers by one matrix, of steps that do not wait for each other: both products' cotangents leave the loop."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return lax.scan(lambda c, x: (c * jnp.sum(jnp.tanh(jnp.sin(x @ w) @ w)), None), 1.0, x)[0]
+
+    _, *scans = divided(vf.grad(loss), W, X[0])
+    assert scans and all("dot_general" not in inside for inside in scans)

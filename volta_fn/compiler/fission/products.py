@@ -42,5 +42,6 @@ def _divided(eqn: Equation) -> list[Equation]:
     """What is done before a scan, the scan, and what is done behind it."""
     parts = parts_of(eqn)
     before = products_before(parts)
-    after = [*sums_behind(parts), *products_after(parts)]
+    sums = sums_behind(parts)
+    after = [*products_after(parts), *sums]  # sums may be of what products behind the loop give
     return [*before, parts.joined(), *after] if before or after else [eqn]
