@@ -210,3 +210,11 @@ def test_sums_over_nothing(dtype: str) -> None:
     image, kernel = np.zeros((1, 2, 0), dtype), np.ones((4, 2, 3), dtype)
     result = vf.jit(convolved)(on_gpu(image), on_gpu(kernel))
     assert_same_bits(np.asarray(result), np.zeros((1, 4, 4), dtype), dtype)
+
+
+@pytest.mark.parametrize("divisor", [3.0, 20.0, 49.0])
+def test_whole_quotients_are_exact_in_the_middle_of_sums(divisor: float) -> None:
+    """A schedule's 1 - step/steps must not end below 0, where its powers are NaN."""
+    whole = np.arange(1000, dtype=np.float32)
+    rest = vf.jit(lambda x, y: y - x / divisor)(on_gpu(whole * np.float32(divisor)), on_gpu(whole))
+    assert_same_bits(np.asarray(rest), np.zeros(1000, np.float32), "y - y")
