@@ -100,8 +100,7 @@ def test_worth_while() -> None:
     assert not judged(Axes((0, 1), 3, 2), 1024, 64)  # features are no neighbours
 
 
-def test_a_training_step_has_no_array_of_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volta_fn.backends.wgsl.attention._MANY", 0)
+def test_a_training_step_has_no_array_of_all_weights() -> None:
     tokens = 24
     case = named("train/gpt").make(np.random.default_rng(0), batch=2, tokens=tokens, width=16, layers=1, heads=2, vocabulary=11)
     step = vf.jit(case.functional(library("volta_fn")))

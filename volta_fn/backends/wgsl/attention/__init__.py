@@ -19,10 +19,6 @@ from volta_fn.core.aval import ShapedArray
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
 _WIDEST, _SHORTEST = 128, 16
 
-#: Bytes of all weights from which on they are not kept for the gradient. With fewer, products with them are faster than routines that
-#: compute them three times.
-_MANY = 1 << 28
-
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
     """The routine of the instruction."""
@@ -39,11 +35,10 @@ ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
 
 
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool:
-    """Whether the routines serve for operands of these types, and are better than products with all weights in memory."""
+    """Whether the routines serve for operands of these types, and their blocks are not mostly empty."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     if any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
     largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 12 * a.stack * a.queries)
-    fits = max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding
-    return fits and (form.cotangent is None or 4 * a.stack * a.queries * a.keys >= _MANY)
+    return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding
