@@ -169,3 +169,20 @@ def test_what_was_sent_and_never_read_is_not_taken_for_what_is_read_next() -> No
     del sent
     np.testing.assert_array_equal(np.asarray(x * 3), np.arange(100.0, dtype=np.float32) * 3)
     del busy
+
+
+def test_memory_of_a_copy_that_nobody_reads_is_used_again_when_it_has_arrived() -> None:
+    gpu = GPU.backend.gpu
+    queue, size = gpu.queue, 1 << 20
+    queue.wait()
+    lease = gpu.pool.lease(size)
+    with queue.lock:
+        unread = queue.mail.write(lease.block, size)
+        queue.submit()
+        handle = unread.handle
+        del unread
+        letter = queue.mail.write(lease.block, size)
+        assert letter.handle != handle
+    assert queue.mail.open(letter).nbytes == size
+    with queue.lock:
+        assert handle in [queue.mail.write(lease.block, size).handle for _ in range(2)]
