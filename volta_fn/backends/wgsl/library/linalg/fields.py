@@ -11,6 +11,10 @@ import numpy as np
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.scalars import Shader, constant, is_supported, wgsl_type
 
+#: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
+#: trusted; those with a bound are.)
+HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
+
 _REAL = """fn times(a: T, b: T) -> T { return a * b; }
 fn over(a: T, b: T) -> T { return a / b; }
 fn conjugate(a: T) -> T { return a; }

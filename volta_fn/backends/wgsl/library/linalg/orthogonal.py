@@ -29,15 +29,26 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
         return Routine((shader.dispatch(batch),))
     source, r = shader.buffer(0, a.dtype).name, shader.buffer(2, a.dtype, written=True).name
     x, factors = (shader.buffer(number, a.dtype, written=True).name for number in (3, 4))
-    written(
-        shader,
-        f"""
+    columns = _load(source, x, q, m, n, wide) + _factor(x, factors, m, n, k)
+    written(shader, columns + _upper(x, r, n, wide) + _product(x, factors, q, m, n, wide, k))
+    itemsize = a.dtype.itemsize
+    return Routine((shader.dispatch(batch),), (batch * m * n * itemsize, batch * k * itemsize))
+
+
+def _load(source: str, x: str, q: str, m: int, n: int, wide: int) -> str:
+    """`x` becomes the matrix, `q` the identity."""
+    return f"""
 let base = group * {m * n}u;
 let first = group * {m * wide}u;
-let taus = group * {k}u;
+let taus = group * {min(m, n)}u;
 for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = {source}[base + i]; }}
 for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[first + i] = {_IDENTITY.format(wide)}; }}
-sync();
+sync();"""
+
+
+def _factor(x: str, factors: str, m: int, n: int, k: int) -> str:
+    """Column by column of `x`, the reflection that leaves nothing below the diagonal, kept there, is done to the columns behind it."""
+    return f"""
 for (var j = 0u; j < {k}u; j++) {{
   var most = R(0);
   for (var i = j + local; i < {m}u; i += STEP) {{ most = max(most, size({x}[base + i * {n}u + j])); }}
@@ -65,33 +76,40 @@ for (var j = 0u; j < {k}u; j++) {{
   }}
   sync();
   let tau = conjugate({factors}[taus + j]);
-  for (var c = j + 1u + local; c < {n}u; c += STEP) {{
-    var total = {x}[base + j * {n}u + c];
-    for (var i = j + 1u; i < {m}u; i++) {{ total += times(conjugate({x}[base + i * {n}u + j]), {x}[base + i * {n}u + c]); }}
-    total = times(total, tau);
-    {x}[base + j * {n}u + c] -= total;
-    for (var i = j + 1u; i < {m}u; i++) {{ {x}[base + i * {n}u + c] -= times({x}[base + i * {n}u + j], total); }}
+  for (var c = j + 1u + local; c < {n}u; c += STEP) {{{_reflect(x, x, "base", m, n, n)}
   }}
   sync();
-}}
+}}"""
+
+
+def _reflect(x: str, target: str, first: str, m: int, n: int, wide: int) -> str:
+    """The j-th reflection, of column j of `x`, is done to the column c of a matrix that has `wide` columns."""
+    return f"""
+    var total = {target}[{first} + j * {wide}u + c];
+    for (var i = j + 1u; i < {m}u; i++) {{ total += times(conjugate({x}[base + i * {n}u + j]), {target}[{first} + i * {wide}u + c]); }}
+    total = times(total, tau);
+    {target}[{first} + j * {wide}u + c] -= total;
+    for (var i = j + 1u; i < {m}u; i++) {{ {target}[{first} + i * {wide}u + c] -= times({x}[base + i * {n}u + j], total); }}"""
+
+
+def _upper(x: str, r: str, n: int, wide: int) -> str:
+    """The triangle that is left of `x`."""
+    return f"""
 for (var i = local; i < {wide * n}u; i += STEP) {{
   if (i % {n}u >= i / {n}u) {{ {r}[group * {wide * n}u + i] = {x}[base + i]; }} else {{ {r}[group * {wide * n}u + i] = zero(); }}
-}}
+}}"""
+
+
+def _product(x: str, factors: str, q: str, m: int, n: int, wide: int, k: int) -> str:
+    """The reflections are done to `q`, the last one first."""
+    return f"""
 for (var step = 0u; step < {k}u; step++) {{
   let j = {k - 1}u - step;
   let tau = {factors}[taus + j];
-  for (var c = j + local; c < {wide}u; c += STEP) {{
-    var total = {q}[first + j * {wide}u + c];
-    for (var i = j + 1u; i < {m}u; i++) {{ total += times(conjugate({x}[base + i * {n}u + j]), {q}[first + i * {wide}u + c]); }}
-    total = times(total, tau);
-    {q}[first + j * {wide}u + c] -= total;
-    for (var i = j + 1u; i < {m}u; i++) {{ {q}[first + i * {wide}u + c] -= times({x}[base + i * {n}u + j], total); }}
+  for (var c = j + local; c < {wide}u; c += STEP) {{{_reflect(x, q, "first", m, n, wide)}
   }}
   sync();
-}}""",
-    )
-    itemsize = a.dtype.itemsize
-    return Routine((shader.dispatch(batch),), (batch * m * n * itemsize, batch * k * itemsize))
+}}"""
 
 
 #: An element of the identity, of matrices so wide.

@@ -5,8 +5,6 @@ The pairs of a step have no column in common. One of them makes of the Hermitian
 
 from __future__ import annotations
 
-import numpy as np
-
 from volta_fn.backends.wgsl.scalars import Shader
 
 #: Matrices up to this size: the time that a workgroup takes grows with the cube.
@@ -14,9 +12,6 @@ LARGEST = 256
 
 #: Sweeps at most; some six to ten are enough.
 SWEEPS = 24
-
-#: The greatest number, in real parts of each dtype.
-HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
 
 _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, real_part, written
-from volta_fn.backends.wgsl.library.linalg.rotations import HUGE, LARGEST, SWEEPS, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
+from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, SWEEPS, declare_rotations, rotate, scaled
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Number, Shader, constant, wgsl_type
@@ -161,11 +161,15 @@ def _finish(
     """The vectors, in order; those of the long side completed."""
     x, v, u, projections = arrays
     m, n, wide = sizes
-    long, short = (3, 2) if turned else (2, 3)
-    outs = {number: shader.buffer(number, a.dtype, written=True).name for number in (2, 3)}
-    written(
-        shader,
-        f"""
+    left, right = (shader.buffer(number, a.dtype, written=True).name for number in (2, 3))
+    long, short = (right, left) if turned else (left, right)
+    found = _found(x, u, m, n, wide, real) + _completed(u, projections, m, wide)
+    written(shader, found + _stored(u, v, long, short, sizes, turned))
+
+
+def _found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
+    """The columns of `x` that are not zero, of length one: so many vectors are `found`."""
+    return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {_NEAR[real]} * R({m});
 var found = 0u;
@@ -175,7 +179,12 @@ for (var i = local; i < {m * n}u; i += STEP) {{
   let length = lengths[order[c]];
   if (c < found) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
 }}
-sync();
+sync();"""
+
+
+def _completed(u: str, projections: str, m: int, wide: int) -> str:
+    """The columns from `found` on: what is left of a unit vector without its projections upon the columns before, twice taken away."""
+    return f"""
 for (var c = found; c < {wide}u; c++) {{
   var best = R(-1);
   var place = 0u;
@@ -211,15 +220,20 @@ for (var c = found; c < {wide}u; c++) {{
   let length = sqrt(sum_all(squares, local));
   for (var row = local; row < {m}u; row += STEP) {{ {u}[left_base + row * {wide}u + c] = {u}[left_base + row * {wide}u + c] / length; }}
   sync();
-}}
+}}"""
+
+
+def _stored(u: str, v: str, long: str, short: str, sizes: tuple[int, int, int], turned: bool) -> str:
+    """The vectors of both sides, as the matrix and not its adjoint has them."""
+    m, n, wide = sizes
+    return f"""
 for (var i = local; i < {m * wide}u; i += STEP) {{
   let value = {f"conjugate({u}[left_base + (i % {m}u) * {wide}u + i / {m}u])" if turned else f"{u}[left_base + i]"};
-  if (bad) {{ {outs[long]}[left_base + i] = nan(); }} else {{ {outs[long]}[left_base + i] = value; }}
+  if (bad) {{ {long}[left_base + i] = nan(); }} else {{ {long}[left_base + i] = value; }}
 }}
 for (var i = local; i < {n * n}u; i += STEP) {{
   let row = i / {n}u;
   let column = i % {n}u;
   let value = {f"{v}[square_base + row * {n}u + order[column]]" if turned else f"conjugate({v}[square_base + column * {n}u + order[row]])"};
-  if (bad) {{ {outs[short]}[square_base + i] = nan(); }} else {{ {outs[short]}[square_base + i] = value; }}
-}}""",
-    )
+  if (bad) {{ {short}[square_base + i] = nan(); }} else {{ {short}[square_base + i] = value; }}
+}}"""

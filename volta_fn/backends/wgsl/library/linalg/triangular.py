@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, written
+from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -46,7 +46,7 @@ for (var j = 0u; j < {n}u; j++) {{
   sync();
   let square = real({out}[base + j * {n}u + j]);
   sync();
-  let good = square > R(0) && square <= HUGE;
+  let good = square > R(0) && square <= {HUGE[real_part(x.dtype).name]};
   bad = bad || !good;
   let pivot = sqrt(select(R(1), square, good));
   for (var i = local; i < {n}u; i += STEP) {{
@@ -59,15 +59,9 @@ if (bad) {{
   for (var i = local; i < {n * n}u; i += STEP) {{
     if (i % {n}u <= i / {n}u) {{ {out}[base + i] = nan(); }}
   }}
-}}""".replace("HUGE", _greatest(x.dtype)),
+}}""",
     )
     return Routine((shader.dispatch(x.size // (n * n)),))
-
-
-def _greatest(dtype: np.dtype) -> str:
-    """The greatest number: what compares otherwise is not finite. (Comparisons with NaN are not to be trusted, but with a bound are.)"""
-    single = dtype.name in ("float32", "complex64")
-    return f"{np.finfo(np.float32).max}f" if single else f"{np.finfo(np.float64).max}lf"
 
 
 def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
@@ -144,14 +138,19 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
         return Routine((shader.dispatch(batch),))
     source, x = shader.buffer(0, a.dtype).name, shader.buffer(1, a.dtype, written=True).name
     pivots = shader.buffer(2, _INT32, written=True).name
-    written(
-        shader,
-        f"""
+    start = f"""
 let base = group * {m * n}u;
 for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = {source}[base + i]; }}
 for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(i); }}
-sync();
-for (var j = 0u; j < {rank}u; j++) {{
+sync();"""
+    column = _pivot(x, pivots, permutation, m, n) + _eliminate(x, m, n)
+    written(shader, f"{start}\nfor (var j = 0u; j < {rank}u; j++) {{{column}\n}}")
+    return Routine((shader.dispatch(batch),))
+
+
+def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:
+    """The row of the column's largest element changes places with row j."""
+    return f"""
   var best = R(-1);
   var place = j;
   for (var i = j + local; i < {m}u; i += STEP) {{
@@ -160,7 +159,7 @@ for (var j = 0u; j < {rank}u; j++) {{
   }}
   let p = min(max(greatest(best, place, local), j), {m - 1}u);
   if (local == 0u) {{
-    {pivots}[group * {rank}u + j] = i32(p);
+    {pivots}[group * {min(m, n)}u + j] = i32(p);
     let kept = {permutation}[group * {m}u + j];
     {permutation}[group * {m}u + j] = {permutation}[group * {m}u + p];
     {permutation}[group * {m}u + p] = kept;
@@ -172,7 +171,12 @@ for (var j = 0u; j < {rank}u; j++) {{
       {x}[base + p * {n}u + k] = kept;
     }}
   }}
-  sync();
+  sync();"""
+
+
+def _eliminate(x: str, m: int, n: int) -> str:
+    """Below row j, the column becomes factors of that row, and as much of it is taken away from each row behind it."""
+    return f"""
   let diagonal = {x}[base + j * {n}u + j];
   if (size(diagonal) != R(0)) {{
     for (var i = j + 1u + local; i < {m}u; i += STEP) {{
@@ -186,7 +190,4 @@ for (var j = 0u; j < {rank}u; j++) {{
     let column = j + 1u + i % max(width, 1u);
     {x}[base + row * {n}u + column] -= times({x}[base + row * {n}u + j], {x}[base + j * {n}u + column]);
   }}
-  sync();
-}}""",
-    )
-    return Routine((shader.dispatch(batch),))
+  sync();"""
