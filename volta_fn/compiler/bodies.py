@@ -20,6 +20,7 @@ from volta_fn.compiler.kernels.index import NotAffine
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import lower_equation
+from volta_fn.compiler.kernels.one_of_each import write_out_one_of_each
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
 from volta_fn.compiler.kernels.views import is_alias, reduces
@@ -161,7 +162,8 @@ def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
         program = with_attention(program, lane.attends)
     if lane.stores_again:
         program = delays_out(program)
-    return fuse(write_out_random_bits(program), Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
+    program = write_out_one_of_each(write_out_random_bits(program))
+    return fuse(program, Limits(buffers=lane.buffers, computes=lane.computes, contracts=lane.contracts))
 
 
 def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:

@@ -109,9 +109,13 @@ class Rewriter:
         found = self._place(eqn)
         return eqn.outvars[0] if found is None else found
 
+    def makes(self, atom: Atom) -> Equation | None:
+        """The equation that computes the atom."""
+        return self._makers.get(atom) if type(atom) is Var else None
+
     def maker(self, atom: Atom, name: str) -> Equation | None:
         """The equation that computes the atom, if it is one of the primitive of this name."""
-        eqn = self._makers.get(atom) if type(atom) is Var else None
+        eqn = self.makes(atom)
         return eqn if eqn is not None and eqn.primitive.name == name else None
 
     def scalar(self, atom: Atom) -> np.ndarray | None:
