@@ -32,7 +32,7 @@ def _lgamma(x: np.ndarray) -> np.ndarray:
 def _fused_multiply_add(x: float, y: float, z: float) -> float:
     """In fractions, so that nothing is rounded before the end."""
     if not all(map(math.isfinite, (x, y, z))):
-        return x * y + z
+        return z if math.isfinite(x) and math.isfinite(y) else x * y + z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     return float(exact) if exact and abs(exact) < 2**1023 else x * y + z
 
@@ -43,7 +43,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "rem": np.fmod,
     "sign": lambda x: np.sign(x),
     "round": lambda x: np.trunc(x + np.copysign(0.5, x)),
-    "nextafter": np.nextafter,
+    "nextafter": lambda x, y: np.where(x == y, y, np.nextafter(x, y)),
     "pow": np.power,
     "integer_pow": lambda x, *, y: x ** np.float64(y),
     "rsqrt": lambda x: 1.0 / np.sqrt(x),

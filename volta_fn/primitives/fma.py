@@ -30,7 +30,7 @@ def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     part = total - product
     total_error = (product - (total - part)) + (z - part)
     fused = total + (total_error + product_error)
-    return np.where(np.isfinite(fused), fused, total)
+    return np.where(np.isfinite(fused), fused, np.where(np.isinf(z) & np.isfinite(x) & np.isfinite(y), z, total))
 
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -120,8 +120,15 @@ def digamma(x: np.ndarray) -> np.ndarray:
     """The derivative of lgamma; NaN at zero, at the negative integers and at -inf."""
     negative = x < 0
     out = _digamma_positive(np.where(negative, 1.0 - x, x))
-    replace(out, negative, lambda x, mirrored: mirrored - math.pi / np.tan(math.pi * _fraction_from_integer(x)), x, out)
+    replace(out, negative, lambda x, mirrored: mirrored - math.pi * _cotangent_of_turn(_fraction_from_integer(x)), x, out)
     return np.where((x <= 0) & (x == np.floor(x)), np.nan, out)
+
+
+def _cotangent_of_turn(fraction: np.ndarray) -> np.ndarray:
+    """cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent: it is 0 at 1/2, beside which pi / 2 is not a float."""
+    size = np.abs(fraction)
+    tangent = np.tan(math.pi * np.minimum(size, 0.5 - size))
+    return np.copysign(np.where(size > 0.25, tangent, 1.0 / tangent), fraction)
 
 
 def _digamma_positive(x: np.ndarray) -> np.ndarray:

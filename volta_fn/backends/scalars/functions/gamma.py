@@ -38,19 +38,15 @@ def _unit_base(x: Values) -> Values:
 def _lgamma(x: Values) -> Values:
     negative = x.below(0.0)
     mirrored = _lgamma_positive(negative.select(1.0 - x, x))
-    sine = sin(_fraction_from_integer(x) * math.pi).abs()
-    reflected = -log(sine * (1.0 / math.pi)) - mirrored
+    fraction = _fraction_from_integer(x)
+    sine = sin(fraction * math.pi).abs() * (1.0 / math.pi)
+    size = fraction.abs()
+    reflected = -log(size.below(1e-20).select(size, sine)) - mirrored  # pi x may be subnormal
     infinite = x.abs().equals(math.inf) | (negative & x.floor().equals(x))
     return infinite.select(math.inf, negative.select(reflected, mirrored))
 
 
-def _lgamma_single(x: Values) -> Values:
-    """Next to 0, where pi x may be subnormal, gamma(x) is 1 / x."""
-    size = x.abs()
-    return size.below(1e-20).select(-log(size), _lgamma(x))
-
-
-@wide(single=_lgamma_single)
+@wide(single=_lgamma)
 def lgamma(x: Values) -> Values:
     """log |gamma(x)|; infinite at zero, the negative integers and both infinities."""
     return _lgamma(x)
@@ -73,7 +69,7 @@ def _lgamma_positive(x: Values) -> Values:
 def _digamma(x: Values) -> Values:
     negative = x.below(0.0)
     mirrored = _digamma_positive(negative.select(1.0 - x, x))
-    reflected = mirrored - math.pi / tan(_fraction_from_integer(x) * math.pi)
+    reflected = mirrored - math.pi * _cotangent_of_turn(_fraction_from_integer(x))
     pole = x.compare("ole", 0.0) & x.floor().equals(x)
     return pole.select(math.nan, negative.select(reflected, mirrored))
 
@@ -82,6 +78,14 @@ def _digamma(x: Values) -> Values:
 def digamma(x: Values) -> Values:
     """The derivative of lgamma; NaN at zero, at the negative integers and at -infinity."""
     return _digamma(x)
+
+
+def _cotangent_of_turn(fraction: Values) -> Values:
+    """cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent: it is 0 at 1/2, beside which pi / 2 is not a float."""
+    size = fraction.abs()
+    far = size.above(0.25)
+    tangent = tan(far.select(0.5 - size, size) * math.pi)
+    return far.select(tangent, 1.0 / tangent).signed(fraction)
 
 
 def _digamma_positive(x: Values) -> Values:

@@ -18,9 +18,14 @@ def rem(x: Values, y: Values) -> Values:
 
 
 def _step(x: Values, y: Values) -> Values:
-    """The remainder where the quotient is small: rounded it may only be one too large."""
-    rest = (x / y).trunc().fma(-y, x)
-    return rest.below(0.0).select(rest + y, rest)
+    """The remainder where the quotient is small: rounded it may only be one too large. Beside small divisors that is made visible to
+    devices that take subnormal numbers for zeros."""
+    small = y.below(2.0 ** -(BIAS[y.bits] * 3 // 4))
+    digits = 2 * SIGNIFICAND[y.bits]
+    up, down = small.select(2.0**digits, x.like(1.0)), small.select(2.0**-digits, x.like(1.0))
+    dividend, divisor = x * up, y * up
+    rest = (dividend / divisor).trunc().fma(-divisor, dividend)
+    return rest.below(0.0).select(rest + divisor, rest) * down
 
 
 def _hard(x: Values, y: Values) -> Values:

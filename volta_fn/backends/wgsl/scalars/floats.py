@@ -61,14 +61,14 @@ def _is_finite(x: Lanes) -> Lanes:
 
 
 def _nextafter_half(dtype: np.dtype) -> Operation:
-    """As for float32, with 16 bits, which count away from zero, too. Of equal zeros NumPy gives the first one of float16."""
+    """As for float32, with 16 bits, which count away from zero, too."""
 
     def nextafter(x: Lanes, y: Lanes) -> Lanes:
         bits, other = [v.let(bits_of_half(v.f, v.text, dtype), "u32") for v in (x, y)]
         away = x.abs().below(y.abs()) & ((bits ^ other) & 0x8000).equals(0)
         step = x.equals(0.0).select((other & 0x8000) | 1, away.select(bits + 1, bits - 1))
         moved = x.let(half_of_bits(x.f, step.text, dtype))
-        return x.equals(y).select(x if dtype == FLOAT16 else y, x.compare("uno", y).select(x + y, moved))
+        return x.equals(y).select(y, x.compare("uno", y).select(x + y, moved))
 
     return nextafter
 
@@ -80,6 +80,20 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
     outward = lost.above(0.0) ^ total.below(0.0)
     moved = outward.select(bits + 1, bits - 1).as_float()
     return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
+
+
+def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """The same where products leave float32's range: large ones are made smaller, and small ones larger where they would be flushed."""
+    size, swapped = (x * y).abs().at_least(z.abs()), x.abs().above(y.abs())
+    greater, lesser = swapped.select(x, y), swapped.select(y, x)
+    large, small = size.above(2.0**100), size.below(2.0**-60)
+    down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
+    if x.f.module.facts.subnormals:
+        result = _fma_half(greater * down, lesser, z * down) * back
+    else:
+        up, again = small.select(2.0**64, x.like(1.0)), small.select(2.0**-64, x.like(1.0))
+        result = _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
+    return (_is_finite(x) & _is_finite(y) & z.abs().equals(math.inf)).select(z, result)
 
 
 def _extremum(predicate: str) -> Operation:
@@ -113,7 +127,7 @@ _MORE: dict[str, Operation] = {
 
 #: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
 FLOAT: dict[str, Operation] = {**floats.FLOAT, **floats.NATIVE_ONLY, **_MORE}
-BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_half}
+BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_brain}
 HALF: dict[str, Operation] = {
     **floats.HALF,
     **_MORE,

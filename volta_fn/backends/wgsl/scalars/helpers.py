@@ -16,7 +16,8 @@ def one(f: Function) -> str:
 
 
 _FMA = """fn fma_{0}(x: {0}, y: {0}, z: {0}) -> {0} {{
-  if (abs(z) > {most} && abs(x) <= {most} && abs(y) <= {most}) {{ return z; }}
+  let is_product = abs(x) <= {most} && abs(y) <= {most};
+  if (!is_product || !(abs(z) <= {most})) {{ return select(x * y + z, z, is_product); }}
   let size = max(abs(x * y), abs(z));
   let is_tiny = size < {tiny} && max(abs(x), abs(y)) < {large};
   let scale = select(select({0}(1), {up}, is_tiny), {down}, size > {huge});
@@ -56,22 +57,23 @@ def fma(f: Function, type_: str) -> str:
 
 
 _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let scale = select(1.0f, 0x1p-64f, abs(y) > 0x1p100f);
-  let a = x * scale;
-  let b = y * scale;
+  let p = select(select(1.0f, 0x1p-32f, abs(x) > 0x1p32f), 0x1p32f, abs(x) < 0x1p-32f);
+  let q = select(select(1.0f, 0x1p-32f, abs(y) > 0x1p32f), 0x1p32f, abs(y) < 0x1p-32f);
+  let back = select(select(1.0f, 0x1p32f, p < 1.0f), 0x1p-32f, p > 1.0f) * q;
+  let a = x * p * p;
+  let b = y * q * q;
   let near = bitcast<f32>(bitcast<u32>(a / b) ^ bitcast<u32>(one) ^ 0x3f800000u);
   let better = fma(fma(-near, b, a), 1.0f / b, near);
-  let least = min(abs(a), min(abs(near), abs(b)));
-  return select(near, better, max(abs(near), abs(b)) < 0x1p100f && least > 0x1p-100f);
+  return select(near, better, abs(near) > 0x1p-127f && abs(near) < 0x1p127f) * back * back;
 }"""
 
 
 def quotient(f: Function) -> str:
-    """x / y with a correction by a fused multiply-add, where no step of it is out of range.
+    """x / y with a correction by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, so large ones are made smaller. The first quotient passes through
-    integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with the
-    difference.
+    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal parts for zeros: so both are scaled by
+    powers of two to sizes between 2^-62 and 2^66. The first quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an
+    H200, as if the quotient were a product with 1/20 that is rounded once with the difference.
     """
     one(f)
     return f.helper("quotient", _QUOTIENT)
