@@ -16,7 +16,7 @@ from unittest import mock
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.backends.wgsl.runtime import program
+from volta_fn.backends.wgsl.runtime import stretches
 from volta_fn.backends.wgsl.runtime.program import _Call
 
 
@@ -49,7 +49,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
                 seen.setdefault((source, groups, sizes), (self, []))[1].append(made)
         play(self, tape)
 
-    in_python = mock.patch.object(program, "compiled", lambda: None)
+    in_python = mock.patch.object(stretches, "compiled", lambda: None)
     with mock.patch.object(_Call, "step", recorded), mock.patch.object(_Call, "play", watched), in_python:
         wait(call())
         seen.clear()

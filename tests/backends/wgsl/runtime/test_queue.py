@@ -13,7 +13,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.backends.wgsl.runtime import program, replay
+from volta_fn.backends.wgsl.runtime import replay, stretches
 
 GPU = vf.devices("gpu")[0]
 
@@ -100,9 +100,9 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
     assert replay.compiled() is not None
     calls: list[int] = []
     write = replay.compiled()
-    monkeypatch.setattr(program, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    monkeypatch.setattr(stretches, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(program, "compiled", lambda: None)
+    monkeypatch.setattr(stretches, "compiled", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))

@@ -1,8 +1,6 @@
 """Programs ready to run: functions of buffers.
 
-What a program has the GPU do between two things that the host must do is a *stretch*. Written to the queue for the first time, a stretch
-is kept as a *tape*: pipelines, bind groups and grids, which can be written again as long as the blocks are the same. They often are, since
-blocks are given out in a fixed order.
+What they have the GPU do without the host in between is written to the queue once, and then again (see `stretches`).
 """
 
 from __future__ import annotations
@@ -14,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, runs, uninterrupted
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
-from volta_fn.backends.wgsl.runtime.replay import Step, compiled, packed
+from volta_fn.backends.wgsl.runtime.replay import AT_A_TIME, Step
+from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
@@ -28,32 +27,11 @@ from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
 
-#: Tapes kept of a stretch, their dispatches at most, and how many dispatches are written at a time.
-_TAPES = 8
+#: Dispatches of a tape that is kept, at most.
 _LONGEST = 1 << 12
-_AT_A_TIME = 256
 
 #: Turns of a `while` between two looks at its flag, at most.
 _MOST_TURNS = 64
-
-
-class Tape:
-    """What a stretch wrote to the queue."""
-
-    def __init__(self, steps: list[Step]) -> None:
-        self.steps = steps
-        #: The same for machine code, once it was played again.
-        self.table: np.ndarray | None = None
-
-
-class Stretch:
-    """Commands without interruption by the host."""
-
-    def __init__(self, commands: list[Command]) -> None:
-        self.commands = commands
-        #: By the blocks that a call brings and the turns of the loops around.
-        self.tapes: dict[Any, Tape] = {}
-        self.trims = -1
 
 
 class Program:
@@ -87,9 +65,13 @@ class Program:
         #: What is in use from call to call; single operations are called from everywhere.
         self.trend = Trend() if posting else None
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
-        self.commands = _stretches(writer.commands)
+        self.commands = stretches(writer.commands)
         #: Whether the host has something to do in the middle, while other programs may run.
         self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
+        #: All that a call does, if that depends on nothing but the blocks that it brings.
+        self.whole: Stretch | None = self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+        #: Bytes of the results' blocks that a call brings besides the arguments'.
+        self.new = [max(size, 4) for i, (_, _, size) in enumerate(self.specs) if i not in self.reuse]
 
     @property
     def temporaries(self) -> int:
@@ -108,25 +90,43 @@ class Program:
             if not donate:
                 for number in self.reuse.values():
                     given[number] = gpu.copied(given[number], arguments[number].size)
-            new = [gpu.pool.lease(max(size, 4)) for i, (_, _, size) in enumerate(self.specs) if i not in self.reuse]
-            scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
-            leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
-            leases += [gpu.grids.lease(size) for size in self.regions]
-            call = _Call(self, leases, len(given) + len(new))
+            new = [gpu.pool.lease(size) for size in self.new]
             if not self.interrupted:
-                call.run(self.commands)
-        if self.interrupted:
-            call.run(self.commands)
+                if not self._again(given, new):
+                    self._call(given, new).run(self.commands)
+                return self._results(arguments, given, new)
+            call = self._call(given, new)
+        call.run(self.commands)
+        with gpu.queue.lock:
+            return self._results(arguments, given, new)
+
+    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+        """Write what was written before for these blocks, if it was: what a call does that is not one of the first."""
+        if self.whole is None:
+            return False
+        tape = self.whole.tape(((*[g.block.number for g in given], *[n.block.number for n in new]),), self.gpu.trims)
+        return tape is not None and tape.replay(self.gpu.queue)
+
+    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> _Call:
+        gpu = self.gpu
+        scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
+        leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
+        leases += [gpu.grids.lease(size) for size in self.regions]
+        return _Call(self, leases, len(given) + len(new))
+
+    def _results(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        """The results, of which those are sent to the host that are asked for each time."""
         rest = iter(new)
         made = [given[self.reuse[i]] if i in self.reuse else next(rest) for i in range(len(self.specs))]
         results = tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
-        with gpu.queue.lock:
-            for number, result in enumerate(results):
-                if number in self.asked:
-                    result.letter = gpu.queue.mail.write(made[self.outputs[number].made or 0].block, result.size)
-                elif number in self.askable:
-                    result.asked = partial(self.asked.add, number)
-            gpu.queue.pause()
+        queue = self.gpu.queue
+        for number in self.askable:
+            result = results[number]
+            if number in self.asked:
+                result.letter = queue.mail.write(made[self.outputs[number].made or 0].block, result.size)
+            else:
+                result.asked = partial(self.asked.add, number)
+        queue.pause()
         return results
 
     def _result(self, output: Output, constant: Buffer | None, arguments: Sequence[Buffer], made: Sequence[Lease]) -> Buffer:
@@ -177,13 +177,12 @@ class _Call:
         """Write dispatches to the queue."""
         gpu = self.gpu
         gpu.pipelines.drop_groups()
-        if stretch.trims != (trims := gpu.trims):
-            stretch.tapes.clear()
-            stretch.trims = trims
+        trims = gpu.trims
         key = (self.key, *self.turns.values())
-        tape = stretch.tapes.get(key)
+        tape = stretch.tape(key, trims)
         if tape is not None:
-            self.replay(tape)
+            if not tape.replay(self.queue):
+                self.play(tape.steps)
             return
         steps: list[Step] = []
         count = 0
@@ -196,9 +195,7 @@ class _Call:
                 gpu.pipelines.drop_groups()
         self.play(steps)
         if not count and gpu.trims == trims:
-            if len(stretch.tapes) >= _TAPES:
-                stretch.tapes.clear()
-            stretch.tapes[key] = Tape(steps)
+            stretch.keep(key, steps)
 
     def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
         """Dispatches, one by one."""
@@ -228,29 +225,14 @@ class _Call:
             offset += stride * self.turns[loop]
         return Binding(self.blocks[place.slot.number], offset, place.size)
 
-    def replay(self, tape: Tape) -> None:
-        """Write a tape to the queue again."""
-        write, queue = compiled(), self.queue
-        if write is None:
-            self.play(tape.steps)
-            return
-        if tape.table is None:
-            tape.table = packed(tape.steps)
-        count, first = len(tape.table), tape.table.ctypes.data
-        for start in range(0, count, _AT_A_TIME):
-            part = min(_AT_A_TIME, count - start)
-            with queue.watched:
-                write(queue.begin(), first + start * tape.table.strides[0], part)
-            queue.wrote(part)
-
     def play(self, tape: Sequence[Step]) -> None:
         """Write steps to the queue."""
         queue, lib = self.queue, self.queue.lib
         set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
         dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
         null = queue.ffi.NULL
-        for start in range(0, len(tape), _AT_A_TIME):
-            part = tape[start : start + _AT_A_TIME]
+        for start in range(0, len(tape), AT_A_TIME):
+            part = tape[start : start + AT_A_TIME]
             with queue.watched:
                 run = queue.begin()
                 for pipeline, group, (x, y, z), grids, offset in part:
@@ -303,26 +285,6 @@ class _Call:
                 self.run(command.body)
             if all(isinstance(c, Stretch) for c in command.body):
                 turns = min(2 * turns, _MOST_TURNS)
-
-
-def _stretches(commands: Sequence[Command]) -> list[Any]:
-    """Commands with those in between which the host has nothing to do put together."""
-    found: list[Any] = []
-    together: list[Command] = []
-    for command in [*commands, None]:
-        if command is not None and uninterrupted(command):
-            together.append(command)
-            continue
-        if together:
-            found.append(Stretch(together))
-            together = []
-        if isinstance(command, Loop):
-            found.append(Loop(command.number, command.turns, _stretches(command.body)))
-        elif isinstance(command, While):
-            found.append(While(command.flag, _stretches(command.body)))
-        elif command is not None:
-            found.append(command)
-    return found
 
 
 def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:

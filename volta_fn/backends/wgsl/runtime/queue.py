@@ -24,6 +24,8 @@ from volta_fn.errors import DeviceError
 _COMMANDS = 256
 _ENOUGH = 64
 _UNDER_WAY = 16
+#: Seconds between two looks at whether the GPU needs more to do, at least and at most.
+_HASTY, _PATIENT = 25e-6, 400e-6
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
@@ -47,6 +49,9 @@ class Queue:
         self.written = 0
         self.submitted = 0
         self.done = 0
+        #: When somebody last looked at whether the GPU needs more to do, and how many seconds later to look again.
+        self.looked = 0.0
+        self.patience = _HASTY
         #: Counters, for statistics.
         self.dispatches = 0
         self.reads = 0
@@ -87,9 +92,24 @@ class Queue:
             self.submit()
 
     def pause(self) -> None:
-        """Submit if it is worth while, or if the GPU has nothing to do."""
-        if self.commands >= _ENOUGH or self.submitted == self.done:
-            self.submit()
+        """Submit if it is worth while, or if the GPU has too little to do.
+
+        A GPU that is busy is given the next batch before it needs that. One that is done whenever somebody looks waits for the host, whose
+        time submissions take: then there are fewer of them.
+        """
+        if self.commands < _ENOUGH:
+            now = time.perf_counter()
+            if now - self.looked < self.patience:
+                return
+            self.looked = now
+            if self.submitted != self.done:
+                with self.watched:
+                    self.poll()
+            under_way = self.submitted - self.done
+            self.patience = _HASTY if under_way else min(2 * self.patience, _PATIENT)
+            if under_way > 1:
+                return
+        self.submit()
 
     def _end_run(self) -> None:
         if self.run is not None:
@@ -111,6 +131,7 @@ class Queue:
             self.lib.wgpuCommandBufferRelease(commands)
             self.mail.send()
             self.submitted += 1
+            self.looked = time.perf_counter()
             self.pool.batch = self.submitted
             self._info.userdata1 = self.ffi.cast("void *", self.submitted)
             self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._info[0])

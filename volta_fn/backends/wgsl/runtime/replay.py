@@ -19,6 +19,9 @@ from volta_fn.backends.wgsl.runtime.raw import native
 #: How many 64-bit words a step is in a packed tape: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
 WORDS = 6
 
+#: How many dispatches are written between two looks at whether a batch is full.
+AT_A_TIME = 256
+
 #: A function ``(pass, first step, how many)``.
 Replay = Callable[[Any, int, int], None]
 
