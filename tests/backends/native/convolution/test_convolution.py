@@ -87,16 +87,36 @@ def test_infinity_stays_where_its_windows_are() -> None:
 @given(
     st.sampled_from(ORDERS),
     st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 14), st.integers(1, 14), st.integers(1, 40)),
-    st.sampled_from([3, 5]),
+    st.integers(2, 8),
+    st.tuples(st.integers(1, 3), st.integers(1, 2)),
     st.tuples(st.integers(-1, 2), st.integers(0, 3)),
     st.sampled_from([(np.float32, 2e-5), (np.float64, 1e-12)]),
 )
-@settings(max_examples=12, deadline=None)
-def test_winograd(numbers: Any, sizes: tuple[int, ...], taps: int, padding: tuple[int, int], dtype: tuple[Any, float]) -> None:
+@settings(max_examples=16, deadline=None)
+def test_winograd(
+    numbers: Any, sizes: tuple[int, ...], taps: int, dilation: tuple[int, int], padding: tuple[int, int], dtype: tuple[Any, float]
+) -> None:
     images, channels, height, width, outputs = sizes
-    assume(min(height, width) + sum(padding) >= taps)
-    params = params_of(2, dimension_numbers=numbers, padding=(padding, padding), algorithm="winograd")
+    assume(all(size + sum(padding) > (taps - 1) * apart for size, apart in zip((height, width), dilation, strict=True)))
+    params = params_of(2, dimension_numbers=numbers, padding=(padding, padding), rhs_dilation=dilation, algorithm="winograd")
     check(placed((images, channels, height, width), numbers[0]), placed((outputs, channels, taps, taps), numbers[1]), params, *dtype)
+
+
+@pytest.mark.parametrize(
+    ("image", "taps", "changed"),
+    [
+        ((24, 24), 7, {"padding": ((3, 3), (3, 3))}),
+        ((28, 21), 3, {"padding": ((2, 2), (2, 2)), "rhs_dilation": (2, 2)}),
+        ((20, 20), 4, {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 2)}),
+    ],
+    ids=["many taps", "taps apart", "holes between elements"],
+)
+def test_what_winograd_computes_by_choice(image: tuple[int, int], taps: int, changed: dict[str, Any]) -> None:
+    lhs, rhs = (3, 40, *image), (33, 40, taps, taps)
+    avals = ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))
+    chosen, asked = [maker(avals, params_of(2, **changed, algorithm=name)) for name in ("auto", "winograd")]
+    assert chosen == asked != maker(avals, params_of(2, **changed, algorithm="igemm"))
+    check(lhs, rhs, params_of(2, **changed), np.float32, 1e-5, 3)
 
 
 @pytest.mark.parametrize("numbers", ORDERS)

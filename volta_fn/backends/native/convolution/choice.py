@@ -12,7 +12,7 @@ from volta_fn.backends.native.convolution.igemm_plan import plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, ROOM, Piece, assembled
 from volta_fn.backends.native.convolution.winograd import Winograd
-from volta_fn.backends.native.convolution.winograd_shape import points_for, shape_of, time_of
+from volta_fn.backends.native.convolution.winograd_shape import scheme_for, shape_of, time_of
 from volta_fn.backends.native.convolution.winograd_sums import WinogradSums, tiling_of
 from volta_fn.backends.native.convolution.zeros import write_zeros
 from volta_fn.backends.native.llvm.text import Module
@@ -24,6 +24,9 @@ from volta_fn.core.aval import ShapedArray
 
 #: Nanoseconds of a cycle, about.
 _CYCLE = 1 / 2.7
+
+#: By how much the implicit product takes longer than its multiplications.
+_BESIDES = 1.3
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -64,21 +67,21 @@ def _by_spectra(c: Correlation) -> bool:
 
 def _write(piece: Piece, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
-    c, work, wanted = piece.c, piece.work, algorithm
-    points, tiling = points_for(c, work), tiling_of(c, work)
+    c, work = piece.c, piece.work
+    scheme, tiling = scheme_for(c, work), tiling_of(c, work)
     way, product = direct(c, work, piece.w_dtype), plan(c, work, piece.room)
-    if algorithm == "auto":
-        times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS)}
-        if points:
-            times["winograd"] = time_of(c, points)
-        elif tiling:
-            times["winograd"] = tiling.nanoseconds
-        if way and 1.3 * c.outputs <= -(-c.outputs // work.lanes) * work.lanes:  # else vectors along the outputs are full
-            times["direct"] = way.cycles * _CYCLE * 1.2
-        wanted = min(times, key=lambda name: times[name])
-    if wanted == "winograd" and points:
-        Winograd(piece, shape_of(c, work, points)).write()
-    elif wanted == "winograd" and tiling:
+    times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS * _BESIDES)}
+    if scheme:
+        times["winograd"] = time_of(c, scheme)
+    if tiling:
+        times["winograd sums"] = tiling.nanoseconds
+    if way and 1.3 * c.outputs <= -(-c.outputs // work.lanes) * work.lanes:  # else vectors along the outputs are full
+        times["direct"] = way.cycles * _CYCLE * 1.2
+    candidates = [name for name in times if algorithm == "auto" or name.startswith(algorithm)]
+    wanted = min(candidates, key=lambda name: times[name], default=algorithm)
+    if wanted == "winograd" and scheme:
+        Winograd(piece, shape_of(c, work, scheme)).write()
+    elif wanted == "winograd sums" and tiling:
         WinogradSums(piece, tiling).write()
     elif wanted == "direct" and way:
         DirectWriter(piece, way).write()

@@ -35,6 +35,11 @@ def times(f: Function, x: Index, factor: int) -> Index:
     return f.binary("mul nsw", x, i64(factor))
 
 
+def rounded_down(f: Function, x: Index, unit: int) -> Index:
+    """An index, not negative, less what is over a multiple of a power of two."""
+    return x // unit * unit if isinstance(x, int) else f.binary("and", x, i64(-unit))
+
+
 def least(f: Function, x: Index, y: Index) -> Index:
     """The smaller of two indices."""
     if isinstance(x, int) and isinstance(y, int):

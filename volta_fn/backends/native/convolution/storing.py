@@ -16,7 +16,14 @@ from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_its
 def store_vector(f: Function, work: Working, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
     """Store a vector's lanes `stride` elements apart; of those, `left` are wanted (None: all)."""
     mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
-    if stride == 1:
+    if stride == 1 and isinstance(left, Value):
+
+        def some(mask: Value | None) -> list[Value]:
+            write(f, work, dtype, vector, work.lanes, to, mask)
+            return []
+
+        f.branch(f.compare("icmp sge", left, Value("i64", str(work.lanes))), lambda: some(None), lambda: some(mask))
+    elif stride == 1:
         write(f, work, dtype, vector, work.lanes, to, mask)
     elif is_itself(work, dtype):
         scattered(f, vector, to, work.type, work.itemsize, stride, work.lanes, mask or everywhere(work.lanes))
@@ -55,17 +62,18 @@ def store_turned(
     lanes = work.lanes
     for start in range(0, len(rows), lanes):
         some = list(rows[start : start + lanes])
-        inside = first_lanes(len(some), lanes) if remain is None else between(f, lanes, start, 0, remain)
+        mask = first_lanes(len(some), lanes) if remain is None else between(f, lanes, start, 0, remain)
         some += [work.zero()] * (lanes - len(some))
         for lane, column in enumerate(transposed(f, some)):
-            mask = inside
-            if isinstance(left, int):
-                if lane >= left:
-                    continue
-            elif left is not None:
-                there = f.splat(f.compare("icmp sgt", left, Value("i64", str(lane))), lanes)
-                mask = there if inside is None else f.binary("and", there, inside)
-            write(f, work, dtype, column, lanes, step(f, to, stored_as(dtype), lane * stride + start), mask)
+
+            def one(lane: int = lane, column: Value = column, start: int = start, mask: Value | None = mask) -> list[Value]:
+                write(f, work, dtype, column, lanes, step(f, to, stored_as(dtype), lane * stride + start), mask)
+                return []
+
+            if isinstance(left, Value):
+                f.branch(f.compare("icmp sgt", left, Value("i64", str(lane))), one)
+            elif left is None or lane < left:
+                one()
 
 
 @dataclass(frozen=True)
