@@ -1,6 +1,8 @@
 """The primitives as functions, under the names that `jax.lax` gives them. Strict about dtypes; `volta_fn.numpy` promotes."""
 
-from volta_fn.primitives import linalg as linalg
+from typing import TYPE_CHECKING
+
+from volta_fn import on_demand as _on_demand
 from volta_fn.primitives.arithmetic import abs as abs
 from volta_fn.primitives.arithmetic import add as add
 from volta_fn.primitives.arithmetic import ceil as ceil
@@ -21,17 +23,6 @@ from volta_fn.primitives.barriers import optimization_barrier as optimization_ba
 from volta_fn.primitives.barriers import stop_gradient as stop_gradient
 from volta_fn.primitives.cast import bitcast_convert_type as bitcast_convert_type
 from volta_fn.primitives.cast import convert_element_type as convert_element_type
-from volta_fn.primitives.collective import all_gather as all_gather
-from volta_fn.primitives.collective import all_to_all as all_to_all
-from volta_fn.primitives.collective import axis_index as axis_index
-from volta_fn.primitives.collective import axis_size as axis_size
-from volta_fn.primitives.collective import pmax as pmax
-from volta_fn.primitives.collective import pmean as pmean
-from volta_fn.primitives.collective import pmin as pmin
-from volta_fn.primitives.collective import ppermute as ppermute
-from volta_fn.primitives.collective import pshuffle as pshuffle
-from volta_fn.primitives.collective import psum as psum
-from volta_fn.primitives.collective import psum_scatter as psum_scatter
 from volta_fn.primitives.comparison import bitwise_and as bitwise_and
 from volta_fn.primitives.comparison import bitwise_not as bitwise_not
 from volta_fn.primitives.comparison import bitwise_or as bitwise_or
@@ -57,24 +48,6 @@ from volta_fn.primitives.contraction import Precision as Precision
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul
 from volta_fn.primitives.contraction import dot as dot
 from volta_fn.primitives.contraction import dot_general as dot_general
-from volta_fn.primitives.control_flow.associative import associative_scan as associative_scan
-from volta_fn.primitives.control_flow.conditionals import cond as cond
-from volta_fn.primitives.control_flow.conditionals import switch as switch
-from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
-from volta_fn.primitives.control_flow.loops import while_loop as while_loop
-from volta_fn.primitives.control_flow.scan import scan as scan
-from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
-from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
-from volta_fn.primitives.convolution import conv_general_dilated as conv_general_dilated
-from volta_fn.primitives.convolution_forms import conv as conv
-from volta_fn.primitives.convolution_forms import conv_general_dilated_patches as conv_general_dilated_patches
-from volta_fn.primitives.convolution_forms import conv_transpose as conv_transpose
-from volta_fn.primitives.convolution_forms import conv_with_general_padding as conv_with_general_padding
-from volta_fn.primitives.cumulative import cumlogsumexp as cumlogsumexp
-from volta_fn.primitives.cumulative import cummax as cummax
-from volta_fn.primitives.cumulative import cummin as cummin
-from volta_fn.primitives.cumulative import cumprod as cumprod
-from volta_fn.primitives.cumulative import cumsum as cumsum
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
 from volta_fn.primitives.dynamic_slicing import dynamic_index_in_dim as dynamic_index_in_dim
 from volta_fn.primitives.dynamic_slicing import dynamic_slice as dynamic_slice
@@ -142,34 +115,88 @@ from volta_fn.primitives.shorthand import unstack as unstack
 from volta_fn.primitives.slicing import index_in_dim as index_in_dim
 from volta_fn.primitives.slicing import slice as slice
 from volta_fn.primitives.slicing import slice_in_dim as slice_in_dim
-from volta_fn.primitives.sorting import approx_max_k as approx_max_k
-from volta_fn.primitives.sorting import approx_min_k as approx_min_k
-from volta_fn.primitives.sorting import argmax as argmax
-from volta_fn.primitives.sorting import argmin as argmin
-from volta_fn.primitives.sorting import sort as sort
-from volta_fn.primitives.sorting import sort_key_val as sort_key_val
-from volta_fn.primitives.sorting import top_k as top_k
-from volta_fn.primitives.special import bessel_i0e as bessel_i0e
-from volta_fn.primitives.special import bessel_i1e as bessel_i1e
-from volta_fn.primitives.special import digamma as digamma
-from volta_fn.primitives.special import erf as erf
-from volta_fn.primitives.special import erf_inv as erf_inv
-from volta_fn.primitives.special import erfc as erfc
-from volta_fn.primitives.special import lgamma as lgamma
-from volta_fn.primitives.special import polygamma as polygamma
-from volta_fn.primitives.special import zeta as zeta
-from volta_fn.primitives.trigonometric import acos as acos
-from volta_fn.primitives.trigonometric import acosh as acosh
-from volta_fn.primitives.trigonometric import asin as asin
-from volta_fn.primitives.trigonometric import asinh as asinh
-from volta_fn.primitives.trigonometric import atan as atan
-from volta_fn.primitives.trigonometric import atan2 as atan2
-from volta_fn.primitives.trigonometric import atanh as atanh
-from volta_fn.primitives.trigonometric import cos as cos
-from volta_fn.primitives.trigonometric import cosh as cosh
-from volta_fn.primitives.trigonometric import sin as sin
-from volta_fn.primitives.trigonometric import sinh as sinh
-from volta_fn.primitives.trigonometric import tan as tan
-from volta_fn.primitives.trigonometric import tanh as tanh
-from volta_fn.primitives.window import reduce_window as reduce_window
-from volta_fn.transforms.sequential import map as map
+
+if TYPE_CHECKING:
+    from volta_fn.primitives import linalg as linalg
+    from volta_fn.primitives.collective import all_gather as all_gather
+    from volta_fn.primitives.collective import all_to_all as all_to_all
+    from volta_fn.primitives.collective import axis_index as axis_index
+    from volta_fn.primitives.collective import axis_size as axis_size
+    from volta_fn.primitives.collective import pmax as pmax
+    from volta_fn.primitives.collective import pmean as pmean
+    from volta_fn.primitives.collective import pmin as pmin
+    from volta_fn.primitives.collective import ppermute as ppermute
+    from volta_fn.primitives.collective import pshuffle as pshuffle
+    from volta_fn.primitives.collective import psum as psum
+    from volta_fn.primitives.collective import psum_scatter as psum_scatter
+    from volta_fn.primitives.control_flow.associative import associative_scan as associative_scan
+    from volta_fn.primitives.control_flow.conditionals import cond as cond
+    from volta_fn.primitives.control_flow.conditionals import switch as switch
+    from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
+    from volta_fn.primitives.control_flow.loops import while_loop as while_loop
+    from volta_fn.primitives.control_flow.scan import scan as scan
+    from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
+    from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
+    from volta_fn.primitives.convolution import conv_general_dilated as conv_general_dilated
+    from volta_fn.primitives.convolution_forms import conv as conv
+    from volta_fn.primitives.convolution_forms import conv_general_dilated_patches as conv_general_dilated_patches
+    from volta_fn.primitives.convolution_forms import conv_transpose as conv_transpose
+    from volta_fn.primitives.convolution_forms import conv_with_general_padding as conv_with_general_padding
+    from volta_fn.primitives.cumulative import cumlogsumexp as cumlogsumexp
+    from volta_fn.primitives.cumulative import cummax as cummax
+    from volta_fn.primitives.cumulative import cummin as cummin
+    from volta_fn.primitives.cumulative import cumprod as cumprod
+    from volta_fn.primitives.cumulative import cumsum as cumsum
+    from volta_fn.primitives.sorting import approx_max_k as approx_max_k
+    from volta_fn.primitives.sorting import approx_min_k as approx_min_k
+    from volta_fn.primitives.sorting import argmax as argmax
+    from volta_fn.primitives.sorting import argmin as argmin
+    from volta_fn.primitives.sorting import sort as sort
+    from volta_fn.primitives.sorting import sort_key_val as sort_key_val
+    from volta_fn.primitives.sorting import top_k as top_k
+    from volta_fn.primitives.special import bessel_i0e as bessel_i0e
+    from volta_fn.primitives.special import bessel_i1e as bessel_i1e
+    from volta_fn.primitives.special import digamma as digamma
+    from volta_fn.primitives.special import erf as erf
+    from volta_fn.primitives.special import erf_inv as erf_inv
+    from volta_fn.primitives.special import erfc as erfc
+    from volta_fn.primitives.special import lgamma as lgamma
+    from volta_fn.primitives.special import polygamma as polygamma
+    from volta_fn.primitives.special import zeta as zeta
+    from volta_fn.primitives.trigonometric import acos as acos
+    from volta_fn.primitives.trigonometric import acosh as acosh
+    from volta_fn.primitives.trigonometric import asin as asin
+    from volta_fn.primitives.trigonometric import asinh as asinh
+    from volta_fn.primitives.trigonometric import atan as atan
+    from volta_fn.primitives.trigonometric import atan2 as atan2
+    from volta_fn.primitives.trigonometric import atanh as atanh
+    from volta_fn.primitives.trigonometric import cos as cos
+    from volta_fn.primitives.trigonometric import cosh as cosh
+    from volta_fn.primitives.trigonometric import sin as sin
+    from volta_fn.primitives.trigonometric import sinh as sinh
+    from volta_fn.primitives.trigonometric import tan as tan
+    from volta_fn.primitives.trigonometric import tanh as tanh
+    from volta_fn.primitives.window import reduce_window as reduce_window
+    from volta_fn.transforms.sequential import map as map
+else:
+    __getattr__, __dir__ = _on_demand.exports(
+        __name__,
+        "volta_fn.primitives.linalg",
+        {
+            "volta_fn.primitives.collective": (
+                "all_gather all_to_all axis_index axis_size pmax pmean pmin ppermute pshuffle psum psum_scatter"
+            ),
+            "volta_fn.primitives.control_flow.associative": "associative_scan",
+            "volta_fn.primitives.control_flow.conditionals": "cond switch",
+            "volta_fn.primitives.control_flow.loops": "fori_loop while_loop",
+            "volta_fn.primitives.control_flow.scan": "scan",
+            "volta_fn.primitives.convolution": "ConvDimensionNumbers conv_dimension_numbers conv_general_dilated",
+            "volta_fn.primitives.convolution_forms": "conv conv_general_dilated_patches conv_transpose conv_with_general_padding",
+            "volta_fn.primitives.cumulative": "cumlogsumexp cummax cummin cumprod cumsum",
+            "volta_fn.primitives.sorting": "approx_max_k approx_min_k argmax argmin sort sort_key_val top_k",
+            "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc lgamma polygamma zeta",
+            "volta_fn.primitives.trigonometric": "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh",
+            "volta_fn.primitives.window": "reduce_window",
+            "volta_fn.transforms.sequential": "map",
+        },
+    )

@@ -8,10 +8,14 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import replace
 
+import volta_fn.primitives
 import volta_fn.random  # packages that load on demand declare primitives, too
 import volta_fn.special
 from tests.samples.sample import Sample
 from volta_fn.errors import DTypeError
+
+for _module in pkgutil.walk_packages(volta_fn.primitives.__path__, "volta_fn.primitives."):
+    importlib.import_module(_module.name)  # the whole instruction set, most of which loads on demand
 
 
 def all_samples() -> Iterator[Sample]:

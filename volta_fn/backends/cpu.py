@@ -12,7 +12,7 @@ from typing import Any
 
 from volta_fn.backends.native.llvm.host import may_compile
 from volta_fn.backends.numpy.backend import NumpyBackend
-from volta_fn.core.device import Device, register_platform
+from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 
@@ -38,4 +38,6 @@ def _native_program() -> Any:
     return importlib.import_module("volta_fn.backends.native.runtime.program").Program
 
 
-register_platform("cpu", lambda: [Device("cpu", 0, "cpu", CpuBackend())])
+def discover() -> list[Device]:
+    """The CPU: one device with all its cores."""
+    return [Device("cpu", 0, "cpu", CpuBackend())]

@@ -47,6 +47,7 @@ class Primitive:
         "effectful",
         "evaluate",
         "expand",
+        "holds_programs",
         "inplace",
         "jvp",
         "linear",
@@ -70,6 +71,7 @@ class Primitive:
         transpose: Rule | None = None,
         batch: Rule | None = None,
         multiple_results: bool = False,
+        holds_programs: bool = False,
         effectful: bool = False,
         inplace: bool = False,
         views: bool = False,
@@ -85,6 +87,8 @@ class Primitive:
         self.transpose = transpose
         self.batch = batch
         self.partial_eval: Rule | None = None
+        #: Control flow: some parameters are programs that it runs.
+        self.holds_programs = holds_programs
         #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
         self.call_param: str | None = None
         #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro

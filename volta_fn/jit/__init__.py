@@ -2,7 +2,7 @@
 
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` tells static, donated and dynamic arguments apart.
-- `programs` traces and compiles.
+- `programs` traces and compiles; `lowered` lets a traced program be looked at.
 - `function` is `jit` itself: it finds the program for a call.
 """
 

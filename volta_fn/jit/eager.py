@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends import cpu as _cpu  # noqa: F401  # registers the CPU
-from volta_fn.backends import gpu as _gpu  # noqa: F401  # registers GPUs
-from volta_fn.backends.numpy import kernels as _kernels  # noqa: F401  # attaches the evaluation rules
+from volta_fn.backends import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
@@ -52,7 +50,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     cache = primitive.eager
     if params or not args:
         key = (*key, *params.items(), None if args else current_default_device())
-        programs = sub_jaxprs(params) if primitive.partial_eval is not None else ()
+        programs = sub_jaxprs(params) if primitive.holds_programs else ()
         if programs:  # the kernel lives as long as the sub-program that it runs
             cache, key = programs[0].cache, (primitive, *key)
     run = cache.get(key)

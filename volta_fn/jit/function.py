@@ -6,10 +6,11 @@ A jitted call first looks for a program by its arguments' types alone. Only on a
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
@@ -20,8 +21,11 @@ from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, resolve_statics
 from volta_fn.jit.eager import check_not_donated, common_device, on_device
-from volta_fn.jit.programs import Lowered, Traced, compiled_for, trace_function
+from volta_fn.jit.programs import Traced, compiled_for, trace_function
 from volta_fn.primitives.call import call_params, jit_p
+
+if TYPE_CHECKING:
+    from volta_fn.jit.lowered import Lowered
 
 #: Programs kept per function before all are dropped.
 _CACHE_LIMIT = 4096
@@ -197,7 +201,8 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun)
         )
         traced.donated = request.donated()
-        return Lowered(traced, request.in_tree, current_default_device())
+        made: Lowered = importlib.import_module("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
+        return made
 
     call.lower = lower  # type: ignore[attr-defined]  # functions carry attributes
     call.clear_cache = cache.clear  # type: ignore[attr-defined]

@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.compiler.lifetimes import bytes_of
-from volta_fn.compiler.memory import Memory
-from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.plan import Plan, make_plan
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.array import Array, ConcreteArray, array_spec
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.eager import check_not_donated, solid
+from volta_fn.jit.eager import solid
 
 
 @dataclass(slots=True)
@@ -34,77 +29,6 @@ class Traced:
     name: str
 
 
-class Lowered:
-    """A traced function to look at: its program (`jaxpr`), what the compiler makes of it (`simplified`), its plan, its compiled form."""
-
-    def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
-        self._traced = traced
-        self._in_tree = in_tree
-        self._device = device
-
-    @property
-    def jaxpr(self) -> ClosedJaxpr:
-        """The program as it was traced."""
-        return self._traced.jaxpr
-
-    @property
-    def simplified(self) -> ClosedJaxpr:
-        """The program that is planned: the same values with less work."""
-        return simplify(self._traced.jaxpr)
-
-    @property
-    def out_info(self) -> Any:
-        """The results' shapes and dtypes, as a pytree of `ShapeDtypeStruct`."""
-        return tree.unflatten(self._traced.out_tree, [struct_of(a) for a in self._traced.jaxpr.out_avals])
-
-    @property
-    def plan(self) -> Plan:
-        """The straight-line plan that would run."""
-        return make_plan(self._traced.jaxpr, self._traced.donated)
-
-    def memory(self) -> Memory:
-        """What the compiled program needs of memory, in bytes, known without running it.
-
-        >>> import volta_fn as vf
-        >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
-        1024
-        """
-        program = self._traced.jaxpr
-        arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
-        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated))
-
-    def as_text(self) -> str:
-        """The program in JAX's notation."""
-        return str(self._traced.jaxpr)
-
-    def compile(self) -> Callable[..., Any]:
-        """The compiled function, of arguments (but the static ones) of exactly the types that it was lowered for.
-
-        It raises `ArgumentTypeError` for others.
-        """
-        traced, in_tree = self._traced, self._in_tree
-        run = compiled(traced, self._device)
-        wanted = [(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            values = [as_value(x) for x in leaves]
-            if structure != in_tree or [(v.shape, v.dtype) for v in values] != wanted:
-                raise ArgumentTypeError(
-                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
-                    f"but called with {structure} and {[v.aval for v in values]}"
-                )
-            check_not_donated(values)
-            return run(values)
-
-        return call
-
-
-def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
-    """The public description of an aval."""
-    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """The traced program as a function from a list of concrete arrays to the result's pytree."""
     run_flat = _flat_program(traced, device)
@@ -112,7 +36,7 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     out_tree = traced.out_tree
     donating = any(traced.donated)
 
-    if out_tree == _LEAF and not donating:
+    if out_tree == tree.structure(0) and not donating:
         (spec,) = specs
 
         def run_one(args: Sequence[Any]) -> Any:
@@ -129,9 +53,6 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
         return tree.unflatten(out_tree, [ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
-
-
-_LEAF = tree.structure(0)
 
 
 def _flat_program(traced: Traced, device: Device) -> Callable[..., tuple[Any, ...]]:

@@ -6,9 +6,11 @@ Array([1. , 2.5, 4. ], dtype=float32)
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from volta_fn import on_demand as _on_demand
 from volta_fn.core.array import Array as Array
 from volta_fn.dtypes import can_cast as can_cast
 from volta_fn.dtypes import finfo as finfo
@@ -17,11 +19,7 @@ from volta_fn.dtypes import isdtype as isdtype
 from volta_fn.dtypes import issubdtype as issubdtype
 from volta_fn.dtypes import promote_types as promote_types
 from volta_fn.dtypes import result_type as result_type
-from volta_fn.numpy import linalg as linalg
 from volta_fn.numpy import methods as _methods
-from volta_fn.numpy.applying import apply_along_axis as apply_along_axis
-from volta_fn.numpy.applying import apply_over_axes as apply_over_axes
-from volta_fn.numpy.applying import vectorize as vectorize
 from volta_fn.numpy.arithmetic import absolute as absolute
 from volta_fn.numpy.arithmetic import add as add
 from volta_fn.numpy.arithmetic import angle as angle
@@ -75,7 +73,6 @@ from volta_fn.numpy.creation import empty_like as empty_like
 from volta_fn.numpy.creation import eye as eye
 from volta_fn.numpy.creation import from_dlpack as from_dlpack
 from volta_fn.numpy.creation import frombuffer as frombuffer
-from volta_fn.numpy.creation import fromfunction as fromfunction
 from volta_fn.numpy.creation import fromiter as fromiter
 from volta_fn.numpy.creation import full as full
 from volta_fn.numpy.creation import full_like as full_like
@@ -111,29 +108,6 @@ from volta_fn.numpy.diagonals import tril_indices_from as tril_indices_from
 from volta_fn.numpy.diagonals import triu as triu
 from volta_fn.numpy.diagonals import triu_indices as triu_indices
 from volta_fn.numpy.diagonals import triu_indices_from as triu_indices_from
-from volta_fn.numpy.einstein import einsum as einsum
-from volta_fn.numpy.einstein import einsum_path as einsum_path
-from volta_fn.numpy.files import fromfile as fromfile
-from volta_fn.numpy.files import fromstring as fromstring
-from volta_fn.numpy.files import load as load
-from volta_fn.numpy.files import save as save
-from volta_fn.numpy.files import savez as savez
-from volta_fn.numpy.fitting import polyfit as polyfit
-from volta_fn.numpy.fitting import roots as roots
-from volta_fn.numpy.grids import c_ as c_
-from volta_fn.numpy.grids import index_exp as index_exp
-from volta_fn.numpy.grids import indices as indices
-from volta_fn.numpy.grids import ix_ as ix_
-from volta_fn.numpy.grids import meshgrid as meshgrid
-from volta_fn.numpy.grids import mgrid as mgrid
-from volta_fn.numpy.grids import ogrid as ogrid
-from volta_fn.numpy.grids import r_ as r_
-from volta_fn.numpy.grids import s_ as s_
-from volta_fn.numpy.histograms import bincount as bincount
-from volta_fn.numpy.histograms import histogram as histogram
-from volta_fn.numpy.histograms import histogram2d as histogram2d
-from volta_fn.numpy.histograms import histogram_bin_edges as histogram_bin_edges
-from volta_fn.numpy.histograms import histogramdd as histogramdd
 from volta_fn.numpy.indexing import argwhere as argwhere
 from volta_fn.numpy.indexing import choose as choose
 from volta_fn.numpy.indexing import compress as compress
@@ -150,35 +124,6 @@ from volta_fn.numpy.indexing import take as take
 from volta_fn.numpy.indexing import take_along_axis as take_along_axis
 from volta_fn.numpy.indexing import unravel_index as unravel_index
 from volta_fn.numpy.indexing import where as where
-from volta_fn.numpy.integers import bitwise_and as bitwise_and
-from volta_fn.numpy.integers import bitwise_count as bitwise_count
-from volta_fn.numpy.integers import bitwise_not as bitwise_not
-from volta_fn.numpy.integers import bitwise_or as bitwise_or
-from volta_fn.numpy.integers import bitwise_xor as bitwise_xor
-from volta_fn.numpy.integers import gcd as gcd
-from volta_fn.numpy.integers import lcm as lcm
-from volta_fn.numpy.integers import left_shift as left_shift
-from volta_fn.numpy.integers import packbits as packbits
-from volta_fn.numpy.integers import right_shift as right_shift
-from volta_fn.numpy.integers import unpackbits as unpackbits
-from volta_fn.numpy.interpolation import interp as interp
-from volta_fn.numpy.joining import append as append
-from volta_fn.numpy.joining import array_split as array_split
-from volta_fn.numpy.joining import block as block
-from volta_fn.numpy.joining import column_stack as column_stack
-from volta_fn.numpy.joining import concat as concat
-from volta_fn.numpy.joining import concatenate as concatenate
-from volta_fn.numpy.joining import delete as delete
-from volta_fn.numpy.joining import dsplit as dsplit
-from volta_fn.numpy.joining import dstack as dstack
-from volta_fn.numpy.joining import hsplit as hsplit
-from volta_fn.numpy.joining import hstack as hstack
-from volta_fn.numpy.joining import insert as insert
-from volta_fn.numpy.joining import split as split
-from volta_fn.numpy.joining import stack as stack
-from volta_fn.numpy.joining import trim_zeros as trim_zeros
-from volta_fn.numpy.joining import vsplit as vsplit
-from volta_fn.numpy.joining import vstack as vstack
 from volta_fn.numpy.logic import allclose as allclose
 from volta_fn.numpy.logic import array_equal as array_equal
 from volta_fn.numpy.logic import array_equiv as array_equiv
@@ -203,32 +148,6 @@ from volta_fn.numpy.logic import logical_not as logical_not
 from volta_fn.numpy.logic import logical_or as logical_or
 from volta_fn.numpy.logic import logical_xor as logical_xor
 from volta_fn.numpy.logic import not_equal as not_equal
-from volta_fn.numpy.nan_reductions import nanargmax as nanargmax
-from volta_fn.numpy.nan_reductions import nanargmin as nanargmin
-from volta_fn.numpy.nan_reductions import nancumprod as nancumprod
-from volta_fn.numpy.nan_reductions import nancumsum as nancumsum
-from volta_fn.numpy.nan_reductions import nanmax as nanmax
-from volta_fn.numpy.nan_reductions import nanmean as nanmean
-from volta_fn.numpy.nan_reductions import nanmin as nanmin
-from volta_fn.numpy.nan_reductions import nanprod as nanprod
-from volta_fn.numpy.nan_reductions import nanstd as nanstd
-from volta_fn.numpy.nan_reductions import nansum as nansum
-from volta_fn.numpy.nan_reductions import nanvar as nanvar
-from volta_fn.numpy.padding import pad as pad
-from volta_fn.numpy.polynomials import poly as poly
-from volta_fn.numpy.polynomials import polyadd as polyadd
-from volta_fn.numpy.polynomials import polyder as polyder
-from volta_fn.numpy.polynomials import polydiv as polydiv
-from volta_fn.numpy.polynomials import polyint as polyint
-from volta_fn.numpy.polynomials import polymul as polymul
-from volta_fn.numpy.polynomials import polysub as polysub
-from volta_fn.numpy.polynomials import polyval as polyval
-from volta_fn.numpy.polynomials import vander as vander
-from volta_fn.numpy.printing import array_repr as array_repr
-from volta_fn.numpy.printing import array_str as array_str
-from volta_fn.numpy.printing import get_printoptions as get_printoptions
-from volta_fn.numpy.printing import printoptions as printoptions
-from volta_fn.numpy.printing import set_printoptions as set_printoptions
 from volta_fn.numpy.products import cross as cross
 from volta_fn.numpy.products import dot as dot
 from volta_fn.numpy.products import inner as inner
@@ -287,16 +206,6 @@ from volta_fn.numpy.scalar_types import uint64 as uint64
 from volta_fn.numpy.scalar_types import unsignedinteger as unsignedinteger
 from volta_fn.numpy.searching import digitize as digitize
 from volta_fn.numpy.searching import searchsorted as searchsorted
-from volta_fn.numpy.sets import intersect1d as intersect1d
-from volta_fn.numpy.sets import isin as isin
-from volta_fn.numpy.sets import setdiff1d as setdiff1d
-from volta_fn.numpy.sets import setxor1d as setxor1d
-from volta_fn.numpy.sets import union1d as union1d
-from volta_fn.numpy.sets import unique as unique
-from volta_fn.numpy.sets import unique_all as unique_all
-from volta_fn.numpy.sets import unique_counts as unique_counts
-from volta_fn.numpy.sets import unique_inverse as unique_inverse
-from volta_fn.numpy.sets import unique_values as unique_values
 from volta_fn.numpy.shapes import atleast_1d as atleast_1d
 from volta_fn.numpy.shapes import atleast_2d as atleast_2d
 from volta_fn.numpy.shapes import atleast_3d as atleast_3d
@@ -325,54 +234,196 @@ from volta_fn.numpy.shapes import swapaxes as swapaxes
 from volta_fn.numpy.shapes import tile as tile
 from volta_fn.numpy.shapes import transpose as transpose
 from volta_fn.numpy.shapes import unstack as unstack
-from volta_fn.numpy.signals import bartlett as bartlett
-from volta_fn.numpy.signals import blackman as blackman
-from volta_fn.numpy.signals import convolve as convolve
-from volta_fn.numpy.signals import correlate as correlate
-from volta_fn.numpy.signals import hamming as hamming
-from volta_fn.numpy.signals import hanning as hanning
-from volta_fn.numpy.signals import kaiser as kaiser
 from volta_fn.numpy.sorting import argpartition as argpartition
 from volta_fn.numpy.sorting import argsort as argsort
 from volta_fn.numpy.sorting import lexsort as lexsort
 from volta_fn.numpy.sorting import partition as partition
 from volta_fn.numpy.sorting import sort as sort
 from volta_fn.numpy.sorting import sort_complex as sort_complex
-from volta_fn.numpy.statistics import average as average
-from volta_fn.numpy.statistics import corrcoef as corrcoef
-from volta_fn.numpy.statistics import cov as cov
-from volta_fn.numpy.statistics import median as median
-from volta_fn.numpy.statistics import nanmedian as nanmedian
-from volta_fn.numpy.statistics import nanpercentile as nanpercentile
-from volta_fn.numpy.statistics import nanquantile as nanquantile
-from volta_fn.numpy.statistics import percentile as percentile
-from volta_fn.numpy.statistics import quantile as quantile
-from volta_fn.numpy.transcendental import arccos as arccos
-from volta_fn.numpy.transcendental import arccosh as arccosh
-from volta_fn.numpy.transcendental import arcsin as arcsin
-from volta_fn.numpy.transcendental import arcsinh as arcsinh
-from volta_fn.numpy.transcendental import arctan as arctan
-from volta_fn.numpy.transcendental import arctan2 as arctan2
-from volta_fn.numpy.transcendental import arctanh as arctanh
-from volta_fn.numpy.transcendental import cos as cos
-from volta_fn.numpy.transcendental import cosh as cosh
-from volta_fn.numpy.transcendental import deg2rad as deg2rad
-from volta_fn.numpy.transcendental import exp as exp
-from volta_fn.numpy.transcendental import exp2 as exp2
-from volta_fn.numpy.transcendental import expm1 as expm1
-from volta_fn.numpy.transcendental import i0 as i0
-from volta_fn.numpy.transcendental import log as log
-from volta_fn.numpy.transcendental import log1p as log1p
-from volta_fn.numpy.transcendental import log2 as log2
-from volta_fn.numpy.transcendental import log10 as log10
-from volta_fn.numpy.transcendental import logaddexp as logaddexp
-from volta_fn.numpy.transcendental import logaddexp2 as logaddexp2
-from volta_fn.numpy.transcendental import rad2deg as rad2deg
-from volta_fn.numpy.transcendental import sin as sin
-from volta_fn.numpy.transcendental import sinc as sinc
-from volta_fn.numpy.transcendental import sinh as sinh
-from volta_fn.numpy.transcendental import tan as tan
-from volta_fn.numpy.transcendental import tanh as tanh
+
+if TYPE_CHECKING:
+    from volta_fn.numpy import linalg as linalg
+    from volta_fn.numpy.applying import apply_along_axis as apply_along_axis
+    from volta_fn.numpy.applying import apply_over_axes as apply_over_axes
+    from volta_fn.numpy.applying import fromfunction as fromfunction
+    from volta_fn.numpy.applying import vectorize as vectorize
+    from volta_fn.numpy.einstein import einsum as einsum
+    from volta_fn.numpy.einstein import einsum_path as einsum_path
+    from volta_fn.numpy.files import fromfile as fromfile
+    from volta_fn.numpy.files import fromstring as fromstring
+    from volta_fn.numpy.files import load as load
+    from volta_fn.numpy.files import save as save
+    from volta_fn.numpy.files import savez as savez
+    from volta_fn.numpy.fitting import polyfit as polyfit
+    from volta_fn.numpy.fitting import roots as roots
+    from volta_fn.numpy.grids import c_ as c_
+    from volta_fn.numpy.grids import index_exp as index_exp
+    from volta_fn.numpy.grids import indices as indices
+    from volta_fn.numpy.grids import ix_ as ix_
+    from volta_fn.numpy.grids import meshgrid as meshgrid
+    from volta_fn.numpy.grids import mgrid as mgrid
+    from volta_fn.numpy.grids import ogrid as ogrid
+    from volta_fn.numpy.grids import r_ as r_
+    from volta_fn.numpy.grids import s_ as s_
+    from volta_fn.numpy.histograms import bincount as bincount
+    from volta_fn.numpy.histograms import histogram as histogram
+    from volta_fn.numpy.histograms import histogram2d as histogram2d
+    from volta_fn.numpy.histograms import histogram_bin_edges as histogram_bin_edges
+    from volta_fn.numpy.histograms import histogramdd as histogramdd
+    from volta_fn.numpy.integers import bitwise_and as bitwise_and
+    from volta_fn.numpy.integers import bitwise_count as bitwise_count
+    from volta_fn.numpy.integers import bitwise_invert as bitwise_invert
+    from volta_fn.numpy.integers import bitwise_left_shift as bitwise_left_shift
+    from volta_fn.numpy.integers import bitwise_not as bitwise_not
+    from volta_fn.numpy.integers import bitwise_or as bitwise_or
+    from volta_fn.numpy.integers import bitwise_right_shift as bitwise_right_shift
+    from volta_fn.numpy.integers import bitwise_xor as bitwise_xor
+    from volta_fn.numpy.integers import gcd as gcd
+    from volta_fn.numpy.integers import invert as invert
+    from volta_fn.numpy.integers import lcm as lcm
+    from volta_fn.numpy.integers import left_shift as left_shift
+    from volta_fn.numpy.integers import packbits as packbits
+    from volta_fn.numpy.integers import right_shift as right_shift
+    from volta_fn.numpy.integers import unpackbits as unpackbits
+    from volta_fn.numpy.interpolation import interp as interp
+    from volta_fn.numpy.joining import append as append
+    from volta_fn.numpy.joining import array_split as array_split
+    from volta_fn.numpy.joining import block as block
+    from volta_fn.numpy.joining import column_stack as column_stack
+    from volta_fn.numpy.joining import concat as concat
+    from volta_fn.numpy.joining import concatenate as concatenate
+    from volta_fn.numpy.joining import delete as delete
+    from volta_fn.numpy.joining import dsplit as dsplit
+    from volta_fn.numpy.joining import dstack as dstack
+    from volta_fn.numpy.joining import hsplit as hsplit
+    from volta_fn.numpy.joining import hstack as hstack
+    from volta_fn.numpy.joining import insert as insert
+    from volta_fn.numpy.joining import split as split
+    from volta_fn.numpy.joining import stack as stack
+    from volta_fn.numpy.joining import trim_zeros as trim_zeros
+    from volta_fn.numpy.joining import vsplit as vsplit
+    from volta_fn.numpy.joining import vstack as vstack
+    from volta_fn.numpy.nan_reductions import nanargmax as nanargmax
+    from volta_fn.numpy.nan_reductions import nanargmin as nanargmin
+    from volta_fn.numpy.nan_reductions import nancumprod as nancumprod
+    from volta_fn.numpy.nan_reductions import nancumsum as nancumsum
+    from volta_fn.numpy.nan_reductions import nanmax as nanmax
+    from volta_fn.numpy.nan_reductions import nanmean as nanmean
+    from volta_fn.numpy.nan_reductions import nanmin as nanmin
+    from volta_fn.numpy.nan_reductions import nanprod as nanprod
+    from volta_fn.numpy.nan_reductions import nanstd as nanstd
+    from volta_fn.numpy.nan_reductions import nansum as nansum
+    from volta_fn.numpy.nan_reductions import nanvar as nanvar
+    from volta_fn.numpy.padding import pad as pad
+    from volta_fn.numpy.polynomials import poly as poly
+    from volta_fn.numpy.polynomials import polyadd as polyadd
+    from volta_fn.numpy.polynomials import polyder as polyder
+    from volta_fn.numpy.polynomials import polydiv as polydiv
+    from volta_fn.numpy.polynomials import polyint as polyint
+    from volta_fn.numpy.polynomials import polymul as polymul
+    from volta_fn.numpy.polynomials import polysub as polysub
+    from volta_fn.numpy.polynomials import polyval as polyval
+    from volta_fn.numpy.polynomials import vander as vander
+    from volta_fn.numpy.printing import array_repr as array_repr
+    from volta_fn.numpy.printing import array_str as array_str
+    from volta_fn.numpy.printing import get_printoptions as get_printoptions
+    from volta_fn.numpy.printing import printoptions as printoptions
+    from volta_fn.numpy.printing import set_printoptions as set_printoptions
+    from volta_fn.numpy.sets import intersect1d as intersect1d
+    from volta_fn.numpy.sets import isin as isin
+    from volta_fn.numpy.sets import setdiff1d as setdiff1d
+    from volta_fn.numpy.sets import setxor1d as setxor1d
+    from volta_fn.numpy.sets import union1d as union1d
+    from volta_fn.numpy.sets import unique as unique
+    from volta_fn.numpy.sets import unique_all as unique_all
+    from volta_fn.numpy.sets import unique_counts as unique_counts
+    from volta_fn.numpy.sets import unique_inverse as unique_inverse
+    from volta_fn.numpy.sets import unique_values as unique_values
+    from volta_fn.numpy.signals import bartlett as bartlett
+    from volta_fn.numpy.signals import blackman as blackman
+    from volta_fn.numpy.signals import convolve as convolve
+    from volta_fn.numpy.signals import correlate as correlate
+    from volta_fn.numpy.signals import hamming as hamming
+    from volta_fn.numpy.signals import hanning as hanning
+    from volta_fn.numpy.signals import kaiser as kaiser
+    from volta_fn.numpy.statistics import average as average
+    from volta_fn.numpy.statistics import corrcoef as corrcoef
+    from volta_fn.numpy.statistics import cov as cov
+    from volta_fn.numpy.statistics import median as median
+    from volta_fn.numpy.statistics import nanmedian as nanmedian
+    from volta_fn.numpy.statistics import nanpercentile as nanpercentile
+    from volta_fn.numpy.statistics import nanquantile as nanquantile
+    from volta_fn.numpy.statistics import percentile as percentile
+    from volta_fn.numpy.statistics import quantile as quantile
+    from volta_fn.numpy.transcendental import acos as acos
+    from volta_fn.numpy.transcendental import acosh as acosh
+    from volta_fn.numpy.transcendental import arccos as arccos
+    from volta_fn.numpy.transcendental import arccosh as arccosh
+    from volta_fn.numpy.transcendental import arcsin as arcsin
+    from volta_fn.numpy.transcendental import arcsinh as arcsinh
+    from volta_fn.numpy.transcendental import arctan as arctan
+    from volta_fn.numpy.transcendental import arctan2 as arctan2
+    from volta_fn.numpy.transcendental import arctanh as arctanh
+    from volta_fn.numpy.transcendental import asin as asin
+    from volta_fn.numpy.transcendental import asinh as asinh
+    from volta_fn.numpy.transcendental import atan as atan
+    from volta_fn.numpy.transcendental import atan2 as atan2
+    from volta_fn.numpy.transcendental import atanh as atanh
+    from volta_fn.numpy.transcendental import cos as cos
+    from volta_fn.numpy.transcendental import cosh as cosh
+    from volta_fn.numpy.transcendental import deg2rad as deg2rad
+    from volta_fn.numpy.transcendental import degrees as degrees
+    from volta_fn.numpy.transcendental import exp as exp
+    from volta_fn.numpy.transcendental import exp2 as exp2
+    from volta_fn.numpy.transcendental import expm1 as expm1
+    from volta_fn.numpy.transcendental import i0 as i0
+    from volta_fn.numpy.transcendental import log as log
+    from volta_fn.numpy.transcendental import log1p as log1p
+    from volta_fn.numpy.transcendental import log2 as log2
+    from volta_fn.numpy.transcendental import log10 as log10
+    from volta_fn.numpy.transcendental import logaddexp as logaddexp
+    from volta_fn.numpy.transcendental import logaddexp2 as logaddexp2
+    from volta_fn.numpy.transcendental import rad2deg as rad2deg
+    from volta_fn.numpy.transcendental import radians as radians
+    from volta_fn.numpy.transcendental import sin as sin
+    from volta_fn.numpy.transcendental import sinc as sinc
+    from volta_fn.numpy.transcendental import sinh as sinh
+    from volta_fn.numpy.transcendental import tan as tan
+    from volta_fn.numpy.transcendental import tanh as tanh
+else:
+    __getattr__, __dir__ = _on_demand.exports(
+        __name__,
+        ".linalg",
+        {
+            ".applying": "apply_along_axis apply_over_axes fromfunction vectorize",
+            ".einstein": "einsum einsum_path",
+            ".files": "fromfile fromstring load save savez",
+            ".fitting": "polyfit roots",
+            ".grids": "c_ index_exp indices ix_ meshgrid mgrid ogrid r_ s_",
+            ".histograms": "bincount histogram histogram2d histogram_bin_edges histogramdd",
+            ".integers": (
+                "bitwise_and bitwise_count bitwise_invert bitwise_left_shift bitwise_not bitwise_or "
+                "bitwise_right_shift bitwise_xor gcd invert lcm left_shift packbits right_shift unpackbits"
+            ),
+            ".interpolation": "interp",
+            ".joining": (
+                "append array_split block column_stack concat concatenate delete dsplit dstack hsplit hstack insert "
+                "split stack trim_zeros vsplit vstack"
+            ),
+            ".nan_reductions": "nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmin nanprod nanstd nansum nanvar",
+            ".padding": "pad",
+            ".polynomials": "poly polyadd polyder polydiv polyint polymul polysub polyval vander",
+            ".printing": "array_repr array_str get_printoptions printoptions set_printoptions",
+            ".sets": ("intersect1d isin setdiff1d setxor1d union1d unique unique_all unique_counts unique_inverse unique_values"),
+            ".signals": "bartlett blackman convolve correlate hamming hanning kaiser",
+            ".statistics": "average corrcoef cov median nanmedian nanpercentile nanquantile percentile quantile",
+            ".transcendental": (
+                "acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh "
+                "deg2rad degrees exp exp2 expm1 i0 log log10 log1p log2 logaddexp logaddexp2 rad2deg radians sin sinc "
+                "sinh tan tanh"
+            ),
+        },
+    )
 
 # The other names of some functions and types.
 abs = absolute
@@ -381,21 +432,8 @@ divide = true_divide
 mod = remainder
 pow = power
 around = round
-bitwise_invert = bitwise_not
-invert = bitwise_not
-bitwise_left_shift = left_shift
-bitwise_right_shift = right_shift
 amax = max
 amin = min
-acos = arccos
-acosh = arccosh
-asin = arcsin
-asinh = arcsinh
-atan = arctan
-atan2 = arctan2
-atanh = arctanh
-radians = deg2rad
-degrees = rad2deg
 bool = bool_
 ndarray = Array
 

@@ -1,4 +1,4 @@
-"""Applying functions of vectors or scalars to whole arrays: vectorize, apply_along_axis, apply_over_axes."""
+"""Applying functions of vectors, scalars or indices to whole arrays: vectorize, apply_along_axis, apply_over_axes, fromfunction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 from volta_fn import lax
 from volta_fn.core.array import Array
+from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.common import axis_of, operand
+from volta_fn.numpy.creation import arange
 from volta_fn.transforms.vectorize import vmap
 
 _ARGUMENT = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*,?)?\s*\)"
@@ -136,3 +138,19 @@ def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence
     for i in reversed(range(rank)):
         function = vmap(function, in_axes=tuple([0 if taking[i] else None for taking in axes]))
     return function(*squeezed)
+
+
+def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """The array of `function(i, j, …)` at every index (i, j, …) of `shape`; the function is vectorised with `vmap`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)
+    Array([[ 0,  1,  2],
+           [10, 11, 12]], dtype=int32)
+    """
+    sizes = canonical_shape(shape)
+    mapped = function
+    for axis in range(len(sizes)):
+        in_axes = tuple(0 if i == len(sizes) - 1 - axis else None for i in range(len(sizes)))
+        mapped = vmap(mapped, in_axes=(*in_axes,))
+    return mapped(*[arange(n, dtype=dtype) for n in sizes], **kwargs)

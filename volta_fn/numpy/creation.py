@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.common import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
-from volta_fn.transforms.vectorize import vmap
 
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
@@ -353,22 +352,6 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
 def identity(n: int, dtype: Any = None) -> Array:
     """The n×n identity matrix."""
     return eye(n, dtype=dtype)
-
-
-def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """The array of `function(i, j, …)` at every index (i, j, …) of `shape`; the function is vectorised with `vmap`.
-
-    >>> import volta_fn.numpy as jnp
-    >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)
-    Array([[ 0,  1,  2],
-           [10, 11, 12]], dtype=int32)
-    """
-    sizes = canonical_shape(shape)
-    mapped = function
-    for axis in range(len(sizes)):
-        in_axes = tuple(0 if i == len(sizes) - 1 - axis else None for i in range(len(sizes)))
-        mapped = vmap(mapped, in_axes=(*in_axes,))
-    return mapped(*[arange(n, dtype=dtype) for n in sizes], **kwargs)
 
 
 def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:

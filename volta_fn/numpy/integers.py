@@ -139,3 +139,10 @@ def _bit_weights(bitorder: str) -> np.ndarray:
         raise ArgumentError(f"bitorder must be 'big' or 'little', got {bitorder!r}")
     weights = np.uint8(1) << np.arange(8, dtype=np.uint8)
     return weights[::-1] if bitorder == "big" else weights
+
+
+# The other names of some functions.
+bitwise_invert = bitwise_not
+invert = bitwise_not
+bitwise_left_shift = left_shift
+bitwise_right_shift = right_shift

@@ -16,10 +16,10 @@ from volta_fn.numpy.common import full_like_scalar, is_complex, promote_inexact
 from volta_fn.primitives.declare import promoted
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-exp = promoted(lax.exp, "exp", "e to the power x.")
+exp: Callable[..., Array] = promoted(lax.exp, "exp", "e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "2 to the power x.")
 expm1 = promoted(lax.expm1, "expm1", "exp(x) - 1, exact near zero.")
-log = promoted(lax.log, "log", "The natural logarithm; NaN for negative real x.")
+log: Callable[..., Array] = promoted(lax.log, "log", "The natural logarithm; NaN for negative real x.")
 log2 = promoted(lax.log2, "log2", "The logarithm to base 2.")
 log1p = promoted(lax.log1p, "log1p", "log(1 + x), exact near zero.")
 
@@ -172,3 +172,15 @@ def _i0_asymptotic(x: Array) -> Array:
     # exp(x / 2) twice, because exp(x) alone may overflow where the quotient does not.
     half = lax.exp(lax.mul(x, full_like_scalar(x, 0.5)))
     return lax.mul(half, lax.div(lax.mul(half, total), lax.sqrt(lax.mul(x, full_like_scalar(x, 2.0 * math.pi)))))
+
+
+# The other names of some functions.
+acos = arccos
+acosh = arccosh
+asin = arcsin
+asinh = arcsinh
+atan = arctan
+atan2 = arctan2
+atanh = arctanh
+radians = deg2rad
+degrees = rad2deg

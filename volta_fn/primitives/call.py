@@ -14,7 +14,7 @@ def _jit_abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, name: str, donated: t
 
 
 #: ``jaxpr`` has concrete constants only; ``donated`` marks the operands whose memory the call may reuse (empty: none).
-jit_p = Primitive("jit", _jit_abstract, multiple_results=True, views=True)
+jit_p = Primitive("jit", _jit_abstract, multiple_results=True, holds_programs=True, views=True)
 jit_p.call_param = "jaxpr"
 
 

@@ -187,7 +187,9 @@ def _batch(
     return bind(checkpoint_p, *front, jaxpr=batched, **settings), [0 if s else None for s in out_stacked]
 
 
-checkpoint_p = Primitive("checkpoint", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, views=True)
+checkpoint_p = Primitive(
+    "checkpoint", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, holds_programs=True, views=True
+)
 checkpoint_p.partial_eval = _partial_eval
 checkpoint_p.call_param = "jaxpr"
 

@@ -5,33 +5,54 @@
 {'w': [2, 3], 'b': None}
 """
 
-from volta_fn.tree.keys import DictKey as DictKey
-from volta_fn.tree.keys import FlattenedIndexKey as FlattenedIndexKey
-from volta_fn.tree.keys import GetAttrKey as GetAttrKey
-from volta_fn.tree.keys import KeyPath as KeyPath
-from volta_fn.tree.keys import SequenceKey as SequenceKey
-from volta_fn.tree.keys import keystr as keystr
-from volta_fn.tree.partial import Partial as Partial
-from volta_fn.tree.registry import register_dataclass as register_dataclass
-from volta_fn.tree.registry import register_node as register_node
-from volta_fn.tree.registry import register_pytree_node as register_pytree_node
-from volta_fn.tree.registry import register_pytree_node_class as register_pytree_node_class
-from volta_fn.tree.registry import register_pytree_with_keys as register_pytree_with_keys
-from volta_fn.tree.registry import register_static as register_static
-from volta_fn.tree.structure import TreeDef as TreeDef
-from volta_fn.tree.structure import all as all
-from volta_fn.tree.structure import broadcast as broadcast
-from volta_fn.tree.structure import broadcast_prefix as broadcast_prefix
-from volta_fn.tree.structure import describe as describe
-from volta_fn.tree.structure import first_difference as first_difference
-from volta_fn.tree.structure import flatten as flatten
-from volta_fn.tree.structure import flatten_up_to as flatten_up_to
-from volta_fn.tree.structure import flatten_with_path as flatten_with_path
-from volta_fn.tree.structure import leaves as leaves
-from volta_fn.tree.structure import leaves_with_path as leaves_with_path
-from volta_fn.tree.structure import map as map
-from volta_fn.tree.structure import map_with_path as map_with_path
-from volta_fn.tree.structure import reduce as reduce
-from volta_fn.tree.structure import structure as structure
-from volta_fn.tree.structure import transpose as transpose
-from volta_fn.tree.structure import unflatten as unflatten
+from typing import TYPE_CHECKING
+
+from volta_fn import on_demand as _on_demand
+
+if TYPE_CHECKING:
+    from volta_fn.tree.keys import DictKey as DictKey
+    from volta_fn.tree.keys import FlattenedIndexKey as FlattenedIndexKey
+    from volta_fn.tree.keys import GetAttrKey as GetAttrKey
+    from volta_fn.tree.keys import KeyPath as KeyPath
+    from volta_fn.tree.keys import SequenceKey as SequenceKey
+    from volta_fn.tree.keys import keystr as keystr
+    from volta_fn.tree.partial import Partial as Partial
+    from volta_fn.tree.registry import register_dataclass as register_dataclass
+    from volta_fn.tree.registry import register_node as register_node
+    from volta_fn.tree.registry import register_pytree_node as register_pytree_node
+    from volta_fn.tree.registry import register_pytree_node_class as register_pytree_node_class
+    from volta_fn.tree.registry import register_pytree_with_keys as register_pytree_with_keys
+    from volta_fn.tree.registry import register_static as register_static
+    from volta_fn.tree.structures import TreeDef as TreeDef
+    from volta_fn.tree.structures import all as all
+    from volta_fn.tree.structures import broadcast as broadcast
+    from volta_fn.tree.structures import broadcast_prefix as broadcast_prefix
+    from volta_fn.tree.structures import describe as describe
+    from volta_fn.tree.structures import first_difference as first_difference
+    from volta_fn.tree.structures import flatten as flatten
+    from volta_fn.tree.structures import flatten_up_to as flatten_up_to
+    from volta_fn.tree.structures import flatten_with_path as flatten_with_path
+    from volta_fn.tree.structures import leaves as leaves
+    from volta_fn.tree.structures import leaves_with_path as leaves_with_path
+    from volta_fn.tree.structures import map as map
+    from volta_fn.tree.structures import map_with_path as map_with_path
+    from volta_fn.tree.structures import reduce as reduce
+    from volta_fn.tree.structures import structure as structure
+    from volta_fn.tree.structures import transpose as transpose
+    from volta_fn.tree.structures import unflatten as unflatten
+else:
+    __getattr__, __dir__ = _on_demand.exports(
+        __name__,
+        "",
+        {
+            ".keys": "DictKey FlattenedIndexKey GetAttrKey KeyPath SequenceKey keystr",
+            ".partial": "Partial",
+            ".registry": (
+                "register_dataclass register_node register_pytree_node register_pytree_node_class register_pytree_with_keys register_static"
+            ),
+            ".structures": (
+                "TreeDef all broadcast broadcast_prefix describe first_difference flatten flatten_up_to "
+                "flatten_with_path leaves leaves_with_path map map_with_path reduce structure transpose unflatten"
+            ),
+        },
+    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.compiler.passes.effects import holds_programs
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
 
 
 def simplify_bodies(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
     """The program with `simplify` applied to the programs that its equations hold."""
-    eqns = [_simplified(e, simplify) if holds_programs(e.primitive) else e for e in closed.eqns]
+    eqns = [_simplified(e, simplify) if e.primitive.holds_programs else e for e in closed.eqns]
     if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
         return closed
     jaxpr = closed.jaxpr

@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.compiler.keys import literal_key, params_key
-from volta_fn.compiler.passes.effects import holds_programs, is_movable, is_pinned
+from volta_fn.compiler.passes.effects import is_movable, is_pinned
 from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Primitive
@@ -32,7 +32,7 @@ def merging_rules(primitive: Primitive) -> Sequence[Rule]:
 
 def _merged(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
     """The results of an equal equation before this one."""
-    if holds_programs(eqn.primitive) and not is_movable(eqn):
+    if eqn.primitive.holds_programs and not is_movable(eqn):
         return None
     first = program.seen.setdefault(_key(eqn), eqn.outvars)
     if first is eqn.outvars:

@@ -12,15 +12,10 @@ from volta_fn.primitives.control_flow.loops import while_p
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p])
 
 
-def holds_programs(primitive: Primitive) -> bool:
-    """Whether the primitive is control flow, which runs programs that are its parameters."""
-    return primitive.partial_eval is not None
-
-
 def is_dead_weight(eqn: Equation) -> bool:
     """Whether nobody notices if the equation goes, should its results be unused."""
     primitive = eqn.primitive
-    return not (primitive.effectful or ((primitive.partial_eval or primitive.call_param) and has_effects(eqn)))
+    return not (primitive.effectful or ((primitive.holds_programs or primitive.call_param) and has_effects(eqn)))
 
 
 def is_pinned(primitive: Primitive) -> bool:
@@ -33,7 +28,7 @@ def is_movable(eqn: Equation) -> bool:
     primitive = eqn.primitive
     if is_pinned(primitive):
         return False
-    if primitive.partial_eval is None and primitive.call_param is None:
+    if not primitive.holds_programs and primitive.call_param is None:
         return True
     return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.compiler.keys import numbers_of
-from volta_fn.compiler.passes.effects import holds_programs, is_pinned
+from volta_fn.compiler.passes.effects import is_pinned
 from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
 from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.device import find_device
@@ -24,7 +24,7 @@ def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def folding_rules(primitive: Primitive) -> Sequence[Rule]:
     """The rule that folds, for what computes something. Filling an array is no work, and would only make the program larger."""
-    is_program = holds_programs(primitive) or primitive.call_param is not None or primitive.expand is not None
+    is_program = primitive.holds_programs or primitive.call_param is not None or primitive.expand is not None
     return () if is_program or is_pinned(primitive) or primitive.name == "broadcast_in_dim" else (_folded,)
 
 

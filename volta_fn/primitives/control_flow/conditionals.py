@@ -33,7 +33,7 @@ def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[C
 
 
 #: Operands: an int32 scalar below the number of branches, and what every branch takes. False and True are branches 0 and 1.
-cond_p = Primitive("cond", _cond_abstract, multiple_results=True, views=True)
+cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
 def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any = _ABSENT) -> Any:

@@ -32,7 +32,7 @@ def _while_abstract(
 
 
 #: Operands: what the condition closes over, what the body closes over, the initial carry.
-while_p = Primitive("while", _while_abstract, multiple_results=True, views=True)
+while_p = Primitive("while", _while_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:

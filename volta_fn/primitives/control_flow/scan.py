@@ -34,7 +34,7 @@ def _scan_abstract(
 
 #: Parameters: the body, the number of steps, whether they go from last to first, how the operands divide, and the steps per iteration
 #: that a backend which writes loops should write out.
-scan_p = Primitive("scan", _scan_abstract, multiple_results=True, views=True)
+scan_p = Primitive("scan", _scan_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
 def scan(

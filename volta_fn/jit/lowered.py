@@ -1,0 +1,90 @@
+"""Traced functions to look at. This is loaded when the first one is asked for, since it needs the whole compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.compiler.lifetimes import bytes_of
+from volta_fn.compiler.memory import Memory
+from volta_fn.compiler.passes.driver import simplify
+from volta_fn.compiler.plan import Plan, make_plan
+from volta_fn.core.array import as_value
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.device import Device
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.errors import ArgumentTypeError
+from volta_fn.jit.eager import check_not_donated
+from volta_fn.jit.programs import Traced, compiled
+
+
+class Lowered:
+    """A traced function to look at: its program (`jaxpr`), what the compiler makes of it (`simplified`), its plan, its compiled form."""
+
+    def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
+        self._traced = traced
+        self._in_tree = in_tree
+        self._device = device
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program as it was traced."""
+        return self._traced.jaxpr
+
+    @property
+    def simplified(self) -> ClosedJaxpr:
+        """The program that is planned: the same values with less work."""
+        return simplify(self._traced.jaxpr)
+
+    @property
+    def out_info(self) -> Any:
+        """The results' shapes and dtypes, as a pytree of `ShapeDtypeStruct`."""
+        return tree.unflatten(self._traced.out_tree, [struct_of(a) for a in self._traced.jaxpr.out_avals])
+
+    @property
+    def plan(self) -> Plan:
+        """The straight-line plan that would run."""
+        return make_plan(self._traced.jaxpr, self._traced.donated)
+
+    def memory(self) -> Memory:
+        """What the compiled program needs of memory, in bytes, known without running it.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
+        1024
+        """
+        program = self._traced.jaxpr
+        arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
+        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated))
+
+    def as_text(self) -> str:
+        """The program in JAX's notation."""
+        return str(self._traced.jaxpr)
+
+    def compile(self) -> Callable[..., Any]:
+        """The compiled function, of arguments (but the static ones) of exactly the types that it was lowered for.
+
+        It raises `ArgumentTypeError` for others.
+        """
+        traced, in_tree = self._traced, self._in_tree
+        run = compiled(traced, self._device)
+        wanted = [(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = tree.flatten((args, kwargs))
+            values = [as_value(x) for x in leaves]
+            if structure != in_tree or [(v.shape, v.dtype) for v in values] != wanted:
+                raise ArgumentTypeError(
+                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
+                    f"but called with {structure} and {[v.aval for v in values]}"
+                )
+            check_not_donated(values)
+            return run(values)
+
+        return call
+
+
+def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
+    """The public description of an aval."""
+    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
