@@ -24,6 +24,7 @@ from volta_fn.compiler.kernels.one_of_each import write_out_one_of_each
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
 from volta_fn.compiler.kernels.views import is_alias, reduces
+from volta_fn.compiler.postponing import postponed
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 
@@ -57,6 +58,8 @@ class Lane:
     attends: Judge | None = None
     #: Buffers of a kernel up to which it had better store a value several times than have it copied, however small; 0: copies are cheap.
     stores_again: int = 0
+    #: Whether a kernel is so small that it is better done together with others that stand beside it; None: none is.
+    together: Callable[[Kernel], bool] | None = None
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -179,6 +182,8 @@ def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:
     if inner and lane.stores_again:
         parts, outputs = stored_again(parts, program.jaxpr.outvars, roots, lane.stores_again)
         program = ClosedJaxpr(Jaxpr(program.jaxpr.constvars, program.jaxpr.invars, outputs, program.eqns), program.consts)
+    if lane.together is not None:
+        parts = postponed(parts, roots, lane.together)
     items = [_item(part, lane) for part in parts]
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}

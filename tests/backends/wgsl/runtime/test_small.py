@@ -59,6 +59,36 @@ def test_donated_parameters_are_updated_in_place() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16], ids=lambda d: d.__name__)
+def test_sums_and_extremes_of_several_arrays_are_one_dispatch(dtype: Any) -> None:
+    """Of rows, of columns and of everything, with what is computed element by element beside them."""
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((37, 20), (130, 33), (5, 3, 64)))
+
+    def reduced(x: Any, y: Any, z: Any) -> Any:
+        return x.sum(0), y.max(1), z.sum((0, 2)), y.argmin(0), x.min(), z * 2, (x - x.max(1, keepdims=True)).sum(1)
+
+    results, dispatches = run(reduced, x, y, z)
+    assert dispatches == 1
+    for found, wanted in zip(results, reduced(x, y, z), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_sums_wait_for_each_other_across_what_is_large() -> None:
+    """As the gradients of biases do across the products that make the gradients of weights."""
+
+    def backward(x: Any, w: Any, v: Any) -> Any:
+        first = x @ w
+        second = first @ v
+        return first.sum(0), second.sum(0), second @ v.T, (second * second).sum()
+
+    x, w, v = (np.random.default_rng(n).integers(-3, 3, (32, 32)).astype(np.float32) for n in range(3))
+    results, dispatches = run(backward, x, w, v)
+    assert dispatches == 4
+    for found, wanted in zip(results, backward(x, w, v), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_what_waits_for_another_is_a_dispatch_of_its_own() -> None:
     """Sums of columns in between keep the kernels from becoming one anyway."""
 

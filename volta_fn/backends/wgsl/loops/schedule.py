@@ -173,11 +173,16 @@ def cut_of(facts: Facts, schedule: Schedule) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:
-    """The schedule with as few invocations as workgroup memory is enough for."""
+def shared(facts: Facts, schedule: Schedule) -> int:
+    """Bytes of workgroup memory that an invocation needs to combine what it has with others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
-    while 2 * size * schedule.rows.lanes * schedule.parts * schedule.beside > device.workgroup_memory:
+    return 2 * size * schedule.rows.lanes
+
+
+def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:
+    """The schedule with as few invocations as workgroup memory is enough for."""
+    while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
         if schedule.beside > 1:
             schedule = schedule._replace(beside=schedule.beside // 2)
         else:

@@ -13,6 +13,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl import attention
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.matmul import contracts
 from volta_fn.backends.wgsl.matmul.remembered import find_by
 from volta_fn.backends.wgsl.routine import Routine
@@ -76,6 +77,7 @@ class Gpu:
             contracts=partial(contracts, device=self.facts),
             attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
             stores_again=min(self.facts.buffers, _MOST_BUFFERS),
+            together=partial(is_small, device=self.facts),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
