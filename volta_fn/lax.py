@@ -160,7 +160,9 @@ if TYPE_CHECKING:
     from volta_fn.primitives.special import erf as erf
     from volta_fn.primitives.special import erf_inv as erf_inv
     from volta_fn.primitives.special import erfc as erfc
+    from volta_fn.primitives.special import gelu as gelu
     from volta_fn.primitives.special import lgamma as lgamma
+    from volta_fn.primitives.special import ndtr as ndtr
     from volta_fn.primitives.special import polygamma as polygamma
     from volta_fn.primitives.special import zeta as zeta
     from volta_fn.primitives.trigonometric import acos as acos
@@ -194,7 +196,7 @@ else:
             "volta_fn.primitives.convolution_forms": "conv conv_general_dilated_patches conv_transpose conv_with_general_padding",
             "volta_fn.primitives.cumulative": "cumlogsumexp cummax cummin cumprod cumsum",
             "volta_fn.primitives.sorting": "approx_max_k approx_min_k argmax argmin sort sort_key_val top_k",
-            "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc lgamma polygamma zeta",
+            "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc gelu lgamma ndtr polygamma zeta",
             "volta_fn.primitives.trigonometric": "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh",
             "volta_fn.primitives.window": "reduce_window",
             "volta_fn.transforms.sequential": "map",

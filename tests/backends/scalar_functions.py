@@ -46,7 +46,22 @@ def digamma(x):
     return np.where((x <= 0) & (x == np.floor(x)), np.nan, scipy.special.digamma(x))
 
 
-SPECIAL = {"erf": scipy.special.erf, "erfc": scipy.special.erfc, "lgamma": lgamma, "digamma": digamma}
+def gelu(x):
+    """By SciPy's distribution function; its limit at -inf."""
+    return np.where(x == -np.inf, -0.0, x * scipy.special.ndtr(x))
+
+
+SPECIAL = {
+    "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
+    "ndtr": scipy.special.ndtr,
+    "gelu": gelu,
+    "lgamma": lgamma,
+    "digamma": digamma,
+}
+
+#: Units in the last place of float32 allowed where two are not enough.
+UNITS = {"ndtr": 3.5, "gelu": 4.0}
 
 
 def arguments(dtype, count):

@@ -52,6 +52,8 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "erf": scipy.special.erf,
     "erfc": scipy.special.erfc,
     "erf_inv": scipy.special.erfinv,
+    "ndtr": scipy.special.ndtr,
+    "gelu": lambda x: np.maximum(x, -40.0) * scipy.special.ndtr(x),
     "lgamma": _lgamma,
     "digamma": lambda x: np.where(x == 0, np.nan, scipy.special.digamma(x)),
     "polygamma": lambda order, x: scipy.special.polygamma(order.astype(int), x),

@@ -14,7 +14,7 @@ from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.movement import canonical_axis
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-_erfc = promoted(lax.erfc)
+_exact_gelu = promoted(lax.gelu)
 tanh = promoted(lax.tanh, "tanh", "The hyperbolic tangent.")
 sigmoid = promoted(lax.logistic, "sigmoid", "1 / (1 + exp(-x)), without overflow.")
 
@@ -138,16 +138,16 @@ def selu(x: Any) -> Array:
 
 
 def gelu(x: Any, approximate: bool = True) -> Array:
-    """x times the normal distribution's function at x (Hendrycks and Gimpel 2016); by a tanh if `approximate`, else by erfc.
+    """x times the normal distribution's function at x (Hendrycks and Gimpel 2016); by a tanh if `approximate`, else exactly.
 
     >>> import volta_fn as vf
     >>> vf.nn.gelu(vf.numpy.array([-1.0, 1.0]), approximate=False).round(4)
     Array([-0.1587,  0.8413], dtype=float32)
     """
+    if not approximate:
+        return _exact_gelu(x)
     value = _array(x)
-    if approximate:
-        return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3))))
-    return 0.5 * value * _erfc(-math.sqrt(0.5) * value)
+    return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3))))
 
 
 def glu(x: Any, axis: int = -1) -> Array:

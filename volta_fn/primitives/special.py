@@ -40,6 +40,28 @@ erf_inv: Elementwise = elementwise(
     doc="The inverse of erf.",
 )
 
+# normal distribution: its density is the derivative of its function
+
+
+def _density(x: Array) -> Array:
+    return exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+ndtr: Elementwise = elementwise(
+    "ndtr",
+    scalar.ndtr,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * _density(x)],
+    doc="The normal distribution's function, exact far on the left.",
+)
+gelu: Elementwise = elementwise(
+    "gelu",
+    scalar.gelu,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
+    doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
+)
+
 # gamma function
 
 lgamma: Elementwise = elementwise(

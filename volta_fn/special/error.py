@@ -17,21 +17,10 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 
 erf = promoted(lax.erf, "erf", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
 erfc = promoted(lax.erfc, "erfc", "1 - erf(x), to full relative precision for large x.")
+ndtr = promoted(lax.ndtr, "ndtr", "The normal distribution function: the probability that a standard normal number is at most x.")
 erfinv = promoted(lax.erf_inv, "erfinv", "The inverse of erf; infinite at -1 and 1, NaN beyond.")
 
-_ROOT_HALF = math.sqrt(0.5)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-
-
-@composite
-def ndtr(x: Any) -> Array:
-    """The normal distribution function: the probability that a standard normal number is at most x.
-
-    >>> import volta_fn as vf
-    >>> vf.special.ndtr(vf.numpy.array([-1.0, 0.0, 1.0])).round(4)
-    Array([0.1587, 0.5   , 0.8413], dtype=float32)
-    """
-    return 0.5 * lax.erfc(-_ROOT_HALF * x)
 
 
 def _log_density(x: Array) -> Array:
@@ -68,7 +57,7 @@ def _log_distribution_value(x: Array, series_order: int) -> Array:
     # What is not chosen must be finite, or its derivative times zero is NaN.
     near_x, far_x = vnp.where(far, border, x), vnp.where(far, x, border)
     right = near_x > 0
-    tail = 0.5 * lax.erfc(_ROOT_HALF * vnp.abs(near_x))
+    tail = lax.ndtr(-vnp.abs(near_x))
     near = vnp.where(right, vnp.log1p(-tail), vnp.log(tail))
     return vnp.where(far, _log_density(far_x) - vnp.log(-far_x) + vnp.log(_series(far_x, series_order)), near)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from volta_fn.primitives.scalar_functions.error import erf as erf
     from volta_fn.primitives.scalar_functions.error import erf_inv as erf_inv
     from volta_fn.primitives.scalar_functions.error import erfc as erfc
+    from volta_fn.primitives.scalar_functions.error import gelu as gelu
+    from volta_fn.primitives.scalar_functions.error import ndtr as ndtr
     from volta_fn.primitives.scalar_functions.gamma import digamma as digamma
     from volta_fn.primitives.scalar_functions.gamma import lgamma as lgamma
     from volta_fn.primitives.scalar_functions.gamma import polygamma as polygamma
@@ -39,7 +41,7 @@ else:
         "",
         {
             ".bessel": "bessel_i0e bessel_i1e",
-            ".error": "erf erf_inv erfc",
+            ".error": "erf erf_inv erfc gelu ndtr",
             ".gamma": "digamma lgamma polygamma zeta",
             ".threefry": "threefry2x32_word",
         },

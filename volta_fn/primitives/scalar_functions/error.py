@@ -1,4 +1,4 @@
-"""The error function, its complement and its inverse."""
+"""The error function, its complement and its inverse, the normal distribution's function, and GELU."""
 
 from __future__ import annotations
 
@@ -76,22 +76,60 @@ def erfc(x: np.ndarray) -> np.ndarray:
 
 
 def _erfc_positive(x: np.ndarray) -> np.ndarray:
-    width = x.dtype.itemsize
-    limit = ERFC_LIMITS[width]
-    bounded = np.minimum(x, limit)
-    stretch = 1.0 + 2.0 * ERFC_POLE / limit
-    share = np.reciprocal(bounded + ERFC_POLE)
-    result = polynomial((stretch * bounded - ERFC_POLE) * share, ERFC_COEFFICIENTS[width])
-    result *= share
+    bounded = np.minimum(x, ERFC_LIMITS[x.dtype.itemsize])
+    result = _erfc_scaled(bounded)
     result *= _exp_minus_square(bounded)
     return result
 
 
-def _exp_minus_square(x: np.ndarray) -> np.ndarray:
-    """exp(-x^2) without the error that rounding x^2 would bring: -x^2 = -h^2 + (h - x)(h + x), with few digits in h."""
+def _erfc_scaled(x: np.ndarray) -> np.ndarray:
+    """exp(x^2) erfc(x) for 0 <= x <= the limit."""
+    width = x.dtype.itemsize
+    stretch = 1.0 + 2.0 * ERFC_POLE / ERFC_LIMITS[width]
+    share = np.reciprocal(x + ERFC_POLE)
+    result = polynomial((stretch * x - ERFC_POLE) * share, ERFC_COEFFICIENTS[width])
+    result *= share
+    return result
+
+
+def _exp_minus_square(x: np.ndarray, factor: float = 1.0) -> np.ndarray:
+    """exp(-factor x^2) without the error that rounding x^2 would bring: -x^2 = -h^2 + (h - x)(h + x), with few digits in h.
+
+    `factor` is a power of two.
+    """
     unsigned, mask = _UPPER_HALF[x.dtype.itemsize]
     head = (x.view(unsigned) & mask).view(x.dtype)
-    return np.exp(-head * head) * np.exp((head - x) * (head + x))
+    return np.exp(-factor * head * head) * np.exp(factor * (head - x) * (head + x))
+
+
+# the normal distribution: with z = |x|, the part of it beyond z is exp(-z^2 / 2) times Mills' ratio, which changes slowly
+
+#: From these on the tail, and |x| times the tail, are 0.
+NORMAL_LIMITS = {4: 14.4, 8: 38.6}
+
+
+@blockwise()
+def ndtr(x: np.ndarray) -> np.ndarray:
+    """The normal distribution's function, the part of it below x, to full relative precision where it is small."""
+    tail = _normal_tail(_bounded_size(x))
+    return np.where(x < 0.0, tail, 1.0 - tail)
+
+
+@blockwise()
+def gelu(x: np.ndarray) -> np.ndarray:
+    """x ndtr(x) as max(x, 0) less |x| times the tail; at -inf it is -0, its limit."""
+    size = _bounded_size(x)
+    return np.copysign(np.where(x < 0.0, 0.0, x) - size * _normal_tail(size), x)
+
+
+def _bounded_size(x: np.ndarray) -> np.ndarray:
+    return np.minimum(np.abs(x), NORMAL_LIMITS[x.dtype.itemsize])
+
+
+def _normal_tail(z: np.ndarray) -> np.ndarray:
+    tail = _erfc_scaled(math.sqrt(0.5) * z)
+    tail *= 0.5 * _exp_minus_square(z, 0.5)
+    return tail
 
 
 # erf_inv

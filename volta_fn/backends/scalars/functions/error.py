@@ -69,20 +69,23 @@ def _erfc_32(x: Values) -> Values:
 
 
 def _erfc_positive(x: Values) -> Values:
-    """erfc(x) = e^(-x^2) P(t) / (x + 3), with a Möbius map t of x; from some x on 0."""
-    limit = ERFC_LIMITS[8]
-    bounded = x.capped(limit)
-    stretch = 1.0 + 2.0 * ERFC_POLE / limit
-    below = bounded + ERFC_POLE
-    return (bounded.fma(stretch, -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[8]) / below * _exp_minus_square(bounded)
+    """erfc(x) by a scaled one; from some x on 0."""
+    bounded = x.capped(ERFC_LIMITS[8])
+    return erfc_scaled(bounded) * exp_minus_square(bounded)
 
 
-def _exp_minus_square(x: Values) -> Values:
-    """e^(-x^2), with what rounding takes from x^2 as a factor."""
+def erfc_scaled(x: Values) -> Values:
+    """e^(x^2) erfc(x) for 0 <= x <= the limit: P(t) / (x + 3), with a Möbius map t of x."""
+    below = x + ERFC_POLE
+    return (x.fma(1.0 + 2.0 * ERFC_POLE / ERFC_LIMITS[8], -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[8]) / below
+
+
+def exp_minus_square(x: Values, factor: float = 1.0) -> Values:
+    """e^(-factor x^2), with what rounding takes from x^2 as a factor; `factor` is a power of two."""
     square = x * x
     lost = x.fma(x, -square)
-    power = exp(-square)
-    return power.fma(-lost, power)
+    power = exp(square * -factor)
+    return power.fma(lost * -factor, power)
 
 
 def erf_inv(x: Values) -> Values:

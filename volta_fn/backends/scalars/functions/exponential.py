@@ -41,7 +41,7 @@ _SINH: dict[int, tuple[float, ...]] = {
 LOG2_E = 1.4426950408889634
 LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.69314718055994529, 2.3190468138462996e-17)}
 #: The same with so few bits in the first part that its product with n is exact.
-_LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
+LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
 #: exp of them is 0, infinite, and twice infinite.
 _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
 
@@ -115,7 +115,7 @@ def _half_expm1_of_double(x: Values) -> Values:
 def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]:
     """m and p with e^(x + rest) = (1 + m) p 2^-plus, for a small rest, in float32; p is a power of two, and a normal number."""
     n, _, power = _reduced(x, plus)
-    high, low = _LN2_SHORT
+    high, low = LN2_SHORT
     return _expm1_reduced(n.fma(-high, x) + n.fma(-low, rest)), power
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.backends.scalars.functions import bessel, error, exponential, gamma, hyperbolic, logarithm, powers, remainder, trigonometric
+from volta_fn.backends.scalars.functions import (
+    bessel,
+    error,
+    exponential,
+    gamma,
+    hyperbolic,
+    logarithm,
+    normal,
+    powers,
+    remainder,
+    trigonometric,
+)
 
 APPROXIMATE: dict[str, Callable[..., Any]] = {
     "exp": exponential.exp,
@@ -34,6 +45,8 @@ APPROXIMATE: dict[str, Callable[..., Any]] = {
     "erf": error.erf,
     "erfc": error.erfc,
     "erf_inv": error.erf_inv,
+    "ndtr": normal.ndtr,
+    "gelu": normal.gelu,
     "lgamma": gamma.lgamma,
     "digamma": gamma.digamma,
     "bessel_i0e": bessel.bessel_i0e,
