@@ -83,17 +83,23 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """The same where products leave float32's range: large ones are made smaller, and small ones larger where they would be flushed."""
+    """The same for numbers whose products leave float32's range; what is not finite is kept away from that."""
+    product = _is_finite(x) & _is_finite(y)
+    ordinary = product & _is_finite(z)
+    scaled = _fma_scaled(*[ordinary.select(v, 1.0) for v in (x, y, z)])
+    return ordinary.select(scaled, product.select(z, x * y + z))
+
+
+def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Large numbers are made smaller, and small ones larger where they would be flushed."""
     size, swapped = (x * y).abs().at_least(z.abs()), x.abs().above(y.abs())
     greater, lesser = swapped.select(x, y), swapped.select(y, x)
     large, small = size.above(2.0**100), size.below(2.0**-60)
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
     if x.f.module.facts.subnormals:
-        result = _fma_half(greater * down, lesser, z * down) * back
-    else:
-        up, again = small.select(2.0**64, x.like(1.0)), small.select(2.0**-64, x.like(1.0))
-        result = _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
-    return (_is_finite(x) & _is_finite(y) & z.abs().equals(math.inf)).select(z, result)
+        return _fma_half(greater * down, lesser, z * down) * back
+    up, again = small.select(2.0**64, x.like(1.0)), small.select(2.0**-64, x.like(1.0))
+    return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
 
 
 def _extremum(predicate: str) -> Operation:

@@ -203,6 +203,17 @@ class Lanes(Values):
         name = helpers.one(self.f)
         return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
 
+    def unknown(self) -> Lanes:
+        """The value; infinity and NaN that are literals as numbers that compilers do not know.
+
+        NVIDIA's takes it that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
+        """
+        if not self.is_float or not self.text.startswith("bitcast"):
+            return self
+        zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
+        bits = self.text.removeprefix(f"bitcast<{self.type}>(").removesuffix(")")
+        return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
+
     def held(self) -> Lanes:
         """The same number, which compilers that simplify sums cannot see through."""
         return self * self.one()

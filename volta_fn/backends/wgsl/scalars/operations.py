@@ -54,7 +54,7 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     before = operands[0].dtype
     if before.kind == "c":
         return complex_functions.apply(f, op, operands, dtype, params)
-    lanes = [Lanes(f, x.type, x.text) for x in operands]
+    lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)

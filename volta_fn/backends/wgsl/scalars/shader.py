@@ -62,8 +62,8 @@ class Shader(Function):
             self.builtin(name)
         self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
 
-    def dispatch(self, groups: int) -> Dispatch:
-        """The shader run by so many workgroups."""
+    def dispatch(self, groups: int, work: int = 0) -> Dispatch:
+        """The shader run by so many workgroups, which have so many multiplications to do together, if that may be very many."""
         shape = grid(groups, self.module.facts.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         head = []
@@ -82,4 +82,4 @@ class Shader(Function):
             main.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
         source = "\n".join([*head, str(self.module), *main, *self.lines, "}\n"])
         written = frozenset(number for number, array in arrays.items() if array.written)
-        return Dispatch(source, tuple(arrays), written, shape)
+        return Dispatch(source, tuple(arrays), written, shape, work)
