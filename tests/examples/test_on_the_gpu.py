@@ -1,4 +1,5 @@
-"""The examples' training steps on the GPU: between the first dispatch and the last nothing that the host computes or reads."""
+"""Training steps of the examples and of the benchmarks on the GPU: between the first dispatch and the last the host computes and reads
+nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import volta_fn as vf
+from benchmarks.workloads import large, named
+from benchmarks.workloads.case import contestant
 from tests.laws.common import on_gpu
+from volta_fn.backends.wgsl.runtime.gpu import Counters
 from volta_fn.core import device
 
 GPU = vf.devices("gpu")[0]
@@ -28,6 +32,10 @@ TRAINING = {
 CHOSEN = list(TRAINING) if on_gpu() else list(TRAINING)[:5]
 
 
+#: The benchmarks' models, at tiny sizes: the one of a kind that no example has, or all.
+MODELS = [w.name for w in large.TRAINING if on_gpu() or "resnet" in w.name]
+
+
 class EnoughError(Exception):
     """The example has taken enough steps."""
 
@@ -37,6 +45,12 @@ class Cost(NamedTuple):
 
     reads: int
     host_steps: dict[str, int]
+
+
+def cost_since(before: Counters) -> Cost:
+    after = GPU.backend.counters
+    done = {name: n - before.host_steps.get(name, 0) for name, n in after.host_steps.items()}
+    return Cost(after.reads - before.reads, {name: n for name, n in done.items() if n})
 
 
 class Watched:
@@ -52,11 +66,9 @@ class Watched:
     def __call__(self, *args: Any) -> Any:
         before = GPU.backend.counters
         result = self.compiled(*args)
-        after = GPU.backend.counters
         self.calls += 1
         if self.calls > 1:
-            done = {name: n - before.host_steps.get(name, 0) for name, n in after.host_steps.items()}
-            self.costs.append(Cost(after.reads - before.reads, {name: n for name, n in done.items() if n}))
+            self.costs.append(cost_since(before))
         if self.is_step and self.calls == 3:
             raise EnoughError
         return result
@@ -86,3 +98,17 @@ def test_training_stays_on_the_device(name: str, costs: list[Cost], tmp_path: Pa
         importlib.import_module(name).main(*([] if name == "digits" else [["--quick", "--out", str(tmp_path)]]))
     assert costs
     assert all(cost == Cost(0, {}) for cost in costs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_of_the_benchmarks_stays_on_the_device(name: str) -> None:
+    with vf.default_device(GPU):
+        step = contestant("volta_fn", named(name).case(quick=True)).call
+        first = step()
+        before = GPU.backend.counters
+        for _ in range(3):
+            last = step()
+        cost, dispatches = cost_since(before), GPU.backend.counters.dispatches - before.dispatches
+        assert cost == Cost(0, {})
+        assert dispatches > 20
+        assert float(vf.tree.leaves(last)[0]) != float(vf.tree.leaves(first)[0])
