@@ -25,6 +25,8 @@ class Dispatch:
     written: frozenset[int]
     #: Workgroups along x, y and z.
     groups: tuple[int, int, int]
+    #: Multiplications, or other steps of innermost loops, if they may be very many.
+    work: int = 0
 
 
 @dataclass(frozen=True)

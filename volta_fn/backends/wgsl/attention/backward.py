@@ -108,7 +108,7 @@ class _Writer:
             b.keep(slopes)
             b.accumulate(sums, k, key)
         b.store_block(gradient, begin, sums)
-        return f.dispatch(a.stack * tiles)
+        return f.dispatch(a.stack * tiles, 2 * a.products)
 
     def by_keys(self) -> Dispatch:
         """K's and V's gradients: of heads that share them, the sums."""
@@ -140,7 +140,7 @@ class _Writer:
                 b.accumulate(k_sums, q, query)
         b.store_block(to_k, begin, k_sums)
         b.store_block(to_v, begin, v_sums)
-        return f.dispatch(a.groups * tiles)
+        return f.dispatch(a.groups * tiles, 2 * a.products)
 
     def queries(self, b: Blocks, head: str, numbers: Sequence[str]) -> dict[str, _Query]:
         """What is known of some queries of a head; of those that there are not, anything."""

@@ -51,7 +51,7 @@ def forward(a: Attention, facts: Facts) -> Routine:
             place = f.let("u32", f"({head} * {a.queries}u + {begin} + {row}) * 2u")
             statistics.store(place, Number(FLOAT, top))
             statistics.store(f.let("u32", f"{place} + 1u"), Number(FLOAT, total))
-    return Routine((f.dispatch(a.stack * tiles),))
+    return Routine((f.dispatch(a.stack * tiles, a.products),))
 
 
 def _masked(b: Blocks, lines: Lines, query: str, key: str, mask: Mask) -> Lines:

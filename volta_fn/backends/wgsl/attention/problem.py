@@ -81,6 +81,11 @@ class Attention:
         """Keys of a head."""
         return self.k.count
 
+    @property
+    def products(self) -> int:
+        """How many multiplications there are, all keys seen."""
+        return self.stack * self.queries * self.keys * (self.q.width + self.v.width)
+
 
 def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
     """The problem of an instruction with operands of these types (see `compiler.attention`)."""

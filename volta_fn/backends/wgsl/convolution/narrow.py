@@ -78,7 +78,7 @@ class _Narrow:
                 f.line("workgroupBarrier();")
         with f.block(f"if ({index} < {count}u)"):
             self._store(group, image, first, column)
-        return f.dispatch(c.groups * each)
+        return f.dispatch(c.groups * each, c.products)
 
     def _lines(self, first: str) -> None:
         """The lines of x that the places meet, by how far they are from the first one: offsets, and whether they exist."""

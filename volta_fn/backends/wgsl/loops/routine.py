@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from volta_fn.backends.wgsl.facts import Facts as Device
 from volta_fn.backends.wgsl.loops import schedule
@@ -30,7 +32,8 @@ def routine(kernel: Kernel, facts: Device, shared: Mapping[int, int] = {}) -> Ro
         kernel = of_nothing(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
     steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), facts, workspaces, apart=not shared)
-    return Routine(tuple([dispatch(step, facts) for step in steps]), tuple(workspaces.sizes))
+    dispatches = [replace(dispatch(step, facts), work=math.prod(step.kernel.sizes)) for step in steps]
+    return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
 def dispatch(step: Step, device: Device) -> Dispatch:

@@ -58,7 +58,7 @@ def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, b
             with f.loop(c.k) as i:
                 f.line(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
         f.line(f"{put}({stack}, {row}, {column}, {sum_});")
-    return Routine((f.dispatch(-(-size // _INVOCATIONS)),))
+    return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
 
 
 def is_of_few_results(c: Contraction) -> bool:
@@ -99,7 +99,7 @@ def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue,
         r, s = digits(f, "local", (rows, columns))
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.line(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
-    parts = f.dispatch(splits * c.batch * down * across)
+    parts = f.dispatch(splits * c.batch * down * across, c.products)
     if splits == 1:
         return Routine((parts,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize

@@ -78,7 +78,7 @@ class Tiles:
                 f.line(f"var c{r}_{j} = {work.zero};")
         self._sum(begin, end)
         self._finish(stack, row, column, split)
-        return f.dispatch(schedule.groups(self.c))
+        return f.dispatch(schedule.groups(self.c), self.c.products)
 
     def _position(self) -> tuple[str, str, str, str]:
         """The product, the first row and column, and the part of the sum that a workgroup has."""

@@ -1,6 +1,7 @@
 """What a program is to the runtime: a list of commands on slots.
 
-`Run` does one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag says so, and `Host` calls NumPy.
+`Run` does one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag says so, `Submit` does not wait for
+more, and `Host` calls NumPy.
 Slots are numbered (`compiler.slots`): the caller's, then temporary ones, then constants. A `Place` is a part of what is in a slot; within
 loops it may move with the number of the turn.
 """
@@ -105,6 +106,11 @@ class While:
 
 
 @dataclass(eq=False)
+class Submit:
+    """What is written goes to the GPU by itself: it is much."""
+
+
+@dataclass(eq=False)
 class Host:
     """A function of NumPy arrays."""
 
@@ -118,7 +124,7 @@ class Host:
     flag: Place | None = None
 
 
-Command = Run | Loop | While | Host
+Command = Run | Loop | While | Submit | Host
 
 
 def uninterrupted(command: Command) -> bool:
@@ -131,5 +137,5 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
     for command in commands:
         if isinstance(command, Run):
             yield command
-        elif not isinstance(command, Host):
+        elif isinstance(command, Loop | While):
             yield from runs(command.body)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, While, runs
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
@@ -166,6 +166,9 @@ class _Call:
                 self.host(command)
             elif isinstance(command, While):
                 self.repeat(command)
+            elif isinstance(command, Submit):
+                self.queue.submit()
+                self.queue.hold_back()
             else:
                 for turn in range(command.turns):
                     self.turns[command.number] = turn

@@ -16,8 +16,10 @@ from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Region, Run, part, place
+from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
 from volta_fn.backends.wgsl.runtime.memory import Buffer
+from volta_fn.backends.wgsl.runtime.parts import in_parts
+from volta_fn.backends.wgsl.runtime.portions import in_portions
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
 from volta_fn.compiler.bodies import Item, Lane
 from volta_fn.compiler.kernels.emit import Fused
@@ -27,7 +29,6 @@ from volta_fn.compiler.lifetimes import bytes_of
 from volta_fn.compiler.slots import Block, Slot
 from volta_fn.compiler.writing import BodyWriter
 from volta_fn.core.jaxpr import Equation
-from volta_fn.errors import OutOfMemoryError
 
 #: How control flow is written: (writer, equation, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
@@ -72,8 +73,7 @@ class Writer(BodyWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         routine = None if item.source is None else self.routines[item.source.key]
-        if isinstance(item.what, Fused) and largest(item.what.kernel) > self.facts.binding:
-            self.pieces(item, operands, results, block)
+        if isinstance(item.what, Fused) and largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
             return
         if routine is not None and isinstance(item.what, Fused):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
@@ -106,7 +106,7 @@ class Writer(BodyWriter):
         for dispatch in routine.dispatches:
             places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
             written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-            self.run(Run(dispatch.source, written, places, dispatch.groups))
+            self.run(Run(dispatch.source, written, places, dispatch.groups), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -139,12 +139,12 @@ class Writer(BodyWriter):
         sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
         return Written(item.what.kernel, tuple(operands), tuple(results), sizes)
 
-    def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        """Write a kernel of arrays that are larger than a shader can bind, piece by piece."""
+    def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+        """Write a kernel of arrays that are larger than one binding piece by piece, if pieces see only a part of each."""
         assert isinstance(item.what, Fused)
-        found = windowed(item.what.kernel, self.facts.binding)
+        found = None if set(results) & set(operands) else windowed(item.what.kernel, self.facts.binding)
         if found is None:
-            raise _too_large(largest(item.what.kernel), self.facts)
+            return False
         slots = [*operands, *results]
         self.touch(block, *slots)
         for kernel, windows in found:
@@ -153,19 +153,25 @@ class Writer(BodyWriter):
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             for dispatch in routine.dispatches:
                 written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-                self.run(Run(dispatch.source, written, tuple([places[b] for b in dispatch.buffers]), dispatch.groups))
+                self.run(Run(dispatch.source, written, tuple([places[b] for b in dispatch.buffers]), dispatch.groups), dispatch.work)
         self.slots.time += 1
+        return True
 
-    def run(self, run: Run) -> None:
-        """Write a dispatch."""
-        most = max(p.size for p in run.places)
-        if most > self.facts.binding:
-            raise _too_large(most, self.facts)
-        if self.region is not None:
-            region, part = self.region
-            run.region, run.entry = region, len(region.entries)
-            region.entries.append((part, *run.groups))
-        self.commands.append(run)
+    def run(self, run: Run, work: int = 0) -> None:
+        """Write a dispatch, in which so many multiplications are done if they may be very many."""
+        portions = in_portions(in_parts(run, self.facts), work, self.rung, self.facts)
+        for one in portions:
+            if self.region is not None:
+                region, part = self.region
+                one.region, one.entry = region, len(region.entries)
+                region.entries.append((part, *one.groups))
+            self.commands.append(one)
+            if len(portions) > 1:
+                self.commands.append(Submit())
+
+    def rung(self, number: int, length: int) -> Place:
+        """A word that holds a number, one of so many."""
+        return place(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
         """Copy an array of so many bytes."""
@@ -193,10 +199,6 @@ class Writer(BodyWriter):
             flag = place(region.grids, 4)._replace(offset=4 * part)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
-
-
-def _too_large(size: int, facts: Facts) -> OutOfMemoryError:
-    return OutOfMemoryError(f"an array of {size} bytes is larger than a shader of this GPU can see, {facts.binding} bytes; split it")
 
 
 @lru_cache(maxsize=32)

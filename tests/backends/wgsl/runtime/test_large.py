@@ -1,0 +1,125 @@
+"""Arrays larger than a binding are bound in parts, and long work is done in portions: the results are what they are without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.signal
+
+import volta_fn as vf
+from volta_fn import lax, nn
+from volta_fn import numpy as jnp
+from volta_fn.backends.wgsl.runtime import portions
+from volta_fn.backends.wgsl.runtime.backend import GpuBackend
+from volta_fn.backends.wgsl.runtime.parts import split_text
+from volta_fn.core.device import Device
+
+GPU = vf.devices("gpu")[0]
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+ROWS, CHOSEN = normal(97, 33), RNG.integers(0, 97, 150).astype(np.int32)
+IMAGES, TAPS = normal(2, 3, 31, 31), normal(4, 3, 3, 3)
+
+
+def scattered(t: np.ndarray, i: np.ndarray) -> np.ndarray:
+    result = t.copy()
+    np.add.at(result, i, t[i])
+    return result
+
+
+def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.array([[sum(scipy.signal.correlate(a, b, "same") for a, b in zip(xs, ws, strict=True)) for ws in w] for xs in x])
+
+
+#: A function of each kind of kernel, its arguments, and NumPy's.
+CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[..., Any]]] = {
+    "elementwise": (lambda t: (t * 2 + 1, (t > 0).astype("int8")), (ROWS,), lambda t: (t * 2 + 1, (t > 0).astype("int8"))),
+    "product": (lambda t: jnp.tanh(t @ t[:24].T), (ROWS,), lambda t: np.tanh(t @ t[:24].T)),
+    "columns": (lambda t: (t.sum(0), t.argmax(0), t.sum()), (ROWS,), lambda t: (t.sum(0), t.argmax(0), t.sum())),
+    "rows": (lambda t: nn.softmax(t.reshape(-1)), (ROWS,), lambda t: np.exp(t).ravel() / np.exp(t).sum()),
+    "movement": (lambda t: jnp.pad(t.T, 1) + 1, (ROWS,), lambda t: np.pad(t.T, 1) + 1),
+    "joined": (lambda t: jnp.concatenate([t, t[::-1]]), (ROWS,), lambda t: np.concatenate([t, t[::-1]])),
+    "gather": (lambda t, i: t[i], (ROWS, CHOSEN), lambda t, i: t[i]),
+    "scatter": (lambda t, i: t.at[i].add(t[i]), (ROWS, CHOSEN), scattered),
+    "atomics": (lambda t, i: t.at[i].add(t[i]), ((ROWS * 9).astype(np.int32), CHOSEN), scattered),
+    "sort": (lambda t: jnp.sort(t, 0), (ROWS,), lambda t: np.sort(t, 0)),
+    "cumulative": (lambda t: jnp.cumsum(t, 0), (ROWS,), lambda t: np.cumsum(t, 0)),
+    "halves": (lambda t: t.astype("float16").T.sum(0), (ROWS,), lambda t: t.astype(np.float16).astype(np.float32).sum(1)),
+    "convolution": (lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME"), (IMAGES, TAPS), convolved),
+    "scan": (lambda t: lax.scan(lambda c, x: (c + x, c * x), t[0], t)[0], (ROWS,), lambda t: t[0] + t.sum(0)),
+    "in place": (lambda t: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + 1, t), (ROWS,), lambda t: t / 8 + 1.75),
+}
+
+
+@pytest.fixture(scope="module")
+def least() -> Device:
+    """A device that sees 8 KiB through one binding."""
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    device.backend.gpu.facts = device.backend.gpu.facts._replace(binding=1 << 13)
+    return device
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_larger_than_a_binding(name: str, least: Device) -> None:
+    function, arguments, meaning = CASES[name]
+    with vf.default_device(least):
+        found = vf.tree.leaves(vf.jit(function)(*map(jnp.asarray, arguments)))
+    wanted = vf.tree.leaves(meaning(*arguments))
+    for actual, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(actual), expected, rtol=2e-3 if name == "halves" else 1e-5, atol=2e-2 if name == "halves" else 1e-4
+        )
+    assert not least.backend.counters.host_steps
+
+
+def test_every_form_of_access() -> None:
+    """Loads in indices of stores, components, operators, atomic operations, lengths."""
+    text = """@group(0) @binding(0) var<storage, read> a: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> b: array<atomic<u32>>;
+fn main() {
+  if (a[i].x == a[u32(a[j][k])].y) { b1[0] = 1u; }
+  let n = atomicAdd(&b[i + 1u], u32(a[0].x)); atomicStore(&b[n], 0u);
+  let m = atomicLoad(&b[0]) + arrayLength(&a);
+}"""
+    found = split_text(text, (2, 3), 256)
+    assert "@binding(1) var<storage, read> a_1: array<vec4<f32>>;" in found
+    assert "@binding(4) var<storage, read_write> b_2: array<atomic<u32>>;" in found
+    assert "fn a_at(i: u32) -> vec4<f32> { if (i < 16u) { return a_0[i]; } return a_1[i - 16u]; }" in found
+    assert "if (a_at(i).x == a_at(u32(a_at(j)[k])).y) { b1[0] = 1u; }" in found
+    assert "let n = b_atomicAdd(i + 1u, u32(a_at(0).x)); b_atomicStore(n, 0u);" in found
+    assert "let m = b_atomicLoad(0) + (arrayLength(&a_0) + arrayLength(&a_1));" in found
+    assert "else if (i < 128u) { atomicStore(&b_1[i - 64u], value); } else { atomicStore(&b_2[i - 128u], value); }" in found
+    stored = split_text("@group(0) @binding(0) var<storage, read_write> c: array<f64>;\nc[c[i]] += c[1] ;", (2,), 256)
+    assert stored.endswith(
+        "{ let place_in_c = c_at(i); if (place_in_c < 32u) { c_0[place_in_c] += c_at(1) ; } else { c_1[place_in_c - 32u] += c_at(1) ; } }"
+    )
+
+
+@pytest.mark.parametrize("groups", [65535, 7])
+def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With grids of one and of two dimensions, and in branches, whose grids are read from a buffer."""
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    gpu = device.backend.gpu
+    gpu.facts = gpu.facts._replace(groups=groups)
+    monkeypatch.setattr(portions, "MOST", 1 << 16)
+
+    def step(x: Any, w: Any) -> Any:
+        y = lax.cond(x[0, 0] < 100, lambda: x @ w, lambda: x * 2)
+        return y, lax.conv_general_dilated(y.reshape(1, 4, 40, 100), jnp.ones((4, 4, 3, 3)), (1, 1), "SAME"), (y[:, None] - w[None]).max(-1)
+
+    x, w = normal(160, 100), normal(100, 100)
+    with vf.default_device(device):
+        before = gpu.counters.submissions
+        y, z, d = map(np.asarray, vf.jit(step)(x, w))
+        assert gpu.counters.submissions - before > 20
+    np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(z, convolved(y.reshape(1, 4, 40, 100), np.ones((4, 4, 3, 3))), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(d, (y[:, None] - w[None]).max(-1), rtol=1e-6)

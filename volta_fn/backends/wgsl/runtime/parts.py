@@ -1,0 +1,145 @@
+"""Arrays larger than one binding, in the shaders of any routine.
+
+A device lets a shader see so many bytes through one binding, 128 MiB on the least one, though its buffers may be larger. Such a buffer is
+bound several times, a *part* each, and the shader's text is rewritten: a load ``b[i]`` becomes a call of a function that knows which part
+the element is in, a store one statement for each part, and an atomic operation a call, too. All our shaders access storage in these forms.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.runtime.commands import Place, Run
+from volta_fn.errors import OutOfMemoryError
+
+_DECLARATION = re.compile(r"@group\(0\) @binding\((\d+)\) var<storage, (\w+)> (\w+): array<(.+)>;")
+_ASSIGNMENT = re.compile(r"((?:\[[^]]*\]|\.\w+)*) ([-+*/&|^]?=)(?!=) ?")
+
+#: Bytes of types; of vectors, of a component.
+_BYTES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8, "f64": 8}
+
+
+def in_parts(run: Run, facts: Facts) -> Run:
+    """A dispatch none of whose bindings is larger than the device allows. Raises `OutOfMemoryError` if it would take too many."""
+    size = facts.binding // facts.alignment * facts.alignment
+    counts = [max(-(-p.size // size), 1) for p in run.places]
+    if max(counts) == 1:
+        return run
+    if sum(counts) > facts.buffers:
+        raise OutOfMemoryError(
+            f"an array of {max(p.size for p in run.places)} bytes is larger than a shader of this GPU can see: {facts.binding} bytes "
+            f"at once, {facts.buffers} times, and this step needs {sum(counts)} times. Split it, for example into smaller batches"
+        )
+    places, written = list[Place](), set[int]()
+    for number, (place, count) in enumerate(zip(run.places, counts, strict=True)):
+        if number in run.written:
+            written.update(range(len(places), len(places) + count))
+        places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
+    return replace(run, source=split_text(run.source, tuple(counts), size), places=tuple(places), written=frozenset(written))
+
+
+@functools.lru_cache(maxsize=256)
+def split_text(source: str, counts: tuple[int, ...], size: int) -> str:
+    """A shader whose bindings are so many parts each, of `size` bytes but for the last one."""
+    first = [sum(counts[:k]) for k in range(len(counts))]
+    added: list[str] = []
+    for number, access, name, type_ in _DECLARATION.findall(source):
+        count = counts[int(number)]
+        declarations = [
+            f"@group(0) @binding({first[int(number)] + k}) var<storage, {access}> {name}{'' if count == 1 else f'_{k}'}: array<{type_}>;"
+            for k in range(count)
+        ]
+        source = source.replace(f"@group(0) @binding({number}) var<storage, {access}> {name}: array<{type_}>;", "")
+        if count > 1:
+            split = _Split(name, type_, count, size // _bytes(type_))
+            source = split.rewritten(source)
+            declarations += split.functions.values()
+        added += declarations
+    return "\n".join([*added, source])
+
+
+def _bytes(type_: str) -> int:
+    """Of an element: u32, vec4<f32>, atomic<u32>, …"""
+    inner = type_[type_.find("<") + 1 :].rstrip(">")
+    return _BYTES[inner] * (int(type_[3]) if type_.startswith("vec") else 1)
+
+
+def _closing(text: str, opening: int) -> int:
+    """The place of the bracket that closes the one at a place."""
+    depth = 0
+    for place in range(opening, len(text)):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if not depth:
+            return place
+    raise ValueError(f"a bracket is not closed: {text[opening : opening + 80]}")
+
+
+class _Split:
+    """An array in parts of `length` elements."""
+
+    def __init__(self, name: str, type_: str, count: int, length: int) -> None:
+        self.name = name
+        self.type = type_
+        self.parts = [f"{name}_{k}[{{i}}{f' - {k * length}u' if k else ''}]" for k in range(count)]
+        self.length = length
+        #: Texts of functions by their names.
+        self.functions: dict[str, str] = {}
+        self.access = re.compile(rf"(\w+\(&)?\b{name}\[")
+
+    def rewritten(self, text: str) -> str:
+        """The text with all accesses to the array replaced."""
+        lengths = " + ".join(f"arrayLength(&{part[: part.index('[')]})" for part in self.parts)
+        text = text.replace(f"arrayLength(&{self.name})", f"({lengths})")
+        result, position = "", 0
+        while (found := self.access.search(text, position)) is not None:
+            result += text[position : found.start()]
+            end = _closing(text, found.end() - 1)
+            index = self.rewritten(text[found.end() : end])
+            if found[1]:
+                position = _closing(text, found.start() + len(found[1]) - 2) + 1
+                result += self.atomic(found[1][:-2], index, self.rewritten(text[end + 1 : position - 1].removeprefix(", ")))
+            elif (assigned := _ASSIGNMENT.match(text, end + 1)) is not None:
+                position = text.index(";", assigned.end()) + 1
+                value = self.rewritten(text[assigned.end() : position - 1])
+                result += self.store(index, self.rewritten(assigned[1]), assigned[2], value)
+            else:
+                position = end + 1
+                result += self.load(index)
+        return result + text[position:]
+
+    def load(self, index: str) -> str:
+        """A call that gives an element."""
+        name = f"{self.name}_at"
+        self.functions[name] = self.function(f"fn {name}(i: u32) -> {self.type}", [f"return {part};" for part in self.parts])
+        return f"{name}({index})"
+
+    def atomic(self, operation: str, index: str, value: str) -> str:
+        """A call of an atomic operation."""
+        word, name = self.type[7:-1], f"{self.name}_{operation}"
+        returned, keyword = ("", "") if operation == "atomicStore" else (f" -> {word}", "return ")
+        given, passed = (f", value: {word}", ", value") if value else ("", "")
+        bodies = [f"{keyword}{operation}(&{part}{passed});" for part in self.parts]
+        self.functions[name] = self.function(f"fn {name}(i: u32{given}){returned}", bodies)
+        return f"{name}({index}{', ' + value if value else ''})"
+
+    def function(self, head: str, bodies: list[str]) -> str:
+        """A function of the index i, with a body for each part."""
+        return f"{head} {{ {self.choice([body.format(i='i') for body in bodies])} }}"
+
+    def store(self, index: str, component: str, operator: str, value: str) -> str:
+        """A statement that assigns to an element, or to a component of it."""
+        place = f"place_in_{self.name}"
+        bodies = [f"{part.format(i=place)}{component} {operator} {value};" for part in self.parts]
+        return f"{{ let {place} = {index}; {self.choice(bodies, place)} }}"
+
+    def choice(self, bodies: list[str], index: str = "i") -> str:
+        """The body for the part in which the index is. (The last one stands outside of all braces, as functions must end with it.)"""
+        last = len(bodies) - 1
+        if bodies[0].startswith("return"):
+            tests = [f"if ({index} < {(k + 1) * self.length}u) {{ {body} }} " for k, body in enumerate(bodies[:last])]
+            return "".join(tests) + bodies[last]
+        tests = [f"if ({index} < {(k + 1) * self.length}u) {{ {body} }} else " for k, body in enumerate(bodies[:last])]
+        return f"{''.join(tests)}{{ {bodies[last]} }}"
