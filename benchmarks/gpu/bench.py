@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +29,7 @@ class Bench:
         self.opened = open_device(adapters()[0])
         self.device, self.facts = self.opened.device, self.opened.facts
         self.usage = wgpu().BufferUsage
-        self.threads = ThreadPoolExecutor(2)
+        self.threads = ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2))
         self.pipelines: dict[str, Future[Any]] = {}
 
     def compiled(self, routine: Routine) -> list[Future[Any]]:

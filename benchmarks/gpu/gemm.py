@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ def cases(bench: Bench, layouts: Sequence[str], count: int) -> Iterator[Case]:
         for layout in layouts:
             c, buffers = contraction_of(sizes, layout)
             found = candidates(c, working(FLOAT), bench.facts, count)
-            schedules = [SIMPLE, *found]
+            schedules = [SIMPLE, *found, *[replace(best, unroll=u) for best in found[:6] for u in (0, 8) if best.unroll]]
             if c.products >= 2**36 and layout == "NN":
                 for best in found[:3]:
                     schedules += [s for s in variations(best, working(FLOAT), bench.facts) if s not in schedules]
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if following is not None:
             prepare(bench, following)
         try:
-            one(runner, case, best, everything=options.all or len(case.schedules) > options.candidates + 1)
+            one(runner, case, best, everything=options.all or len(case.schedules) > 3 * options.candidates)
         except Exception as error:
             print(f"{case.name:>20} {case.layout} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ SCHEDULES = [
     Schedule(128, 64, 8, 8, 8, unroll=4, band=3, ahead=False),
     Schedule(64, 64, 16, 4, 8, pad=0),
     Schedule(32, 32, 32, 4, 4, lane_rows=2, lane_columns=4, unroll=4, splits=3),
-    Schedule(16, 128, 8, 4, 8, unroll=4, splits=2, twice=True),
+    Schedule(16, 128, 8, 4, 8, unroll=4, splits=2, lane_rows=1, twice=True),
     Schedule(8, 64, 32, 4, 4, unroll=4, ahead=False),
 ]
 
@@ -151,6 +151,13 @@ FEW = [(1, 21, 516), (2, 5, 300), (70, 1, 1000), (1, 1, 999), (300, 1, 7), (2, 9
 def test_few_rows_or_few_columns(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(6)
     for dims in (LAYOUTS[1], LAYOUTS[3]):
+        check(product, *operands(rng, (m, n, k), dims, np.float32), dims)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 68, 516), (2, 36, 301), (72, 1, 1000), (1, 64, 4100)])
+def test_a_matrix_whose_neighbours_belong_to_different_results_by_few_vectors(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(7)
+    for dims in (LAYOUTS[0], LAYOUTS[1]):
         check(product, *operands(rng, (m, n, k), dims, np.float32), dims)
 
 

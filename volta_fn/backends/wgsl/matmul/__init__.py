@@ -2,7 +2,7 @@
 
 In the order in which to read: `indices` (writing code with indices), `working` (what is computed in), `schedule` (how work is shared out),
 `slices` (bringing operands into workgroup memory), `epilogues` and `results` (writing sums), `combine` (parts of sums), `tiles` (the
-shader), `elements` and `direct` (without tiles), `remembered` and `choice` (of schedules), `tuning`, `contract` (which way), `dot`
+shader), `elements`, `direct` and `thin` (without tiles), `remembered` and `choice` (of schedules), `tuning`, `contract` (which way), `dot`
 (equations), and `fused` (kernels).
 """
 

@@ -6,6 +6,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.choice import choose
 from volta_fn.backends.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, rounded
+from volta_fn.backends.wgsl.matmul.thin import is_thin, thin
 from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
 from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.backends.wgsl.routine import Routine
@@ -22,13 +23,15 @@ def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue 
         return few_terms(c, work, facts, finish, buffers)
     if is_of_few_results(c):
         return few_results(c, work, facts, finish, buffers)
+    if is_thin(c, work):
+        return thin(c, work, facts, finish, buffers, parts=parts)
     schedule = choose(c, work, facts)
     return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers)
 
 
 def is_tiled(c: Contraction) -> bool:
     """Whether a contraction is done by tiles, for which there are schedules."""
-    return not (is_of_few_terms(c) or is_of_few_results(c))
+    return not (is_of_few_terms(c) or is_of_few_results(c) or is_thin(c, working(c.target.dtype)))
 
 
 def oriented(c: Contraction) -> tuple[Contraction, Buffers]:

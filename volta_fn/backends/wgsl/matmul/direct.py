@@ -94,7 +94,7 @@ def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue,
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for place, sum_ in enumerate(flat):
         f.line(f"{shared}[local + {place * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
-    _add_up(f, work, shared, len(flat))
+    add_up(f, work, shared, len(flat), _INVOCATIONS)
     with f.block(f"if (local < {len(flat)}u)"):
         r, s = digits(f, "local", (rows, columns))
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
@@ -126,13 +126,15 @@ def _within(f: Shader, first: str, further: int, size: int) -> str:
     return f.let("u32", f"min({first} + {further}u, {size - 1}u)")
 
 
-def _add_up(f: Shader, work: Working, shared: str, count: int) -> None:
-    """Add up what the invocations have put into `shared`, an array for each of `count` sums: the total is the first of each."""
-    half = _INVOCATIONS // 2
-    with f.block(f"for (var half = {half}u; half > 0u; half /= 2u)"):
+def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, left: int = 1) -> None:
+    """Add up what the invocations have put into `shared`, an array for each of `count` sums: the first `left` of each have the totals.
+
+    Each of these is of what is at places so many apart.
+    """
+    with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
         f.line("workgroupBarrier();")
         with f.block("if (local < half)"):
             for place in range(count):
-                mine, other = (f"{shared}[local + {place * _INVOCATIONS}u{more}]" for more in ("", " + half"))
+                mine, other = (f"{shared}[local + {place * invocations}u{more}]" for more in ("", " + half"))
                 f.line(f"{mine} = {work.add(mine, other)};")
     f.line("workgroupBarrier();")

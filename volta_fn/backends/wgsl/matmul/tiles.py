@@ -72,10 +72,9 @@ class Tiles:
         for side, first in zip(self.sides, (row, column), strict=True):
             side.prepare(stack, first, end, exact=exact)
         self._lanes()
-        lanes = work.lanes
         for r in range(schedule.thread_rows):
-            for j in range(schedule.thread_columns // lanes):
-                f.line(f"var c{r}_{j} = {work.zero};")
+            for j in range(schedule.thread_columns):
+                f.line(f"var c{r}_{j} = {work.type}();")
         self._sum(begin, end)
         self._finish(stack, row, column, split)
         return f.dispatch(schedule.groups(self.c), self.c.products)
@@ -90,13 +89,17 @@ class Tiles:
         return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
 
     def _lanes(self) -> None:
-        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away."""
+        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away.
+
+        Invocations side by side are two rows by some columns: what eight of them read of either operand is in different banks of memory.
+        """
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
         self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
         across = s.columns // (self.lane_columns * s.thread_columns)
         lane, patch = digits(f, f.local, (0, self.lane_rows * self.lane_columns))[::-1]
-        y, x = digits(f, lane, (0, self.lane_columns))
+        pair, x, low = digits(f, lane, (0, self.lane_columns, min(2, self.lane_rows)))
+        y = total(f, times(pair, 2), low)
         down, right = digits(f, patch, (0, across))
         self.top = f.let("u32", f"{down} * {self.lane_rows * s.thread_rows // lanes}u + {y}")
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
@@ -167,9 +170,9 @@ class Tiles:
             for j in range(s.thread_columns // lanes):
                 f.line(f"let b{j}: {vector} = {b.tile}[{k} * {b.line}u + {self.firsts[1]} + {j * self.lane_columns}u];")
             for r in range(s.thread_rows):
-                x = f"a{r // lanes}" + (f".{'xyzw'[r % 4]}" if lanes == 4 else "")
-                for j in range(s.thread_columns // lanes):
-                    f.line(f"c{r}_{j} = {work.multiply_add(x, f'b{j}', f'c{r}_{j}')};")
+                for j in range(s.thread_columns)[:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
+                    x, y = (f"{name}{n // lanes}" + (f".{'xyzw'[n % 4]}" if lanes == 4 else "") for name, n in (("a", r), ("b", j)))
+                    f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes
@@ -180,4 +183,5 @@ class Tiles:
             block, element = divmod(r, lanes)
             for v in range(s.thread_columns // lanes):
                 place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
-                f.line(f"{self.put}({stack}, {place}, c{r}_{v});")
+                sums = ", ".join(f"c{r}_{v * lanes + e}" for e in range(lanes))
+                f.line(f"{self.put}({stack}, {place}, {self.work.vector}({sums}));")
