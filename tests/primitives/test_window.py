@@ -119,6 +119,12 @@ def test_an_initial_value_under_a_trace() -> None:
     np.testing.assert_array_equal(found, [2, 2])
 
 
+@pytest.mark.parametrize(("computation", "init"), [("max", -np.inf), ("min", np.inf), ("add", 0.0)])
+def test_an_initial_value_that_changes_nothing_is_left_out_under_a_trace(computation: str, init: float) -> None:
+    program = vf.make_jaxpr(lambda x: lax.reduce_window(x, init, getattr(lax, computation), (2,)))(np.zeros(5, np.float16))
+    assert len(program.eqns) == 1
+
+
 def test_pooling_batches_over_any_axis() -> None:
     x = values(4, 6, 3)
     pool = lambda image: lax.reduce_window(image, -np.inf, lax.max, (2, 2), (2, 2))

@@ -205,7 +205,8 @@ def _initial(init_value: Any, operand: Array) -> Array:
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
-        init = convert_element_type(init, operand.dtype)
+        known = isinstance(init, ConcreteArray)  # and stays so when operations are traced
+        init = as_value(np.asarray(init, operand.dtype)) if known else convert_element_type(init, operand.dtype)
     if init.dtype != operand.dtype:
         raise DTypeError(
             f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "
