@@ -6,6 +6,7 @@ winner gets is summed by the winner, window after window, so that sums are the s
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,9 @@ _OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
 
 #: The winner of a window without elements.
 _NONE = 0xFFFFFFFF
+
+#: So many elements are few to be looked at.
+_FEW = 16
 
 
 def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, op: str) -> Routine | None:
@@ -110,7 +114,10 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
-    """The routine of the primitive: to each element what the windows have that it wins. First all windows' winners are found."""
+    """The routine of the primitive: to each element what the windows have that it wins.
+
+    First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
+    """
     source, operand = avals
     windows = _windows(source, operand, params, facts)
     if windows is None:
@@ -123,7 +130,8 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
     given = shader.buffer(0, source.dtype)
-    winners = shader.buffer(3, _UINT32)
+    at_once = _searches(windows) <= _FEW
+    winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
     def summed(number: str) -> Number:
         zero = constant(dtype, 0)
@@ -131,7 +139,8 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
         def add(window: str) -> None:
             window = shader.let("u32", window)
-            with shader.block(f"if ({winners.load(window).text} == {number})"):
+            winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
+            with shader.block(f"if ({winner} == {number})"):
                 value = combine(shader, "reduce_sum", total, convert(shader, given.load(window), dtype))
                 shader.line(f"{total.text} = {value.text};")
 
@@ -139,8 +148,15 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         return convert(shader, total, source.dtype)
 
     sums = fill(shader, target, size, summed)
+    if at_once:
+        return Routine((sums,))
     finder = Shader(facts, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
     places = finder.buffer(3, _UINT32, written=True)
     found = fill(finder, places, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
     return Routine((found, sums), (4 * count,))
+
+
+def _searches(windows: Windows) -> int:
+    """How many elements are looked at if each element looks for the winners of the windows that it meets."""
+    return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))
