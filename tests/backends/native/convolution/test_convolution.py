@@ -197,3 +197,27 @@ def test_what_transforms_do_faster_is_left_to_them() -> None:
     avals = tuple([ShapedArray(shape, np.dtype(np.float32)) for shape in ((1, 1, 600, 600), (1, 1, 300, 300))])
     assert maker(avals, params_of(2)) is None
     assert maker(avals, params_of(2, algorithm="igemm")) is not None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sizes", "changed"),
+    [
+        (ORDERS[0], (3, 24, 9, 13, 17), {}),
+        (((0, 1, 2, 3), (1, 0, 2, 3), (0, 1, 2, 3)), (2, 300, 8, 8, 9), {}),  # as in a gradient by the input, of more channels than a block
+        (ORDERS[1], (3, 20, 5, 7, 33), {}),
+        (ORDERS[0], (4, 16, 8, 9, 12), {"feature_group_count": 2}),
+        (ORDERS[1], (4, 16, 8, 9, 12), {"feature_group_count": 2}),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float16, 1e-3)])
+def test_one_tap_is_a_product_of_matrices(
+    numbers: Any, sizes: tuple[int, ...], changed: dict[str, Any], dtype: Any, tolerance: float
+) -> None:
+    images, channels, height, width, outputs = sizes
+    params = params_of(2, dimension_numbers=numbers, **changed)
+    lhs = placed((images, channels, height, width), numbers[0])
+    rhs = placed((outputs, channels // params["feature_group_count"], 1, 1), numbers[1])
+    routine = maker((ShapedArray(lhs, np.dtype(dtype)), ShapedArray(rhs, np.dtype(dtype))), params)
+    assert routine is not None
+    assert routine.phases[-1].symbol == "convolution"
+    check(lhs, rhs, params, dtype, tolerance, 3)

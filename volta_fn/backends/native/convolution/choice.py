@@ -11,6 +11,7 @@ from volta_fn.backends.native.convolution.igemm import Igemm
 from volta_fn.backends.native.convolution.igemm_plan import plan
 from volta_fn.backends.native.convolution.im2col import LARGEST, Im2col
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, ROOM, Piece, assembled
+from volta_fn.backends.native.convolution.product import is_product, product
 from volta_fn.backends.native.convolution.winograd import Winograd
 from volta_fn.backends.native.convolution.winograd_shape import scheme_for, shape_of, time_of
 from volta_fn.backends.native.convolution.winograd_sums import WinogradSums, tiling_of
@@ -46,6 +47,8 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         return None
     if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, parts))):
         return None
+    if algorithm in ("auto", "igemm") and len(parts) == 1 and is_product(parts[0], work):
+        return product(parts[0], work, dtypes)
     module, pieces, workspace = Module(), [], 0
     for number, c in enumerate(parts):
         piece = Piece(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(parts), workspace)
@@ -69,8 +72,8 @@ def _write(piece: Piece, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
     c, work = piece.c, piece.work
     scheme, tiling = scheme_for(c, work), tiling_of(c, work)
-    way, product = direct(c, work, piece.w_dtype), plan(c, work, piece.room)
-    times = {"igemm": max(product.cycles * _CYCLE, c.products * NANOSECONDS * _BESIDES)}
+    way, blocks = direct(c, work, piece.w_dtype), plan(c, work, piece.room)
+    times = {"igemm": max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _BESIDES)}
     if scheme:
         times["winograd"] = time_of(c, scheme)
     if tiling:
@@ -88,4 +91,4 @@ def _write(piece: Piece, algorithm: str) -> None:
     elif wanted == "im2col":
         Im2col(piece, plan(c, work, piece.room, LARGEST)).write()
     else:
-        Igemm(piece, product).write()
+        Igemm(piece, blocks).write()

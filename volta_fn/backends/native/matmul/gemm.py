@@ -40,7 +40,7 @@ class Gemm:
         self.workspace = 0
         in_place = lhs.in_place()
         packs_rows = plan.pack_rows is not Packing.NONE
-        self.pitch = plan.tallest + -plan.tallest % 4
+        self.pitch = plan.tallest + plan.tallest % 2
         self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
         self.packed = self._reserve(self._packed_bytes())
         whole_rows = plan.pack_rows is Packing.WHOLE
@@ -156,7 +156,11 @@ class Gemm:
             target = f.at(place(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
             self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
 
-        pack_panels(f, span, panels, self.lhs.chunk, pack)
+        def fetch(part: Span) -> None:
+            first, end = [self._first_row(f, panel) for panel in panels]
+            self.lhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+
+        pack_panels(f, span, panels, self.lhs.chunk, pack, fetch)
 
     def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
         """Pack a range of panels of B from `start` on."""
@@ -172,7 +176,11 @@ class Gemm:
 
             self._for_width(f, panel, sized)
 
-        pack_panels(f, span, panels, self.rhs.chunk, pack)
+        def fetch(part: Span) -> None:
+            first, end = [f.binary("mul", panel, i64(self.plan.width)) for panel in panels]
+            self.rhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+
+        pack_panels(f, span, panels, self.rhs.chunk, pack, fetch)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
         """`body` for the panel's number of columns."""
@@ -187,14 +195,19 @@ class Gemm:
 
     def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
         """`body` for the first row of a panel of A and its number of rows."""
-        plan = self.plan
-        row = f.binary("mul", panel, i64(plan.rows))
+        plan, row = self.plan, self._first_row(f, panel)
         if not plan.taller:
             body(row, plan.rows)
             return
-        row = f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(plan.taller)))
         tall = f.compare("icmp slt", panel, i64(plan.taller))
         when(f, tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
+
+    def _first_row(self, f: Function, panel: Value) -> Value:
+        """The first row of a panel of A."""
+        row = f.binary("mul", panel, i64(self.plan.rows))
+        if not self.plan.taller:
+            return row
+        return f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(self.plan.taller)))
 
     def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
         """The first k of a block, and how many k it has."""

@@ -165,9 +165,10 @@ def _depth(k: int) -> tuple[int, int]:
 
 def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     """Into how many parts to cut the sums, where there are few and long ones, and the blocks of a part."""
-    if blocks < 4 or tiles > 2 * blocks:
+    if blocks < 4 or tiles > 4 * blocks:
         return 1, blocks
-    splits = max(1, min(blocks, _TASKS, tiles * blocks * steps // _TASK_STEPS))
+    most = _TASKS if tiles <= 2 * blocks else _TASKS // 2  # tiles make tasks, too, and parts have to be added
+    splits = max(1, min(blocks, most, tiles * blocks * steps // _TASK_STEPS))
     part = -(-blocks // splits)
     return -(-blocks // part), part
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, put, read
+from volta_fn.backends.native.matmul.tile import LINE, fetch
 from volta_fn.backends.native.matmul.transpose import transposed_rows
 from volta_fn.backends.native.matmul.walks import origin, walked
 from volta_fn.compiler.contractions.problem import Operand
@@ -39,6 +40,9 @@ class Source(Protocol):
 
     def address(self, f: Function, span: Span) -> Value:
         """Where the span begins. Asked only of sources that are in place."""
+
+    def fetch(self, f: Function, span: Span, count: Value) -> None:
+        """Have lines of `count` neighbours brought near, before they are packed. Asked only of sources with a chunk."""
 
     def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
         """Write a panel: for each k, `count` rows of A or columns of B beside each other, and zeros up to `width`."""
@@ -83,6 +87,16 @@ class Strided:
                     f.store(value, f.at(first, self.work.type, i64(j)), self.work.itemsize)
 
             each(f, i64(0), span.depth, line)
+
+    def fetch(self, f: Function, span: Span, count: Value) -> None:
+        """See `Source`."""
+        matrix = self._matrix(f, span)
+
+        def line(k: Value) -> None:
+            start = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
+            each(f, i64(0), count, lambda j: fetch(f, self._move(f, start, j), soon=False), LINE // self.operand.dtype.itemsize)
+
+        each(f, i64(0), span.depth, line)
 
     def _copy_lines(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
         """For each k, `count` adjacent elements, and zeros up to `width`."""

@@ -14,8 +14,9 @@ from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load
 
 _UNROLLED = 56  # multiplications written out in a turn of the loop, at most
-_AHEAD = 12  # how many k ahead packed panels are fetched
-_LINE = 128  # bytes between the k of A, up to which that is done for A
+_AHEAD = 24  # how many k ahead packed panels are fetched
+LINE = 64  # bytes of a line of memory in the caches, as a rule
+_NEAR = 128  # bytes between the k of A, up to which that is done for A
 
 
 class View(NamedTuple):
@@ -64,11 +65,11 @@ def accumulate(
     def turns(steps: int, carried: Sequence[Value]) -> list[Value]:
         a_pointer, b_pointer, *totals = carried
         for step in range(steps):
-            if prefetch and 1 < a.inner * work.itemsize <= _LINE and a.outer == 1:
+            if prefetch and 1 < a.inner * work.itemsize <= _NEAR and a.outer == 1:
                 fetch(f, _beyond(f, a_pointer, (step + _AHEAD) * a.inner * work.itemsize))
             if prefetch:
-                for v in range(vectors):
-                    fetch(f, _beyond(f, b_pointer, ((step + _AHEAD) * b.inner + v * work.lanes) * work.itemsize))
+                for start in range(0, vectors * work.lanes * work.itemsize, LINE):
+                    fetch(f, _beyond(f, b_pointer, (step + _AHEAD) * b.inner * work.itemsize + start))
             line = [
                 load(
                     f,
@@ -107,7 +108,7 @@ def _beyond(f: Function, pointer: Value, bytes_: int) -> Value:
     return f.let("ptr", f"getelementptr inbounds i8, {pointer}, i64 {bytes_}") if bytes_ else pointer
 
 
-def fetch(f: Function, pointer: Value, *, to_write: bool = False) -> None:
-    """Have a line of memory brought near, by the time it is wanted."""
+def fetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool = True) -> None:
+    """Have a line of memory brought near, by the time it is wanted: into the level-1 cache if that is soon, else the level-2 one."""
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 3, i32 1)")
+    f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if soon else 2}, i32 1)")
