@@ -34,7 +34,7 @@ test: $(VENV)/test.stamp
 # The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu SHARE=1 for all of them.
 test-gpu: $(VENV)/test.stamp
 	VOLTA_DEVICE=gpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(ON_GPU) $(if $(filter 1,$(SHARE)),tests/examples/test_on_the_gpu.py)
-	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(MEANING)
+	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(if $(filter 1,$(SHARE)),$(ON_GPU),$(MEANING))
 
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp

@@ -57,9 +57,9 @@ def fma(f: Function, type_: str) -> str:
 
 
 _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let p = select(select(1.0f, 0x1p-32f, abs(x) > 0x1p32f), 0x1p32f, abs(x) < 0x1p-32f);
-  let q = select(select(1.0f, 0x1p-32f, abs(y) > 0x1p32f), 0x1p32f, abs(y) < 0x1p-32f);
-  let back = select(select(1.0f, 0x1p32f, p < 1.0f), 0x1p-32f, p > 1.0f) * q;
+  let p = select(select(1.0f, 0x1p-31f, abs(x) > 0x1p31f), 0x1p31f, abs(x) < 0x1p-31f);
+  let q = select(select(1.0f, 0x1p-31f, abs(y) > 0x1p31f), 0x1p31f, abs(y) < 0x1p-31f);
+  let back = select(select(1.0f, 0x1p31f, p < 1.0f), 0x1p-31f, p > 1.0f) * q;
   let a = x * p * p;
   let b = y * q * q;
   let near = bitcast<f32>(bitcast<u32>(a / b) ^ bitcast<u32>(one) ^ 0x3f800000u);
@@ -72,8 +72,9 @@ def quotient(f: Function) -> str:
     """x / y with a correction by a fused multiply-add.
 
     WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal parts for zeros: so both are scaled by
-    powers of two to sizes between 2^-62 and 2^66. The first quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an
-    H200, as if the quotient were a product with 1/20 that is rounded once with the difference.
+    powers of two to sizes between 2^-64 and 2^66. (Compilers put such factors together, so their products are in range, too.) The first
+    quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is
+    rounded once with the difference.
     """
     one(f)
     return f.helper("quotient", _QUOTIENT)
