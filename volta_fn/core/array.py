@@ -143,9 +143,20 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 class ArraySpec:
     """A concrete array's aval and device, interned: the key by which compiled kernels are found."""
 
-    __slots__ = ("__weakref__", "aval", "device")
+    __slots__ = ("__weakref__", "_gone", "aval", "device")
     aval: ShapedArray
     device: Device
+    _gone: ArraySpec
+
+    @property
+    def gone(self) -> ArraySpec:
+        """The same of arrays that were deleted. Nothing is ever found under it, so the slow ways see that the buffer is gone."""
+        try:
+            return self._gone
+        except AttributeError:
+            self._gone = gone = ArraySpec()
+            gone.aval, gone.device = self.aval, self.device
+            return gone
 
 
 _specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
@@ -203,9 +214,7 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        spec = ArraySpec()  # not interned: no kernel or program is found under it, so the slow ways see that the buffer is gone
-        spec.aval, spec.device = self.aval, self.device
-        self._buffer, self._spec = None, spec
+        self._buffer, self._spec = None, self._spec.gone
 
     def is_deleted(self) -> bool:
         """Whether the memory was given back, by donation or `delete`."""

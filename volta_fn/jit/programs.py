@@ -31,12 +31,23 @@ class Traced:
 
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """The traced program as a function from a list of concrete arrays to the result's pytree."""
-    run_flat = _flat_program(traced, device)
+    run_flat = device.backend.compile(traced.jaxpr, traced.donated)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
-    donating = any(traced.donated)
+    donated = [number for number, flag in enumerate(traced.donated) if flag]
 
-    if out_tree == tree.structure(0) and not donating:
+    if donated:
+
+        def run_donating(args: Sequence[Any]) -> Any:
+            buffers = [a.buffer() for a in args]
+            outs = run_flat(_may_overwrite(buffers, donated, device.backend.shared), *buffers)
+            for number in donated:
+                args[number].delete()
+            return tree.unflatten(out_tree, [ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+
+        return run_donating
+
+    if out_tree == tree.structure(0):
         (spec,) = specs
 
         def run_one(args: Sequence[Any]) -> Any:
@@ -45,33 +56,18 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
         return run_one
 
     def run(args: Sequence[Any]) -> Any:
-        outs = (
-            run_flat(_may_overwrite(traced, args), *[a.buffer() for a in args]) if donating else run_flat(False, *[a._buffer for a in args])
-        )
-        if donating:
-            _delete_donated(traced, args)
+        outs = run_flat(False, *[a._buffer for a in args])
         return tree.unflatten(out_tree, [ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
 
 
-def _flat_program(traced: Traced, device: Device) -> Callable[..., tuple[Any, ...]]:
-    return device.backend.compile(traced.jaxpr, traced.donated)
-
-
-def _may_overwrite(traced: Traced, args: Sequence[Any]) -> bool:
+def _may_overwrite(buffers: Sequence[Any], donated: Sequence[int], shared: Callable[[Any], bool]) -> bool:
     """Whether nobody else sees the donated buffers: no view, no other array, no other argument."""
-    if len({id(a._buffer) for a in args}) < len(args):  # one array is passed twice
+    if len(set(map(id, buffers))) < len(buffers):  # one array is passed twice
         return False
-    donated = [a for a, d in zip(args, traced.donated, strict=True) if d]
-    # References to a buffer that is not shared: the array's own, the loop variable's through getrefcount's argument.
-    return all(sys.getrefcount(a._buffer) <= 2 and not a.device.backend.shared(a._buffer) for a in donated)
-
-
-def _delete_donated(traced: Traced, args: Sequence[Any]) -> None:
-    for arg, donated in zip(args, traced.donated, strict=True):
-        if donated:
-            arg.delete()
+    # References to a buffer that is not shared: its array's, the list's, and getrefcount's argument.
+    return all(sys.getrefcount(buffers[number]) <= 3 and not shared(buffers[number]) for number in donated)
 
 
 def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:

@@ -34,7 +34,10 @@ _ELEMENT_STATEMENTS = 160
 
 #: Turns of an invocation from which on a row may be cut, and how many of them a chunk has at least.
 _LONG = 48
-_CHUNK = 12
+_CHUNK = 4
+
+#: Elements of a column that one invocation may do, so that nobody waits for another.
+_SHORT = 32
 
 _NOTHING = Span((), ())
 
@@ -142,7 +145,7 @@ def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     row = _span(facts, facts.kernel.inner, None)
     beside = min(32, power_above(outer.groups))
     parts = 1
-    while parts * beside < _GROUP and row.total >= 8 * parts and outer.groups * parts < BUSY:
+    while row.total > _SHORT and parts * beside < _GROUP and row.total >= 8 * parts and outer.groups * parts < BUSY:
         parts *= 2
     if parts == 1:
         beside = min(_SMALL_GROUP, power_above(outer.groups))

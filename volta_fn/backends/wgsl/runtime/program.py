@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.wgsl.runtime.abreast import abreast
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
@@ -48,7 +49,8 @@ class Program:
         #: Results that take the memory of donated arguments: pairs of their numbers.
         self.reuse = dict(reusable(body, made, donated))
         write_program(writer, body, made, self.reuse)
-        gpu.pipelines.prepare([(run.source, len(run.places), run.written) for run in runs(writer.commands)])
+        commands = abreast(writer.commands, writer.slots, gpu.facts)
+        gpu.pipelines.prepare([(run.source, len(run.places), run.written) for run in runs(commands)])
         self.slots = [*writer.slots.ordered()]
         for number, slot in enumerate(writer.regions, len(self.slots)):
             slot.number = number
@@ -65,7 +67,7 @@ class Program:
         #: What is in use from call to call; single operations are called from everywhere.
         self.trend = Trend() if posting else None
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
-        self.commands = stretches(writer.commands)
+        self.commands = stretches(commands)
         #: Whether the host has something to do in the middle, while other programs may run.
         self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
         #: All that a call does, if that depends on nothing but the blocks that it brings.

@@ -24,8 +24,8 @@ from volta_fn.errors import DeviceError
 _COMMANDS = 256
 _ENOUGH = 64
 _UNDER_WAY = 16
-#: Seconds between two looks at whether the GPU needs more to do, at least and at most.
-_HASTY, _PATIENT = 25e-6, 400e-6
+#: Seconds after which commands wait no longer for more of them.
+_LATE = 1e-3
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
@@ -49,9 +49,9 @@ class Queue:
         self.written = 0
         self.submitted = 0
         self.done = 0
-        #: When somebody last looked at whether the GPU needs more to do, and how many seconds later to look again.
-        self.looked = 0.0
-        self.patience = _HASTY
+        #: When the last batch was submitted, and how many commands the next one waits for.
+        self.last = 0.0
+        self.patience = 1
         #: Counters, for statistics.
         self.dispatches = 0
         self.reads = 0
@@ -95,20 +95,21 @@ class Queue:
         """Submit if it is worth while, or if the GPU has too little to do.
 
         A GPU that is busy is given the next batch before it needs that. One that is done whenever somebody looks waits for the host, whose
-        time submissions take: then there are fewer of them.
+        time submissions take: batches become larger then, until somebody waits for one.
         """
         if self.commands < _ENOUGH:
-            now = time.perf_counter()
-            if now - self.looked < self.patience:
+            late = time.perf_counter() - self.last > _LATE
+            if self.commands < self.patience and not late:
                 return
-            self.looked = now
             if self.submitted != self.done:
                 with self.watched:
                     self.poll()
             under_way = self.submitted - self.done
-            self.patience = _HASTY if under_way else min(2 * self.patience, _PATIENT)
             if under_way > 1:
+                self.patience = max(1, self.patience // 2)
                 return
+            if not under_way and not late:
+                self.patience = min(2 * self.patience, _ENOUGH)
         self.submit()
 
     def _end_run(self) -> None:
@@ -131,7 +132,7 @@ class Queue:
             self.lib.wgpuCommandBufferRelease(commands)
             self.mail.send()
             self.submitted += 1
-            self.looked = time.perf_counter()
+            self.last = time.perf_counter()
             self.pool.batch = self.submitted
             self._info.userdata1 = self.ffi.cast("void *", self.submitted)
             self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._info[0])
@@ -148,6 +149,7 @@ class Queue:
         """Wait until a condition holds. Raises `DeviceError` if the GPU makes no progress for too long."""
         if reached():
             return
+        self.patience = 1
         start, progress, last = time.perf_counter(), self.done, time.perf_counter()
         while True:
             if self.watched.lost:

@@ -1,0 +1,142 @@
+"""Shaders side by side: several dispatches as one, in which each has some of the workgroups.
+
+A dispatch of few workgroups leaves much of a GPU without work, and dispatches of a pass follow one another, even those that need not wait:
+whatever writes to memory that was used before waits for all that was begun. So what need not wait becomes one shader.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_ENTRY = re.compile(r"^@compute @workgroup_size\((\d+)\) fn main\((.*)\) \{\n", re.MULTILINE)
+_BUILTIN = re.compile(r"@builtin\((\w+)\) (\w+): ([\w<>]+)")
+_BINDING = re.compile(r"@binding\((\d+)\)")
+_SHARED = re.compile(r"^var<workgroup> (\w+): (?:array<(.*), (\d+)>|(.*));\n", re.MULTILINE)
+_DECLARED = re.compile(r"^(?:@group\(0\) @binding\(\d+\) )?(?:var(?:<[^>]*>)?|fn|const) (\w+)", re.MULTILINE)
+_TOGETHER = re.compile(r"Barrier|subgroup")
+_TYPES = re.compile(r"^(?:struct|alias) ", re.MULTILINE)
+
+#: What a shader may know of its place in the grid.
+_GROUP = "workgroup_id"
+_LOCAL = "local_invocation_index"
+_KNOWN = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_invocation_id", "num_subgroups"})
+
+
+class _Parts(NamedTuple):
+    """A shader as it is written (see `scalars.Shader`): declarations, and the entry point."""
+
+    invocations: int
+    #: Names of built-in values, the parameters that hold them, and types.
+    builtins: tuple[tuple[str, str, str], ...]
+    declarations: str
+    body: str
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts(source: str) -> _Parts | None:
+    entry = _ENTRY.search(source)
+    if entry is None or not source.endswith("}\n"):
+        return None
+    builtins = tuple(_BUILTIN.findall(entry[2]))
+    declarations = source[: entry.start()]
+    if not {name for name, _, _ in builtins} <= _KNOWN or _TYPES.search(declarations):
+        return None
+    return _Parts(int(entry[1]), builtins, declarations, source[entry.end() : -2])
+
+
+def size_beside(sources: Sequence[str]) -> int:
+    """The invocations of a workgroup of shaders that may be put beside each other; 0 if they may not.
+
+    Where some are smaller, the rest of a workgroup has nothing to do there. So those must not have invocations wait for each other.
+    """
+    found = [_parts(source) for source in sources]
+    size = max([0 if parts is None else parts.invocations for parts in found])
+    fits = [
+        parts is not None and (parts.invocations == size or not _TOGETHER.search(source))
+        for source, parts in zip(sources, found, strict=True)
+    ]
+    return size if all(fits) else 0
+
+
+def shared_beside(sources: Sequence[str]) -> int:
+    """The bytes that a workgroup of shaders beside each other shares."""
+    memory = _Memory()
+    for source in sources:
+        memory.names(source)
+    return memory.size
+
+
+@functools.lru_cache(maxsize=1024)
+def beside(sources: Sequence[str], counts: Sequence[int]) -> str:
+    """Shaders, each for a grid of so many workgroups along x, as one shader for all of them. Their buffers follow each other."""
+    bindings, first = 0, 0
+    memory = _Memory()
+    size = size_beside(sources)
+    texts, builtins, branches = [], {_GROUP: "vec3<u32>", _LOCAL: "u32"}, []
+    for number, (source, count) in enumerate(zip(sources, counts, strict=True)):
+        parts = _parts(source)
+        assert parts is not None, "who asks has asked whether the shader may be put beside others"
+        names = {name: f"p{number}_{name}" for name in _DECLARED.findall(parts.declarations)} | memory.names(parts.declarations)
+        names |= {name: f"p{number}_{kind}" if kind == _GROUP else f"_{kind}" for kind, name, _ in parts.builtins}
+        builtins |= {kind: type_ for kind, _, type_ in parts.builtins}
+        declarations = _SHARED.sub("", parts.declarations)
+        texts.append(_bound_from(bindings, _renamed(declarations, names)))
+        bindings += len(_BINDING.findall(declarations))
+        own = f"let p{number}_{_GROUP} = _{_GROUP} - vec3<u32>({first}u, 0u, 0u);"
+        first += count
+        body = _renamed(parts.body, names)
+        if parts.invocations < size:
+            body = f"  if (_{_LOCAL} < {parts.invocations}u) {{\n{body}  }}\n"
+        branches.append(f"if (_{_GROUP}.x < {first}u) {{\n  {own}\n{body}}}")
+    parameters = ", ".join(f"@builtin({kind}) _{kind}: {type_}" for kind, type_ in builtins.items())
+    head = f"@compute @workgroup_size({size}) fn main({parameters}) {{\n"
+    return "".join([*texts, *memory.declarations(), head, " else ".join(branches), "\n}\n"])
+
+
+class _Memory:
+    """What workgroups share. As only one of the shaders runs in each, all of them use the same memory, made long enough."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[str, int] = {}
+        self.types: dict[str, str] = {}
+
+    def names(self, declarations: str) -> dict[str, str]:
+        """New names for what one shader declares."""
+        names: dict[str, str] = {}
+        for name, element, length, single in _SHARED.findall(declarations):
+            kind = re.sub(r"\W", "_", f"{element}s" if element else single)
+            room = next(r for k in itertools.count() if (r := f"shared{k}_{kind}") not in names.values())
+            self.types[room] = element or single
+            self.lengths[room] = max(self.lengths.get(room, 0), int(length or 0))
+            names[name] = room
+        return names
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it, at most."""
+        return sum(_bytes(type_) * (self.lengths[room] or 1) for room, type_ in self.types.items())
+
+    def declarations(self) -> list[str]:
+        """The text that declares all of it."""
+        types = {room: f"array<{type_}, {self.lengths[room]}>" if self.lengths[room] else type_ for room, type_ in self.types.items()}
+        return [f"var<workgroup> {room}: {type_};\n" for room, type_ in types.items()]
+
+
+def _bytes(type_: str) -> int:
+    """The bytes of a number, or of a vector of numbers, at most."""
+    lanes = re.match(r"vec(\d)", type_)
+    return (8 if "64" in type_ else 4) * (4 if lanes else 1)
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    """The text with names exchanged, wherever they are no members of something."""
+    return re.sub(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?!\w)", lambda found: names[found[0]], text)
+
+
+def _bound_from(first: int, text: str) -> str:
+    """Declarations with buffers numbered from another number on."""
+    return _BINDING.sub(lambda found: f"@binding({first + int(found[1])})", text)

@@ -1,0 +1,95 @@
+"""Dispatches that need not wait for each other, done by one.
+
+Each dispatch may move forward, to the first one that all it waits for is done before, if both leave much of a GPU without work by
+themselves. What its memory holds is known then: values live a little earlier than they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn.backends.wgsl.beside import beside, shared_beside, size_beside
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.runtime.commands import Command, Run
+from volta_fn.compiler.slots import Slot, Slots
+
+#: Workgroups of a dispatch that leaves a GPU without work, and of several together, at most.
+_FEW, _ENOUGH = 600, 1600
+
+#: Shaders put together at most, their characters, buffers, and how many dispatches one moves forward.
+_SHADERS = 8
+_LONGEST = 1 << 16
+_BUFFERS = 64
+_FORWARD = 12
+
+
+def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Command]:
+    """Commands, with dispatches put together; only where they are nothing but dispatches. The slots' lifetimes are made to fit."""
+    runs = [command for command in commands if isinstance(command, Run) and command.region is None]
+    if len(runs) < len(commands):
+        return list(commands)
+    together: list[list[Run]] = []
+    #: The dispatch that wrote a slot last, and the last that read it.
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in runs:
+        first = 0
+        for binding, place in enumerate(run.places):
+            first = max(first, wrote.get(place.slot, -1) + 1)
+            if binding in run.written:
+                first = max(first, read.get(place.slot, -1) + 1)
+        number = _joined(together, run, max(first, len(together) - _FORWARD), facts)
+        for binding, place in enumerate(run.places):
+            times = wrote if binding in run.written else read
+            times[place.slot] = max(times.get(place.slot, -1), number)
+    made: list[Command] = [_one(group) for group in together]
+    _live(made, slots)
+    return made
+
+
+def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> int:
+    """The number of the first dispatch, from one on, that does this one, too; else it is one more."""
+    for number in range(first, len(together)):
+        if _fits(together[number], run, facts):
+            together[number].append(run)
+            return number
+    together.append([run])
+    return len(together) - 1
+
+
+def _fits(group: Sequence[Run], run: Run, facts: Facts) -> bool:
+    runs = [*group, run]
+    sources = [r.source for r in runs]
+    if len(runs) > _SHADERS or not size_beside(sources) or shared_beside(sources) > facts.workgroup_memory:
+        return False
+    if any(r.groups[1:] != (1, 1) or r.groups[0] > _FEW for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
+        return False
+    bound = sum(len(r.places) for r in runs)
+    return bound <= min(_BUFFERS, facts.buffers) and sum(map(len, sources)) <= _LONGEST
+
+
+def _one(runs: Sequence[Run]) -> Run:
+    """Dispatches as one. Longer shaders come first: it is they that take long."""
+    if len(runs) == 1:
+        return runs[0]
+    runs = sorted(runs, key=lambda run: -len(run.source))
+    counts = tuple([run.groups[0] for run in runs])
+    source = beside(tuple([run.source for run in runs]), counts)
+    places = tuple([place for run in runs for place in run.places])
+    written, before = set[int](), 0
+    for run in runs:
+        written |= {before + binding for binding in run.written}
+        before += len(run.places)
+    return Run(source, frozenset(written), places, (sum(counts), 1, 1))
+
+
+def _live(commands: Sequence[Command], slots: Slots) -> None:
+    """Note when each slot is needed."""
+    times: dict[Slot, tuple[int, int]] = {}
+    for time, command in enumerate(commands):
+        assert isinstance(command, Run)
+        for place in command.places:
+            times[place.slot] = times.get(place.slot, (time, time))[0], time
+    for slot in slots.arena:
+        if slot in times:
+            slot.begin, slot.end = times[slot]
