@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import volta_fn as vf
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.runtime.adapter import adapters, open_device
@@ -27,7 +28,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.opened = open_device(adapters()[0])
-        self.device, self.facts = self.opened.device, self.opened.facts
+        self.device = self.opened.device
+        self.facts = vf.devices("gpu")[0].backend.gpu.facts  # what programs are compiled with: what the device was seen to do, too
         self.usage = wgpu().BufferUsage
         self.threads = ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2))
         self.pipelines: dict[str, Future[Any]] = {}

@@ -99,7 +99,7 @@ class _Strips:
             value = f.let(work.type, f"{shared}[{vector} * {_INVOCATIONS}u + {result} / 4u][{result} % 4u]")
             where_in = vector, f.let("u32", f"{strip} * {4 * wide}u + {result}")
             f.line(f"{put}({where}, {', '.join(where_in if self.by_row else where_in[::-1])}, {value});")
-        return f.dispatch(splits * c.batch * strips)
+        return f.dispatch(splits * c.batch * strips, c.products)
 
     def _sums(self, stack: str, strip: str, begin: str, end: str) -> list[str]:
         """An invocation's sums of four results of each vector."""
