@@ -312,13 +312,13 @@ class Gemm:
 
         def task(number: Value) -> None:
             batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
-            first_row, end_row = part_of(f, row, plan.task_rows, plan.row_panels)
-            first_column, end_column = part_of(f, column, plan.task_columns, plan.column_panels)
+            first_row, end_row = part_of(f, row, plan.row_tasks, plan.row_panels)
+            first_column, end_column = part_of(f, column, plan.column_tasks, plan.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
                 self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(own, rows, strip))
                 return
-            start, stop = part_of(f, split, plan.part, plan.blocks)
+            start, stop = part_of(f, split, plan.splits, plan.blocks)
             final = f.binary("sub", stop, i64(1))
 
             def block(k: Value) -> None:

@@ -50,9 +50,9 @@ class Schedule(NamedTuple):
     blocks: int
     splits: int
     part: int
-    #: Panels in a task.
-    task_rows: int
-    task_columns: int
+    #: Tasks above one another, and beside one another.
+    row_tasks: int
+    column_tasks: int
     pack_rows: Packing
     pack_columns: Packing
     #: Panels of A that a task packs together.
@@ -61,19 +61,14 @@ class Schedule(NamedTuple):
     prefetch: bool
 
     @property
-    def row_tasks(self) -> int:
-        """Tasks above one another."""
-        return -(-self.row_panels // self.task_rows)
-
-    @property
-    def column_tasks(self) -> int:
-        """Tasks beside one another."""
-        return -(-self.column_panels // self.task_columns)
-
-    @property
     def tasks(self) -> int:
         """All tasks."""
         return self.batch * self.splits * self.row_tasks * self.column_tasks
+
+    @property
+    def task_columns(self) -> int:
+        """The most panels of B of a task."""
+        return -(-self.column_panels // self.column_tasks)
 
     @property
     def edge(self) -> int:
@@ -114,19 +109,19 @@ def schedule(
     panels = row_panels, column_panels
     group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if lines else 1
     packed = not _near(work, rhs, row_panels)
-    task_rows, task_columns = _task(work, batch * splits, panels, (rows, vectors), depth, part, packed=packed)
+    row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, part, packed=packed)
     pack_rows = _pack_rows(work, lhs, panels, rows, group, lines=lines)
-    pack_columns = Packing.NONE if not packed else Packing.TASK if task_rows >= row_panels else Packing.WHOLE
+    pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.WHOLE
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
-        task_rows, task_columns, pack_rows, pack_columns, group, True,
+        row_tasks, column_tasks, pack_rows, pack_columns, group, True,
     )  # fmt: skip
 
 
 def unpacked(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Schedule:
     """A schedule for those who cut up the product themselves, but for the parts of its sums."""
     none = Packing.NONE
-    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, 1, none, none, 1, prefetch=False)
+    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1, prefetch=False)
 
 
 def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
@@ -173,22 +168,22 @@ def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     return -(-blocks // part), part
 
 
-def _task(
+def _tasks(
     work: Working, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, part: int, *, packed: bool
 ) -> tuple[int, int]:
-    """The panels of A and of B in a task."""
+    """How many tasks there are above one another, and beside one another."""
     row_panels, column_panels = panels
     rows, vectors = shape
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
-    columns = -(-column_panels // -(-column_panels // columns))
     tile = max(1, rows * vectors * depth * part)
-    wanted = max(_TASK_STEPS, stack * row_panels * column_panels * tile // _TASKS)
+    steps = stack * row_panels * column_panels * tile
+    wanted = max(_TASK_STEPS, -(-steps // _TASKS))
     if few:
-        return row_panels, max(1, min(columns, -(-wanted // (tile * row_panels))))
-    down = max(1, min(row_panels, wanted // (tile * columns)))
-    return -(-row_panels // -(-row_panels // down)), columns
+        columns = max(1, min(columns, -(-wanted // (tile * row_panels))))
+    column_tasks = -(-column_panels // columns)
+    return 1 if few else max(1, min(row_panels, -(-steps // (wanted * stack * column_tasks)))), column_tasks
 
 
 def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, lines: bool) -> Packing:

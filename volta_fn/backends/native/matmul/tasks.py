@@ -41,7 +41,7 @@ class PackTasks(NamedTuple):
     def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
         """The product of the stack, the block of k and the range of panels of a task."""
         batch, block, group = digits_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
-        return batch, block, part_of(f, group, self.group, self.panels)
+        return batch, block, part_of(f, group, self.groups, self.panels)
 
 
 _POINTERS = frozenset({"buffers", "target", "a", "b"})
@@ -59,13 +59,15 @@ def entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
     return f, buffers, begin, end
 
 
-def part_of(f: Function, number: Value, size: int, total: int) -> tuple[Value, Value]:
-    """The part number `number` of ``range(total)`` cut into parts of `size`."""
-    if size >= total:
+def part_of(f: Function, number: Value, count: int, total: int) -> tuple[Value, Value]:
+    """The part number `number` of ``range(total)`` cut into so many near-equal parts."""
+    if count == 1:
         return i64(0), i64(total)
-    start = f.binary("mul", number, i64(size))
-    end = f.binary("add", start, i64(size))
-    return start, end if total % size == 0 else f.intrinsic("llvm.smin.i64", "i64", end, i64(total))
+    if total % count == 0:
+        start = f.binary("mul", number, i64(total // count))
+        return start, f.binary("add", start, i64(total // count))
+    start, end = [f.binary("udiv", f.binary("mul", n, i64(total)), i64(count)) for n in (number, f.binary("add", number, i64(1)))]
+    return start, end
 
 
 def digits_of(f: Function, number: Value, *sizes: int) -> list[Value]:
