@@ -38,9 +38,10 @@ def pool_and_task() -> tuple[list[int], int]:
     return pool, task
 
 
-@pytest.mark.parametrize("tasks", [0, 1, 7, 10_000])
-def test_each_task_is_done_once(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VOLTA_NUM_THREADS", "4")
+@pytest.mark.parametrize("tasks, threads", [(0, 4), (1, 4), (7, 4), (10_000, 4), (10_000, 70)])
+def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by more threads than there are parts."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", str(threads))
     (share_address, work, reset), task = pool_and_task()
     workers = Workers(work, reset)
     share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
@@ -52,11 +53,11 @@ def test_each_task_is_done_once(tasks: int, monkeypatch: pytest.MonkeyPatch) -> 
             share(task, buffers.ctypes.data, tasks)
         assert (counts[:tasks] == rounds).all()
 
-    threads = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    callers = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
     many(50)
     assert workers is not None
 
