@@ -1,12 +1,13 @@
 """Dispatches that need not wait for each other, done by one.
 
 Each dispatch may move forward, to the first one that all it waits for is done before, if both leave much of a GPU without work by
-themselves. What its memory holds is known then: values live a little earlier than they did.
+themselves; one that finds none, back to a later one, if nobody waits for it until then. Slots' lifetimes are known afterwards: values
+live a little earlier, or later, than they did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from volta_fn.backends.wgsl.beside import beside, shared_beside, size_beside
 from volta_fn.backends.wgsl.facts import Facts
@@ -16,7 +17,7 @@ from volta_fn.compiler.slots import Slot, Slots
 #: Workgroups of a dispatch that leaves a GPU without work, and of several together, at most.
 _FEW, _ENOUGH = 600, 1600
 
-#: Shaders put together at most, their characters, buffers, and how many dispatches one moves forward.
+#: Shaders put together at most, their characters, buffers, and how many dispatches one moves.
 _SHADERS = 8
 _LONGEST = 1 << 16
 _BUFFERS = 64
@@ -42,7 +43,8 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Com
         for binding, place in enumerate(run.places):
             times = wrote if binding in run.written else read
             times[place.slot] = max(times.get(place.slot, -1), number)
-    made: list[Command] = [_one(group) for group in together]
+    _moved_back(together, facts)
+    made: list[Command] = [_one(group) for group in together if group]
     _live(made, slots)
     return made
 
@@ -55,6 +57,34 @@ def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> in
             return number
     together.append([run])
     return len(together) - 1
+
+
+def _moved_back(together: list[list[Run]], facts: Facts) -> None:
+    """Dispatches that are alone join later ones; nothing is left where they were."""
+    for number in reversed(range(len(together))):
+        if len(together[number]) > 1:
+            continue
+        (run,) = together[number]
+        fitting = [group for group in _free(together[number + 1 : number + 1 + _FORWARD], run) if _fits(group, run, facts)]
+        if fitting:  # as late as possible, so that what it waits for may move, too
+            fitting[-1].append(run)
+            together[number] = []
+
+
+def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
+    """The dispatches that need not wait for an earlier one, up to the first that must."""
+    for group in following:
+        if any(_waits(other, run) for other in group):
+            return
+        if group:
+            yield group
+
+
+def _waits(other: Run, run: Run) -> bool:
+    """Whether a dispatch has to come after an earlier one: one of them writes what the other one uses."""
+    slots = [place.slot for place in run.places]
+    written = {slots[binding] for binding in run.written}
+    return any(place.slot in (slots if binding in other.written else written) for binding, place in enumerate(other.places))
 
 
 def _fits(group: Sequence[Run], run: Run, facts: Facts) -> bool:
