@@ -18,6 +18,7 @@ CAUGHT_AS = {
     "OutOfBoundsError": IndexError,
     "ImmutableError": TypeError,
     "DeviceError": RuntimeError,
+    "DeviceTimeoutError": TimeoutError,
     "OutOfMemoryError": MemoryError,
     "TreeError": ValueError,
     "TracerError": TypeError,

@@ -21,10 +21,12 @@ from volta_fn.core.device import default_backend as default_backend
 from volta_fn.core.device import default_device as default_device
 from volta_fn.core.device import device_count as device_count
 from volta_fn.core.device import device_memory_stats as device_memory_stats
+from volta_fn.core.device import device_work_stats as device_work_stats
 from volta_fn.core.device import devices as devices
 from volta_fn.core.device import free_memory as free_memory
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_memory_limit as set_memory_limit
+from volta_fn.core.device import synchronize as synchronize
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put

@@ -65,6 +65,10 @@ class DeviceError(VoltaError, RuntimeError):
     """A device does not exist, was lost, or arguments live on different devices."""
 
 
+class DeviceTimeoutError(DeviceError, TimeoutError):
+    """A device finished nothing for as long as somebody was ready to wait. It may still: waiting again is no mistake."""
+
+
 class OutOfMemoryError(VoltaError, MemoryError):
     """A device has no room for a buffer."""
 

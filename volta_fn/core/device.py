@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.errors import DeviceError
+from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
+
+#: Seconds from a time-out to the next wait.
+_BETWEEN_WAITS = 0.1
 
 
 class MemoryStats(NamedTuple):
@@ -24,6 +28,21 @@ class MemoryStats(NamedTuple):
     held: int
     #: What may be held at most; None if as much as there is room for.
     limit: int | None
+
+
+class WorkStats(NamedTuple):
+    """What a device has been given to do so far. The CPU does everything at once, and counts nothing."""
+
+    #: Kernels started, batches of them that were handed over, and how many of these are not done.
+    dispatches: int = 0
+    batches: int = 0
+    under_way: int = 0
+    #: Copies of arrays to the host.
+    reads: int = 0
+    #: How often somebody had to wait, for how many seconds altogether, and how many of these waits ended with a time-out.
+    waits: int = 0
+    waited: float = 0.0
+    timeouts: int = 0
 
 
 class Backend(Protocol):
@@ -55,6 +74,12 @@ class Backend(Protocol):
 
     def memory(self) -> MemoryStats:
         """The device's memory."""
+
+    def work(self) -> WorkStats:
+        """What the device has been given to do."""
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Return when all of it is done. Raises `DeviceTimeoutError` when nothing is finished for so many seconds (None: as set)."""
 
     def limit_memory(self, most: int | None) -> None:
         """Allow so many bytes at most (None: as many as there is room for)."""
@@ -146,6 +171,35 @@ def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
     True
     """
     return _device(device).backend.memory()
+
+
+def device_work_stats(device: str | Device | None = None) -> WorkStats:
+    """What a device (default: the default device) has been given to do so far.
+
+    >>> import volta_fn as vf
+    >>> vf.device_work_stats("cpu").under_way
+    0
+    """
+    return _device(device).backend.work()
+
+
+def synchronize(device: str | Device | None = None, *, timeout: float | None = None, retries: int = 0) -> None:
+    """Return when a device (default: the default device) has done all that it was given to do.
+
+    Args:
+        timeout: seconds without progress after which a wait ends; VOLTA_GPU_TIMEOUT, or else 300, if None.
+        retries: how often to wait again after a time-out, a tenth of a second later.
+
+    Raises `DeviceTimeoutError` after the last wait, and `DeviceError` if the device was lost.
+    """
+    for left in reversed(range(retries + 1)):
+        try:
+            return _device(device).backend.synchronize(timeout)
+        except DeviceTimeoutError:
+            if not left:
+                raise
+            time.sleep(_BETWEEN_WAITS)
+    raise ArgumentError(f"synchronize: retries must not be negative, got {retries}")
 
 
 def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:

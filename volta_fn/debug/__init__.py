@@ -1,4 +1,9 @@
 """Looking into running programs."""
 
+from volta_fn.debug.monitor import Checkpoint as Checkpoint
+from volta_fn.debug.monitor import Health as Health
+from volta_fn.debug.monitor import Monitor as Monitor
+from volta_fn.debug.monitor import MonitorStats as MonitorStats
+from volta_fn.debug.monitor import health as health
 from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print

@@ -20,7 +20,7 @@ from volta_fn.backends.numpy.program import PlannedProgram
 from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.lifetimes import most_temporaries
 from volta_fn.compiler.plan import Plan, make_plan
-from volta_fn.core.device import MemoryStats
+from volta_fn.core.device import MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, VoltaError
@@ -132,6 +132,13 @@ class NumpyBackend:
         statm = Path("/proc/self/statm")
         now = int(statm.read_text().split()[1]) * resource.getpagesize() if resource is not None and statm.exists() else peak
         return MemoryStats(now, max(now, peak), now, None)
+
+    def work(self) -> WorkStats:
+        """Nothing: what is called is done when it returns."""
+        return WorkStats()
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Return: all is done."""
 
     def limit_memory(self, most: int | None) -> None:
         """Raise `DeviceError`: the system shares out the memory."""

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.runtime.adapter import adapters
 from volta_fn.backends.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.program import Program
-from volta_fn.core.device import Device, MemoryStats
+from volta_fn.core.device import Device, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 
@@ -92,6 +92,16 @@ class GpuBackend:
     def memory(self) -> MemoryStats:
         """The device's memory."""
         return self.gpu.memory()
+
+    def work(self) -> WorkStats:
+        """What the device has been given to do."""
+        queue = self.gpu.queue
+        under_way = queue.submitted - queue.done
+        return WorkStats(queue.dispatches, queue.submitted, under_way, queue.reads, queue.waits, queue.waited, queue.timeouts)
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Return when all of it is done."""
+        self.gpu.queue.wait(timeout=timeout)
 
     def limit_memory(self, most: int | None) -> None:
         """Allow so many bytes at most (None: as many as there is room for)."""

@@ -72,3 +72,7 @@ class Lock:
     def __exit__(self, *error: Any) -> None:
         self._lock.release()
         held_back.__exit__()
+
+    def keep(self, timeout: float) -> bool:
+        """Take the lock for good, if nobody else holds it for so many seconds."""
+        return self._lock.acquire(timeout=timeout)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
+from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, log, native
 from volta_fn.errors import DeviceError, OutOfMemoryError
 
 #: Elements of arrays of up to so many bytes are kept on the host, too.
@@ -144,6 +144,7 @@ class Pool:
         self.count += 1
         self.held += size
         block = self.blocks[self.count] = Block(handle, self.count, size)
+        log.debug("a block of %d bytes; %d bytes are held, %d in use", size, self.held, self.in_use)
         return block
 
     def _full(self, size: int) -> bool:
@@ -166,6 +167,7 @@ class Pool:
             self.lib.wgpuBufferRelease(block.handle)
         self.free.clear()
         self.trims += 1
+        log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
 
 
 class Buffer:

@@ -7,8 +7,12 @@ without progress, 300 unless set).
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +21,8 @@ import numpy as np
 from volta_fn.backends.wgsl.runtime.interrupts import Lock, held_back
 from volta_fn.backends.wgsl.runtime.mail import Letter, Mailbox
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
-from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, native
-from volta_fn.errors import DeviceError
+from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, log, native
+from volta_fn.errors import DeviceError, DeviceTimeoutError
 
 #: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
 _COMMANDS = 256
@@ -29,6 +33,18 @@ _LATE = 1e-3
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
+
+
+#: Seconds that the process' end may take, each for threads to let go of a GPU, and without its progress.
+_FAREWELL = 10.0
+
+_OPEN: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    for queue in list(_OPEN):
+        queue.close()
 
 
 class Queue:
@@ -55,6 +71,12 @@ class Queue:
         #: Counters, for statistics.
         self.dispatches = 0
         self.reads = 0
+        self.waits = 0
+        self.waited = 0.0
+        self.timeouts = 0
+        #: Who holds it may ask the library what the GPU has done.
+        self.hearing = threading.RLock()
+        _OPEN.add(self)
         self.timeout = float(os.environ.get("VOLTA_GPU_TIMEOUT") or 300)
         self.mail = Mailbox(self)
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
@@ -132,6 +154,7 @@ class Queue:
             self.lib.wgpuCommandBufferRelease(commands)
             self.mail.send()
             self.submitted += 1
+            log.debug("batch %d submitted; %d are under way", self.submitted, self.submitted - self.done)
             self.last = time.perf_counter()
             self.pool.batch = self.submitted
             self._info.userdata1 = self.ffi.cast("void *", self.submitted)
@@ -142,15 +165,28 @@ class Queue:
 
     def poll(self) -> None:
         """Hear what the GPU has done."""
-        with held_back:
+        with held_back, self.hearing:
             self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
-    def wait_for(self, reached: Callable[[], bool]) -> None:
-        """Wait until a condition holds. Raises `DeviceError` if the GPU makes no progress for too long."""
+    def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until a condition holds. Raises `DeviceTimeoutError` if the GPU makes no progress for too long."""
         if reached():
             return
         self.patience = 1
-        start, progress, last = time.perf_counter(), self.done, time.perf_counter()
+        self.waits += 1
+        start = time.perf_counter()
+        try:
+            self._poll_until(reached, start, self.timeout if timeout is None else timeout)
+        except DeviceTimeoutError:
+            self.timeouts += 1
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            self.waited += seconds
+            log.debug("waited %.6f s; %d batches are under way", seconds, self.submitted - self.done)
+
+    def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
+        progress, last = self.done, start
         while True:
             if self.watched.lost:
                 raise DeviceError(LOST)
@@ -162,19 +198,29 @@ class Queue:
             now = time.perf_counter()
             if self.done != progress:
                 progress, last = self.done, now
-            elif now - last > self.timeout:
-                raise DeviceError(
-                    f"the GPU has finished nothing for {self.timeout:g} seconds. It may be busy with something large, or hang: "
+            elif now - last > timeout:
+                raise DeviceTimeoutError(
+                    f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with something large, or hang: "
                     "waiting again may help; VOLTA_GPU_TIMEOUT sets the seconds"
                 )
             waited = now - start
             if waited > 1e-4:
                 time.sleep(min(waited / 16, 1e-3))
 
-    def wait(self, batch: int | None = None) -> None:
+    def wait(self, batch: int | None = None, timeout: float | None = None) -> None:
         """Wait for a batch, else for all that is written."""
         number = self.submit() if batch is None else batch
-        self.wait_for(lambda: self.done >= number)
+        self.wait_for(lambda: self.done >= number, timeout)
+
+    def close(self) -> None:
+        """At the process' end: no other thread asks for anything any more, and what is under way is finished, if it does not take long.
+
+        A thread that Python ends in a function which the library has called back would take the process down.
+        """
+        with contextlib.suppress(DeviceError):
+            if self.lock.keep(_FAREWELL):
+                self.wait(timeout=_FAREWELL)
+        self.hearing.acquire(timeout=_FAREWELL)
 
     def hold_back(self) -> None:
         """Wait while too many batches are under way."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import os
 from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
@@ -19,6 +20,13 @@ class Native(NamedTuple):
     checked: Any
     errors: Any
 
+
+#: Says what the runtime does. VOLTA_GPU_DEBUG=1 has it written on stderr.
+log = logging.getLogger("volta_fn.gpu")
+if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
+    log.setLevel(logging.DEBUG)
+    log.addHandler(logging.StreamHandler())
+    log.handlers[-1].setFormatter(logging.Formatter("%(relativeCreated).3f ms %(threadName)s: %(message)s"))
 
 LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that were there are gone; make them again"
 
