@@ -29,7 +29,8 @@ class Bench:
     def __init__(self) -> None:
         self.opened = open_device(adapters()[0])
         self.device = self.opened.device
-        self.facts = vf.devices("gpu")[0].backend.gpu.facts  # what programs are compiled with: what the device was seen to do, too
+        #: What programs are compiled with: what the device was seen to do, too.
+        self.facts = vf.devices("gpu")[0].backend.gpu.facts  # type: ignore[attr-defined]  # a GPU's
         self.usage = wgpu().BufferUsage
         self.threads = ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2))
         self.pipelines: dict[str, Future[Any]] = {}
