@@ -44,7 +44,8 @@ _OPEN: weakref.WeakSet[Queue] = weakref.WeakSet()
 @atexit.register
 def _close() -> None:
     for queue in list(_OPEN):
-        queue.close()
+        if queue.process == os.getpid():  # a fork has the GPU of its parent in memory only
+            queue.close()
 
 
 class Queue:
@@ -76,6 +77,7 @@ class Queue:
         self.timeouts = 0
         #: Who holds it may ask the library what the GPU has done.
         self.hearing = threading.RLock()
+        self.process = os.getpid()
         _OPEN.add(self)
         self.timeout = float(os.environ.get("VOLTA_GPU_TIMEOUT") or 300)
         self.mail = Mailbox(self)
