@@ -29,8 +29,9 @@ _SLEEPERS, _MUTEX, _CONDITION, _WORKERS = 40, 48, 64, 88
 #: The next task of each part, of which there are so many at most.
 _NEXT, _MOST_PARTS = 96, 64
 _WORDS = _NEXT + 8 * _MOST_PARTS
-#: Turns of the busy loop (each some 40 ns) before a worker goes to sleep.
-_SPINS = 1000
+#: Turns of the busy loop (each some 25 to 40 ns) before a worker goes to sleep: longer than from one call to the next, or a short phase
+#: that is not shared, since waking it takes as long as a small product.
+_SPINS = 4000
 
 _PTR = "ptr"
 
