@@ -164,14 +164,18 @@ class Tiles:
     def _step(self, k: str) -> None:
         f, s, work, (a, b) = self.f, self.schedule, self.work, self.sides
         lanes, vector = work.lanes, work.vector
+        factors: list[list[str]] = []
         with f.block(""):
-            for i in range(s.thread_rows // lanes):
-                f.line(f"let a{i}: {vector} = {a.tile}[{k} * {a.line}u + {self.firsts[0]} + {i * self.lane_rows}u];")
-            for j in range(s.thread_columns // lanes):
-                f.line(f"let b{j}: {vector} = {b.tile}[{k} * {b.line}u + {self.firsts[1]} + {j * self.lane_columns}u];")
-            for r in range(s.thread_rows):
-                for j in range(s.thread_columns)[:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
-                    x, y = (f"{name}{n // lanes}" + (f".{'xyzw'[n % 4]}" if lanes == 4 else "") for name, n in (("a", r), ("b", j)))
+            for name, side, first, count, apart in (
+                ("a", a, self.firsts[0], s.thread_rows, self.lane_rows),
+                ("b", b, self.firsts[1], s.thread_columns, self.lane_columns),
+            ):
+                factors.append([])
+                for i in range(count // lanes):
+                    f.line(f"let {name}{i}: {vector} = {side.tile}[{k} * {side.line}u + {first} + {i * apart}u];")
+                    factors[-1] += [f.let(work.type, f"{name}{i}.{c}") for c in "xyzw"] if lanes == 4 else [f"{name}{i}"]
+            for r, x in enumerate(factors[0]):
+                for j, y in [*enumerate(factors[1])][:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
                     f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
