@@ -55,6 +55,18 @@ class Request:
         return tuple(flags)
 
 
+@functools.cache
+def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tuple[Any, ...]]:
+    """A function that makes the key of a call by `count` positional arguments: the values of static ones, an attribute of the arrays.
+
+    It is generated code, without a loop: every call of a jitted function with static arguments makes such a key.
+    """
+    names = [f"a{i}" for i in range(count)]
+    parts = [f"type({a}), {a}" if i in static else f"None if {a} is None else {a}.{kind}" for i, a in enumerate(names)]
+    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(p + ', ' for p in parts)})", {})
+    return made
+
+
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
     """`fun` as a function of its other arguments."""
 

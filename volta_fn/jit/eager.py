@@ -83,12 +83,15 @@ def _brought(run: Callable[..., Any], device: Device) -> Callable[..., Any]:
 
 def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
     """A kernel with one result as a function of arrays; written out for one and two operands, where every call counts."""
+    ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:
-        return ConcreteArray(solid(compute(x._buffer)), spec)
+        out = compute(x._buffer)
+        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
 
     def binary(x: Any, y: Any) -> ConcreteArray:
-        return ConcreteArray(solid(compute(x._buffer, y._buffer)), spec)
+        out = compute(x._buffer, y._buffer)
+        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
 
     def nary(*args: Any) -> ConcreteArray:
         return ConcreteArray(solid(compute(*[a._buffer for a in args])), spec)

@@ -9,7 +9,6 @@ import functools
 import importlib
 import threading
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from volta_fn import tree
@@ -19,7 +18,7 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.jit.arguments import Request, Statics, resolve_statics
+from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.eager import check_not_donated, common_device, on_device
 from volta_fn.jit.programs import Traced, compiled_for, trace_function
 from volta_fn.primitives.call import call_params, jit_p
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Programs kept per function before all are dropped.
 _CACHE_LIMIT = 4096
-_aval, _spec = attrgetter("aval"), attrgetter("_spec")
 
 
 class _Cache:
@@ -134,17 +132,17 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
                 return run(leaves)
         elif argnums and not kwargs and current_trace() is EVAL:
             try:
-                run = fast.get(call_key(args, _spec))
+                run = fast.get(call_key(argnums, len(args), "_spec")(*args))
             except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
                 run = None
             if run is not None:
-                return run(arrays_of(args))
+                return run(args)
         return slow_call(args, kwargs) if kwargs else traced_call(args)
 
     def traced_call(args: tuple[Any, ...]) -> Any:
         """A call by arrays, or tracers of them, of types that were met before: one equation."""
         try:
-            found = cache.met.get((call_key(args, _aval), axis_environment(), current_default_device()))
+            found = cache.met.get((call_key(argnums, len(args), "aval")(*args), axis_environment(), current_default_device()))
         except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
             found = None
         if found is None or current_trace() is EVAL:
@@ -152,10 +150,6 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
         params, out_tree = found
         outs = current_trace().process(jit_p, arrays_of(args), params)
         return tree.unflatten(out_tree, outs)
-
-    def call_key(args: tuple[Any, ...], type_of: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """The types of arrays and the values of static arguments, of a call with no other arguments."""
-        return tuple([(type(a), a) if i in argnums else None if a is None else type_of(a) for i, a in enumerate(args)])
 
     def arrays_of(args: tuple[Any, ...]) -> list[Any]:
         return [a for i, a in enumerate(args) if i not in argnums and a is not None]
@@ -171,7 +165,8 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
             if not plain and not kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
-                fast[call_key(args, _spec)] = run
+                places = [i for i, a in enumerate(args) if i not in argnums and a is not None]
+                fast[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in places])
             elif plain and all(type(x) is ConcreteArray for x in request.leaves):
                 flat_call = not kwargs and len(args) == len(values) > 0 and all(type(a) is ConcreteArray for a in args)
                 specs = tuple([x._spec for x in request.leaves])
@@ -179,7 +174,7 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             return run(values)
         params = call_params(traced.jaxpr, traced.name)
         if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            cache.met[call_key(args, _aval), axis_environment(), current_default_device()] = params, traced.out_tree
+            cache.met[call_key(argnums, len(args), "aval")(*args), axis_environment(), current_default_device()] = params, traced.out_tree
         outs = bind(jit_p, *traced.captured, *values, **params)
         return tree.unflatten(traced.out_tree, outs)
 

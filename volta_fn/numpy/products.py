@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.trace import current_trace
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.complex_parts import conj
-from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import canonical_axes, canonical_axis, expand_dims, reshape, squeeze, transpose
@@ -31,6 +34,10 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
     (5, 2, 4)
     """
+    if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
+        params = _plain_product(a.aval, b.aval)
+        if params is not None:
+            return current_trace().process(dot_general_p, (a, b), params)
     x, y = _promoted("matmul", a, b)
     if not x.shape or not y.shape:
         raise ShapeError(f"matmul needs operands with at least one dimension, got shapes {x.shape} and {y.shape}; use * for scalars")
@@ -39,8 +46,21 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
         hint = " (did you mean b.T?)" if y.ndim == 2 and x.shape[-1] == y.shape[-1] else ""
         raise ShapeError(f"matmul of shapes {x.shape} and {y.shape}: the inner dimensions {inner[0]} and {inner[1]} differ{hint}")
     if x.ndim <= 2 and y.ndim <= 2:
-        return dot_general(x, y, (((x.ndim - 1,), (max(y.ndim - 2, 0),)), ((), ())), precision, preferred_element_type)
+        return dot_general(x, y, _plain_numbers(x.ndim, y.ndim), precision, preferred_element_type)
     return _stacked_matmul(x, y, precision, preferred_element_type)
+
+
+def _plain_numbers(left: int, right: int) -> Any:
+    """The axes that the product of a matrix or vector and another contracts."""
+    return ((left - 1,), (max(right - 2, 0),)), ((), ())
+
+
+@lru_cache(maxsize=4096)
+def _plain_product(x: ShapedArray, y: ShapedArray) -> dict[str, Any] | None:
+    """The parameters of the product of matrices or vectors of one dtype, remembered; None for others, and for those that do not fit."""
+    if x.dtype != y.dtype or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
+        return None
+    return product_params(_plain_numbers(x.ndim, y.ndim), x, y, None)
 
 
 def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: Any) -> Array:

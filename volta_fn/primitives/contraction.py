@@ -206,7 +206,7 @@ def dot_general(
         hash(dimension_numbers)
     except TypeError:
         dimension_numbers = _frozen(dimension_numbers)
-    return bind(dot_general_p, left, right, **_params(dimension_numbers, left.aval, right.aval, preferred_element_type))
+    return bind(dot_general_p, left, right, **product_params(dimension_numbers, left.aval, right.aval, preferred_element_type))
 
 
 def _frozen(numbers: Any) -> Any:
@@ -215,8 +215,8 @@ def _frozen(numbers: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _params(numbers: Any, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: Any) -> dict[str, Any]:
-    """The parameters of the primitive (not to be modified, for they are shared)."""
+def product_params(numbers: Any, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: Any) -> dict[str, Any]:
+    """The parameters of `dot_general_p` (not to be modified, for they are shared)."""
     wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     if wanted is None and lhs.dtype != rhs.dtype:
         wanted = dtypes.promote_types(lhs.dtype, rhs.dtype)

@@ -313,8 +313,12 @@ def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[A
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
     """Operands promoted to one dtype of `allowed`, integers becoming floats where only those are defined."""
     first = args[0]
-    if isinstance(first, Array) and (dtype := first.dtype) in allowed and all(isinstance(a, Array) and a.dtype is dtype for a in args):
-        return list(args)
+    if isinstance(first, Array) and (dtype := first.dtype) in allowed:
+        for arg in args:  # a loop, since making a generator for `all` takes longer than all the rest
+            if not isinstance(arg, Array) or arg.dtype is not dtype:
+                break
+        else:
+            return list(args)
     try:
         pairs = [_typed(a) for a in args]
     except ArgumentTypeError:  # to say which argument it is

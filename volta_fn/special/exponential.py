@@ -19,7 +19,7 @@ Axis = int | Sequence[int] | None
 
 def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
     """The axis argument in a hashable form."""
-    return tuple(axis) if isinstance(axis, Sequence) else axis
+    return axis if type(axis) is int or not isinstance(axis, Sequence) else tuple(axis)  # asking a class from `abc` takes long
 
 
 def _shift(values: Array, axis: Axis, where: Any) -> Array:
