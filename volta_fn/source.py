@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
+#: Whether a module is one of those or in one, for modules that were met: tracing asks ten times for each equation.
+_is_internal: dict[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,11 @@ def user_code_position() -> tuple[CodeType, int] | None:
     """The innermost user frame's code object and line number; None if every frame is the package's own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _INTERNAL:
+        module = frame.f_globals.get("__name__", "")
+        internal = _is_internal.get(module)
+        if internal is None:
+            internal = _is_internal[module] = module.partition(".")[0] in _INTERNAL
+        if not internal:
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None

@@ -160,7 +160,7 @@ def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
 
 def _extremum_evaluate(ufunc: np.ufunc, start: Callable[[np.dtype], Any]) -> Callable[..., np.ndarray]:
     def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
-        if any(operand.shape[a] == 0 for a in axes):
+        if not operand.size and any(operand.shape[a] == 0 for a in axes):
             return np.full(_reduced_shape(operand, axes), start(operand.dtype), operand.dtype)  # type: ignore[arg-type]  # only .shape is read
         return ufunc.reduce(operand, axis=axes)
 

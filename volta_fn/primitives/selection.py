@@ -37,8 +37,11 @@ _FEW = 1 << 12
 
 def choose(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """What `select_n` means, for NumPy's arrays."""
+    two = which.dtype == np.bool_ and len(cases) == 2
+    if two and out is None and max(which.size, cases[0].size, cases[1].size) < _FEW:
+        return np.where(which, cases[1], cases[0])  # before the shape, which takes longer to find than a few numbers to choose
     shape = np.broadcast_shapes(which.shape, *[c.shape for c in cases])
-    if which.dtype == np.bool_ and len(cases) == 2:
+    if two:
         if math.prod(shape) >= _FEW and cases[0].dtype.itemsize in _WORDS:
             return _select_bits(which, *cases, np.empty(shape, cases[0].dtype) if out is None else out)
         if out is None:

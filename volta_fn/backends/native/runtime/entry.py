@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.runtime.blocks import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.errors import VoltaError
 
 NOT_CONTIGUOUS = -1
@@ -48,6 +49,7 @@ _DATA, _FLAGS = _HEAD, _HEAD + 48
 _CONTIGUOUS_ALIGNED = 0x101
 _METH_FASTCALL = 0x80
 _HEADER = 64
+_HUGE_PAGE = 1 << 21
 _P = "ptr"
 _NULL = Value(_P, "null")
 
@@ -60,9 +62,11 @@ def write_entry(module: Module) -> None:
         "declare ptr @PyEval_SaveThread()",
         "declare void @PyEval_RestoreThread(ptr)",
         "declare ptr @malloc(i64)",
+        "declare ptr @aligned_alloc(i64, i64)",
         "declare void @free(ptr)",
     ):
         module.declare(declaration, declaration)
+    declare_advice(module)
     module.declare("spare", "@spare = internal global ptr null")
     _write_table(module)
     _write_arena(module)
@@ -111,9 +115,16 @@ def _write_arena(module: Module) -> None:
     f = Function(module, "arena", [wanted], _P)
     kept = _exchange(f, Value(_P, "@spare"), _NULL)
 
+    def large(size: Value) -> Value:
+        whole = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
+        block = f.call("aligned_alloc", _P, i64(_HUGE_PAGE), whole)
+        f.branch(_is_null(f, block), lambda: None, lambda: ask_for_huge_pages(f, block, whole))
+        return block
+
     def make() -> list[Value]:
         f.run("free", kept)
-        block = f.call("malloc", _P, f.binary("add", wanted, i64(_HEADER)))
+        size = f.binary("add", wanted, i64(_HEADER))
+        block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
         return [block]
 
