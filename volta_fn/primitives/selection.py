@@ -37,19 +37,25 @@ _FEW = 1 << 12
 
 def choose(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """What `select_n` means, for NumPy's arrays."""
-    two = which.dtype == np.bool_ and len(cases) == 2
-    if two and out is None and max(which.size, cases[0].size, cases[1].size) < _FEW:
-        return np.where(which, cases[1], cases[0])  # before the shape, which takes longer to find than a few numbers to choose
-    shape = np.broadcast_shapes(which.shape, *[c.shape for c in cases])
-    if two:
-        if math.prod(shape) >= _FEW and cases[0].dtype.itemsize in _WORDS:
-            return _select_bits(which, *cases, np.empty(shape, cases[0].dtype) if out is None else out)
-        if out is None:
-            return np.where(which, cases[1], cases[0])
-    out = np.empty(shape, cases[0].dtype) if out is None else out
+    if which.dtype == np.bool_ and len(cases) == 2:
+        return _choose_by_bool(which, *cases, out)
+    out = np.empty(np.broadcast_shapes(which.shape, *[c.shape for c in cases]), cases[0].dtype) if out is None else out
     np.copyto(out, cases[0])
     for i, case in enumerate(cases[1:], 1):
         np.copyto(out, case, where=which >= i)
+    return out
+
+
+def _choose_by_bool(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    if out is None and max(which.size, off.size, on.size) < _FEW:
+        return np.where(which, on, off)  # before the shape is asked for, which takes longer to find than a few numbers to choose
+    shape = np.broadcast_shapes(which.shape, off.shape, on.shape)
+    if math.prod(shape) >= _FEW and off.dtype.itemsize in _WORDS:
+        return _select_bits(which, off, on, np.empty(shape, off.dtype) if out is None else out)
+    if out is None:
+        return np.where(which, on, off)
+    np.copyto(out, off)
+    np.copyto(out, on, where=which)
     return out
 
 
