@@ -126,8 +126,6 @@ SCHEDULES = [
     Schedule(32, 32, 32, 4, 4, lane_rows=2, lane_columns=4, unroll=4, splits=3),
     Schedule(16, 128, 8, 4, 8, unroll=4, splits=2, lane_rows=1, twice=True),
     Schedule(8, 64, 32, 4, 4, unroll=4, ahead=False),
-    Schedule(16, 32, 32, 4, 4, unroll=4, teams=4),
-    Schedule(32, 16, 32, 4, 8, teams=8, splits=2, twice=True),
 ]
 
 
@@ -141,7 +139,8 @@ def test_schedules(number: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.complex64, np.int64])
 def test_parts_of_sums_of_other_dtypes(dtype: Any) -> None:
-    for schedule, sizes in ((Schedule(16, 16, 8, 4, 4, splits=3), (20, 24, 70)), (Schedule(16, 16, 8, 4, 4, teams=2), (21, 23, 70))):
+    schedule = Schedule(16, 16, 8, 4, 4, splits=3)
+    for sizes in ((20, 24, 70), (21, 23, 70)):
         check(by(schedule), *operands(np.random.default_rng(5), sizes, MATRICES, dtype), MATRICES)
 
 

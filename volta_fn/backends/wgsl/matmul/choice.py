@@ -19,12 +19,8 @@ _BUSY = 256
 #: Multiplications that a processor does in the time that a slice waits for memory, and that a dispatch waits for the one before it; and
 #: that all do in the time in which a byte is read or written.
 _SLICE_WAIT = 8_000
-_DISPATCH_WAIT = 700_000
+_DISPATCH_WAIT = 500_000
 _BYTE = 8
-
-#: The least time of a slice, in which what the next one needs comes from memory, and the time to add up a sum of all teams, likewise.
-_LATENCY = 90_000
-_ADDING = 4_000
 
 #: Below so many multiplications a shader is written shorter: fetching and compiling long ones takes more time than they save.
 _LITTLE = 1 << 29
@@ -81,12 +77,6 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"depth": 32},
 )
 
-#: Teams are for contractions of at most so many multiplications: that far they were seen to pay.
-_SMALL = 1 << 27
-
-#: Invocations of workgroups of teams, which every device has, and an invocation's sums at most. Dispatches of equal workgroups can be one.
-_IN_TEAMS, _SUMS_IN_TEAMS = 256, 32
-
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -94,20 +84,12 @@ def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> l
     """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two."""
     found = []
     unroll = 0 if c.products >= _LITTLE else 4
-    for tile, share in [pair for one in (_SINGLES if work.lanes == 1 else _VECTORS) for pair in (one, *_in_teams(c, *one))]:
+    for tile, share in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=unroll)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
         timed = [(_time(c, split, share), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
-
-
-def _in_teams(c: Contraction, tile: Schedule, share: float) -> list[tuple[Schedule, float]]:
-    """The same tile by several teams, if there are few tiles: each has 8 or 16 terms of a slice."""
-    teams = _IN_TEAMS // tile.team
-    if teams < 2 or tile.groups(c) > _PROCESSORS or c.products > _SMALL or tile.thread_rows * tile.thread_columns > _SUMS_IN_TEAMS:
-        return []
-    return [(replace(tile, depth=depth * teams, teams=teams), share) for depth in (8, 16) if depth * teams <= c.k]
 
 
 def choose(c: Contraction, work: Working, facts: Facts) -> Schedule:
@@ -128,9 +110,8 @@ def _time(c: Contraction, schedule: Schedule, share: float) -> float:
     each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, processors that are done sooner begin others
     together = min(each, max(1, 512 // schedule.invocations))
     busy = min(1.0, together * schedule.invocations / _BUSY)
-    slices = ceil(each / together) * ceil(terms / schedule.depth)
-    work = max(each * schedule.rows * schedule.columns * terms / (share * busy), slices * _LATENCY)
-    waits = slices * _SLICE_WAIT + (0 if schedule.teams == 1 else _ADDING * schedule.rows * schedule.columns / schedule.team)
+    work = each * schedule.rows * schedule.columns * terms / (share * busy)
+    waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
     if schedule.splits == 1:
         return work + waits
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS

@@ -38,24 +38,16 @@ class Schedule:
     pad: int = 1
     #: Whether there is room for two slices in workgroup memory, so that one is stored while the other is read.
     twice: bool = False
-    #: Teams of invocations, each of which multiplies its part of every slice for the whole tile; in the end they add up what they have.
-    teams: int = 1
 
     @property
     def invocations(self) -> int:
         """Invocations of a workgroup."""
-        return self.teams * self.team
-
-    @property
-    def team(self) -> int:
-        """Invocations that have the whole tile."""
         return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
 
     def memory(self, work: Working) -> int:
         """Bytes of workgroup memory."""
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
-        slices = vectors * self.depth * (2 if self.twice else 1)
-        return (slices + (self.invocations if self.teams > 1 else 0)) * work.lanes * work.dtype.itemsize
+        return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
     def fits(self, work: Working, facts: Facts) -> bool:
         """Whether a device can do it."""

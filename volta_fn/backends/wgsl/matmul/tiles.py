@@ -7,7 +7,7 @@ from typing import NamedTuple
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.combine import combine
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
-from volta_fn.backends.wgsl.matmul.indices import ZERO, digits, times, total
+from volta_fn.backends.wgsl.matmul.indices import digits, times, total
 from volta_fn.backends.wgsl.matmul.results import part, results
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.slices import Slice
@@ -97,15 +97,12 @@ class Tiles:
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
         self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
         across = s.columns // (self.lane_columns * s.thread_columns)
-        self.team, self.member = digits(f, f.local, (s.teams, s.team)) if s.teams > 1 else (ZERO, f.local)
-        lane, patch = digits(f, self.member, (0, self.lane_rows * self.lane_columns))[::-1]
+        lane, patch = digits(f, f.local, (0, self.lane_rows * self.lane_columns))[::-1]
         pair, x, low = digits(f, lane, (0, self.lane_columns, min(2, self.lane_rows)))
         y = total(f, times(pair, 2), low)
         down, right = digits(f, patch, (0, across))
         self.top = f.let("u32", f"{down} * {self.lane_rows * s.thread_rows // lanes}u + {y}")
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
-        share = s.depth // s.teams
-        self.begin = [total(f, times(self.team, share * side.line), at) for side, at in zip(self.sides, (self.top, self.left), strict=True)]
 
     def _sum(self, begin: str, end: str) -> None:
         f, depth = self.f, self.schedule.depth
@@ -152,8 +149,8 @@ class Tiles:
 
     def _multiply(self) -> None:
         """Add the products of a slice."""
-        f, depth, unroll = self.f, self.schedule.depth // self.schedule.teams, self.schedule.unroll
-        self.firsts = self.begin
+        f, depth, unroll = self.f, self.schedule.depth, self.schedule.unroll
+        self.firsts = [self.top, self.left]
         if self.turn:
             self.firsts = [total(f, times(self.turn, side.size), x) for side, x in zip(self.sides, self.firsts, strict=True)]
         if not unroll or unroll >= depth:
@@ -181,34 +178,14 @@ class Tiles:
                 for j, y in [*enumerate(factors[1])][:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
                     f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
-    def _sums(self) -> list[str]:
-        """The sums of an invocation, row by row, in vectors of neighbours."""
-        s, lanes = self.schedule, self.work.lanes
-        starts = [(r, v) for r in range(s.thread_rows) for v in range(0, s.thread_columns, lanes)]
-        sums = [f"{self.work.vector}({', '.join(f'c{r}_{v + e}' for e in range(lanes))})" for r, v in starts]
-        return sums if s.teams == 1 else [self._added_up(x, number % s.teams) for number, x in enumerate(sums)]
-
-    def _added_up(self, sums: str, adds: int) -> str:
-        """Sums of all teams, always in the same order, known to that team which adds them."""
-        f, s, work = self.f, self.schedule, self.work
-        parts = f.workgroup("parts", work.vector, s.invocations)
-        f.line(f"{parts}[local] = {sums};")
-        f.line("workgroupBarrier();")
-        all_ = f.var(work.vector, work.zero)
-        with f.block(f"if ({self.team} == {adds}u)"):
-            for team in range(s.teams):
-                f.line(f"{all_} = {work.add(all_, f'{parts}[{total(f, self.member, team * s.team)}]')};")
-        f.line("workgroupBarrier();")
-        return all_
-
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes
         if s.splits > 1:
             stack = total(f, times(split, self.c.batch), stack)
         top, left = f.let("u32", f"{row} + {self.top} * {lanes}u"), f.let("u32", f"{column} + {self.left} * {lanes}u")
-        across = s.thread_columns // lanes
-        for number, sums in enumerate(self._sums()):
-            (block, element), v = divmod(number // across, lanes), number % across
-            place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
-            with f.block(f"if ({self.team} == {number % s.teams}u)" if s.teams > 1 else ""):
-                f.line(f"{self.put}({stack}, {place}, {sums});")
+        for r in range(s.thread_rows):
+            block, element = divmod(r, lanes)
+            for v in range(s.thread_columns // lanes):
+                place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
+                sums = ", ".join(f"c{r}_{v * lanes + e}" for e in range(lanes))
+                f.line(f"{self.put}({stack}, {place}, {self.work.vector}({sums}));")
