@@ -123,6 +123,15 @@ def test_ten_thousand_steps_leave_memory_flat() -> None:
     assert most <= 17
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`, also where the tests run in the background: shells have it ignored there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_waiting_can_be_interrupted() -> None:
     """Ctrl-C ends the wait, not the work."""
     queue = GPU.backend.gpu.queue
@@ -134,6 +143,7 @@ def test_waiting_can_be_interrupted() -> None:
     assert float(y[0]) == 2.0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_waits_until_commands_are_written() -> None:
     """Between two statements it would lose commands; it comes when they are written, and once."""
     queue, usual = GPU.backend.gpu.queue, signal.getsignal(signal.SIGINT)
@@ -148,6 +158,7 @@ def test_an_interrupt_waits_until_commands_are_written() -> None:
     assert float((jnp.ones(1000) + 1)[0]) == 2.0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_wait_under_the_lock_can_be_interrupted() -> None:
     queue = GPU.backend.gpu.queue
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
