@@ -20,6 +20,11 @@ def arrays(dtype: Any = np.float32) -> list[np.ndarray]:
     return [rng.uniform(1, 2, shape).astype(dtype) for shape in SHAPES]
 
 
+def few(usual: int, with_eight: int) -> int:
+    """How many dispatches there are, usually and where a shader has no more than eight buffers: the kernels here have some twenty."""
+    return with_eight if GPU.backend.gpu.facts.buffers <= 8 else usual
+
+
 def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int]:
     """The results on the GPU, and how many dispatches the second call took."""
     placed = lambda: vf.device_put(args, GPU)
@@ -39,7 +44,7 @@ def test_an_update_of_many_parameters_is_few_dispatches(dtype: Any) -> None:
         return [p * 2 + g for p, g in zip(params, grads, strict=True)]
 
     results, dispatches = run(update, params, grads)
-    assert dispatches <= 2
+    assert dispatches <= few(2, 4)
     for found, wanted in zip(results, update(params, grads), strict=True):
         np.testing.assert_array_equal(found, wanted.astype(dtype))
 
@@ -53,7 +58,7 @@ def test_donated_parameters_are_updated_in_place() -> None:
         return [p - 0.25 * m for p, m in zip(params, moments, strict=True)], moments
 
     results, dispatches = run(update, (params, moments), grads, donate_argnums=0)
-    assert dispatches <= 2
+    assert dispatches <= few(2, 4)
     expected = update((params, moments), grads)
     for found, wanted in zip(results, [*expected[0], *expected[1]], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
@@ -69,7 +74,7 @@ def test_sums_and_extremes_of_several_arrays_are_one_dispatch(dtype: Any) -> Non
         return x.sum(0), y.max(1), z.sum((0, 2)), y.argmin(0), x.min(), z * 2, (x - x.max(1, keepdims=True)).sum(1)
 
     results, dispatches = run(reduced, x, y, z)
-    assert dispatches == 1
+    assert dispatches == few(1, 2)
     for found, wanted in zip(results, reduced(x, y, z), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -84,7 +89,7 @@ def test_sums_wait_for_each_other_across_what_is_large() -> None:
 
     x, w, v = (np.random.default_rng(n).integers(-3, 3, (32, 32)).astype(np.float32) for n in range(3))
     results, dispatches = run(backward, x, w, v)
-    assert dispatches == 3
+    assert dispatches == few(3, 4)
     for found, wanted in zip(results, backward(x, w, v), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
