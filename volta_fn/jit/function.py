@@ -41,6 +41,18 @@ class _Cache:
         self.lock = threading.Lock()
         self.traces = 0
 
+    def program(self, request: Request, values: Sequence[Array]) -> Traced:
+        """The program of a call, traced if there is none for its types."""
+        avals = tuple([v.aval for v in values])
+        key = (request.key, avals, axis_environment(), current_default_device())
+        found = self.traced.get(key)
+        if found is not None:
+            return found
+        # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
+        traced = trace_function(request.function, values, request.in_tree, avals, function_name(request.fun))
+        traced.donated = request.donated()
+        return traced if traced.captured else self.keep(key, traced)
+
     def keep(self, key: Any, traced: Traced) -> Traced:
         """Store a program; if another thread was faster, its program is the one to use."""
         with self.lock:
@@ -157,20 +169,14 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     def slow_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = Request(fun, statics, args, kwargs)
         values = [as_value(x) for x in request.leaves]
-        traced = lookup(request, values)
+        traced = cache.program(request, values)
         if current_trace() is EVAL and not traced.captured:
             check_not_donated(values)
             device = common_device(values)
             run = compiled_for(traced, device)
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
-            if not plain and not kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
-                places = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-                fast[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in places])
-            elif plain and all(type(x) is ConcreteArray for x in request.leaves):
-                flat_call = not kwargs and len(args) == len(values) > 0 and all(type(a) is ConcreteArray for a in args)
-                specs = tuple([x._spec for x in request.leaves])
-                fast[specs if flat_call else (request.in_tree, *specs)] = run
+            _remember(fast, run, request, plain)
             return run(values)
         params = call_params(traced.jaxpr, traced.name)
         if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
@@ -178,31 +184,35 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
         outs = bind(jit_p, *traced.captured, *values, **params)
         return tree.unflatten(traced.out_tree, outs)
 
-    def lookup(request: Request, values: Sequence[Array]) -> Traced:
-        avals = tuple([v.aval for v in values])
-        key = (request.key, avals, axis_environment(), current_default_device())
-        found = cache.traced.get(key)
-        if found is not None:
-            return found
-        # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
-        traced = trace_function(request.function, values, request.in_tree, avals, function_name(fun))
-        traced.donated = request.donated()
-        return traced if traced.captured else cache.keep(key, traced)
-
     def lower(*args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments like these (arrays or `ShapeDtypeStruct`), without running it."""
-        request = Request(fun, statics, args, kwargs)
-        traced = trace_function(
-            request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(fun)
-        )
-        traced.donated = request.donated()
-        made: Lowered = importlib.import_module("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
-        return made
+        return _lowered(Request(fun, statics, args, kwargs))
 
     call.lower = lower  # type: ignore[attr-defined]  # functions carry attributes
     call.clear_cache = cache.clear  # type: ignore[attr-defined]
     call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
     return call
+
+
+def _remember(fast: dict[Any, Callable[[Sequence[Any]], Any]], run: Callable[[Sequence[Any]], Any], request: Request, plain: bool) -> None:
+    """Note what runs calls like this one, under the key that the next one finds it by. `plain`: the function has no static arguments."""
+    args, argnums = request.args, request.statics.argnums
+    if not plain and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+        places = [i for i, a in enumerate(args) if i not in argnums and a is not None]
+        fast[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in places])
+    elif plain and all(type(x) is ConcreteArray for x in request.leaves):
+        flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and all(type(a) is ConcreteArray for a in args)
+        specs = tuple([x._spec for x in request.leaves])
+        fast[specs if flat_call else (request.in_tree, *specs)] = run
+
+
+def _lowered(request: Request) -> Lowered:
+    traced = trace_function(
+        request.function, request.leaves, request.in_tree, [_abstract(x) for x in request.leaves], function_name(request.fun)
+    )
+    traced.donated = request.donated()
+    made: Lowered = importlib.import_module("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
+    return made
 
 
 def _abstract(value: Any) -> ShapedArray:

@@ -41,6 +41,7 @@ def test_products_of_one_operand_are_one_dispatch(monkeypatch: pytest.MonkeyPatc
     (a, b, c), few, many = both(monkeypatch, lambda x, u, v: (x @ u, x @ v, (x @ u) @ (x @ v)), x, u, v)
     assert few < many
     for found, wanted in ((a, x @ u), (b, x @ v), (c, (x @ u) @ (x @ v))):
+        # Sums of 48 products of sums of 48: up to some 1000, and float32 has 1e-7 of each term.
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
 
 
@@ -63,6 +64,7 @@ def test_a_step_of_training_has_fewer_dispatches_and_the_same_bits(monkeypatch: 
     found, few, many = both(monkeypatch, step, params, x, donate_argnums=0)
     assert few < many
     for x_, y_ in zip(found, vf.tree.leaves(vf.jit(step)(params, x)), strict=True):
+        # The CPU's: sums in another order, in float32, forward and backward.
         np.testing.assert_allclose(x_, np.asarray(y_), rtol=1e-3, atol=1e-5)
 
 
