@@ -2,7 +2,8 @@
 
 Each framework is in a process of its own. Their turns are interleaved round by round, so that a drift of the machine's clock or a
 neighbour's load hits all alike; the median turn counts. Before its turn a framework rests and, where a call is short, does one call
-that is not timed: by then the threads of the one before it have stopped spinning, and the caches hold its own data.
+that is not timed: by then the threads of the one before it have stopped spinning (PyTorch's take a core for 8 to 12 ms after their work),
+and the caches hold its own data.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Pace(NamedTuple):
 
     rounds: int
     turn: float = 0.02
-    rest: float = 0.005
+    rest: float = 0.02
     budget: float = 15.0
     fewest: int = 5
 

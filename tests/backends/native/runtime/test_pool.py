@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -60,6 +62,38 @@ def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.Mo
         caller.join()
     many(50)
     assert workers is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say on which CPU a thread may run")
+def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the same CPU, where there is another; on the one that was forbidden before, when the caller has left it."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
+    threads_before = threads_of_process()
+    (share_address, work, reset), task = pool_and_task()
+    workers = Workers(work, reset)
+    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+    counts = np.zeros(8, np.int64)
+    buffers = np.array([counts.ctypes.data], np.int64)
+    allowed = os.sched_getaffinity(0)
+    try:
+        for cpu in sorted(allowed)[:2]:
+            os.sched_setaffinity(0, {cpu})
+            deadline = time.monotonic() + 30
+            while True:
+                time.sleep(0.002)  # by then, workers sleep, unless the machine is busy
+                share(task, buffers.ctypes.data, len(counts))
+                found = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
+                if found == [allowed - {cpu} or allowed] * 2:
+                    break
+                assert time.monotonic() < deadline, (cpu, found)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert workers is not None
+
+
+def threads_of_process() -> set[int]:
+    """The system's numbers of this process's threads."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

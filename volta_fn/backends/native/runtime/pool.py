@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
+from volta_fn.backends.native.runtime.places import forget_places, write_places
 from volta_fn.errors import ArgumentError
 
 #: Words of the pool's record, a cache line (8 words) apart where different threads write to them.
@@ -43,6 +44,7 @@ def write_pool(module: Module) -> None:
         module.declare(name, f"declare i32 @pthread_{name}(ptr)")
     module.declare("cond_wait", "declare i32 @pthread_cond_wait(ptr, ptr)")
     module.declare("init", "declare i32 @pthread_mutex_init(ptr, ptr)\ndeclare i32 @pthread_cond_init(ptr, ptr)")
+    write_places(module)
     _write_take(module)
     _write_share(module)
     _write_work(module)
@@ -151,6 +153,7 @@ def _write_share(module: Module) -> None:
         _write(f, _TAKEN, i64(0))
 
     def wake() -> None:
+        f.run("make_way")
         f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
         f.call("pthread_cond_broadcast", "i32", _word(_CONDITION))
         f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
@@ -164,6 +167,7 @@ def _write_share(module: Module) -> None:
 
 def _write_work(module: Module) -> None:
     f = Function(module, "work", [])
+    f.run("enlist")
     seen = f.alloca("i64", align=8)
     f.store(i64(0), seen, 8)
     mine = f.binary("add", _add(f, _WORKERS, 1), i64(1))
@@ -215,6 +219,7 @@ def _write_reset(module: Module) -> None:
     f = Function(module, "reset", [])
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     f.run("llvm.memset.p0.i64", Value(_PTR, "@pool"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
+    forget_places(f)
     f.call("pthread_mutex_init", "i32", _word(_MUTEX), Value(_PTR, "null"))
     f.call("pthread_cond_init", "i32", _word(_CONDITION), Value(_PTR, "null"))
     f.finish()
