@@ -34,7 +34,7 @@ def test_replayed_and_interpreted_passes_agree_bit_for_bit() -> None:
     function = lambda x, y: total(lax.tanh(x * y) / (1.0 + lax.exp(x)) + total(x) * y)
     _, pull_back = vf.vjp(function, X, Y)
     program, cotangents = pull_back._program, [as_value(np.float32(1.5))]
-    for replayed, interpreted in zip(replay.pull_back(program, cotangents), replay._interpret(program, cotangents), strict=True):
+    for replayed, interpreted in zip(replay.pull_back(program, cotangents), replay.interpret(program, cotangents), strict=True):
         np.testing.assert_allclose(replayed, interpreted, rtol=1e-6 if on_gpu() else 0)
 
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Zero
@@ -19,6 +18,7 @@ from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
+from volta_fn.transforms.gradient_programs import gradient_flat
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.linearize import linearize_flat
 from volta_fn.transforms.replay import pull_back
@@ -203,20 +203,18 @@ def value_and_grad(
         chosen = [args[i] for i in numbers]
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
         _check_inputs(leaves, chosen, name, holomorphic, allow_int)
-        linearized = _Linearized(partial_function(fun, args, numbers, kwargs), leaves, in_tree, has_aux, "grad")
-        _check_output(linearized, name, holomorphic)
-        gradient = linearized.signature.pull_back(linearized.program, [_one(linearized.outs[0].aval, current_default_device())])
+        values = [as_value(x) for x in leaves]
+        nonzero = [v.dtype in dtypes.INEXACT for v in values]
+        run = _AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+        outs, found = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
+        (value,), aux = run.split(outs)
+        cotangents = iter(found)
+        rates = [instantiate(next(cotangents)) if nz else float0_zeros(v.shape) for nz, v in zip(nonzero, values, strict=True)]
+        gradient = tree.unflatten(in_tree, rates)[0]
         gradient = gradient[0] if isinstance(argnums, int) else gradient
-        value = linearized.result()
-        return ((value, linearized.aux), gradient) if has_aux else (value, gradient)
+        return ((value, aux), gradient) if has_aux else (value, gradient)
 
     return with_gradient
-
-
-@functools.lru_cache(maxsize=64)
-def _one(aval: ShapedArray, device: Device) -> Array:
-    """The cotangent of a scalar result in its own gradient."""
-    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
 def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -249,13 +247,13 @@ def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holom
             )
 
 
-def _check_output(linearized: _Linearized, name: str, holomorphic: bool) -> None:
-    if len(linearized.outs) != 1 or linearized.signature.out_tree != _LEAF:
+def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
+    if out_tree != _LEAF:
         raise GradientError(
-            f"grad needs a function with one scalar result, but {name} returned a structure {linearized.signature.out_tree}. "
+            f"grad needs a function with one scalar result, but {name} returned a structure {out_tree}. "
             "Return (loss, aux) and pass has_aux=True to get other values out."
         )
-    aval = linearized.outs[0].aval
+    aval = outs[0].aval
     if aval.shape:
         raise GradientError(
             f"grad needs a function with a scalar result, but {name} returned an array of shape {aval.shape}. "

@@ -98,10 +98,9 @@ def jvp_flat(
     primals: Sequence[Array],
     tangents: Sequence[Any],
     name: str = "",
-    trace: JVPTrace | None = None,
 ) -> tuple[list[Array], list[Any]]:
     """`function` of flat arrays with its outputs' tangents (some of them `Zero`)."""
-    trace = trace or JVPTrace(current_trace(), name)
+    trace = JVPTrace(current_trace(), name)
     token = push_trace(trace)
     try:
         outs = function(*[trace.attach(p, t) for p, t in zip(primals, tangents, strict=True)])

@@ -19,7 +19,7 @@ from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, pop_trace, p
 from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.source import user_code_position
-from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_flat, jvp_jaxpr
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.tangent import tangent_p
 
 
@@ -111,20 +111,43 @@ class LinearTrace(Trace):
 class LinearizeTrace(JVPTrace):
     """Forward differentiation whose tangents are unknowns of a `LinearTrace`, its parent.
 
-    Differentiating eagerly, it records elementwise operations as single `tangent` equations. While a program is written it does not:
-    the derivative's own primitives are what later passes should see.
+    A `short` one records elementwise operations as single `tangent` equations, and calls as calls of what they were taken apart into.
+    So it is while differentiating eagerly. Where a program is written that is for others to transform, it is not: the derivative's own
+    primitives are what later passes should see.
     """
 
-    __slots__ = ("eager", "linear")
+    __slots__ = ("linear", "short", "tangents")
 
-    def __init__(self, linear: LinearTrace, name: str) -> None:
-        super().__init__(linear, name)
-        self.linear = linear
-        self.eager = linear.parent is EVAL
+    def __init__(self, parent: Trace, name: str = "", short: bool | None = None) -> None:
+        self.linear = LinearTrace(parent, name)
+        super().__init__(self.linear, name)
+        self.short = parent is EVAL if short is None else short
+        self.tangents: list[LinearTracer | Zero] = []
+
+    def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
+        """Values to run a function on: those that are `nonzero` (default: of inexact dtype) with unknown tangents."""
+        avals = [p.aval.at_least_vspace() for p in primals]
+        if nonzero is None:
+            nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
+        self.tangents = [self.linear.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+        return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
+
+    def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+        """What `linearize_flat` returns, from what the function returned."""
+        pairs = [self.detach(o) for o in results]
+        depends = [type(t) is not Zero for _, t in pairs]
+        outvars = [self.linear.atom(t) for _, t in pairs if type(t) is not Zero]
+        invars = [t.var for t in self.tangents if type(t) is LinearTracer]
+        return [p for p, _ in pairs], self.linear.builder.build(invars, outvars), depends
+
+    def finish(self) -> None:
+        """Mark both traces as over."""
+        super().finish()
+        self.linear.finish()
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """The value with its tangent, by a short way where there is one."""
-        if not self.eager:
+        if not self.short:
             return super().process(primitive, args, params)
         if primitive.derivatives:
             return self._elementwise(primitive, args, params)
@@ -142,10 +165,14 @@ class LinearizeTrace(JVPTrace):
         if primitive is jit_p:
             linearized = linearize_jaxpr(params["jaxpr"], tuple([t is not None for t in tangents]), params["name"])
             return self._call(linearized, primals, tangents) if linearized else super().process(primitive, args, params)
-        out = EVAL.process(primitive, primals, params)
+        out = self._known(primitive, primals, params)
         if primitive.bilinear:
             return self._product(out, primitive, primals, tangents, params)
         return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
+
+    def _known(self, primitive: Primitive, primals: Sequence[Array], params: dict[str, Any]) -> Any:
+        parent: Trace = self.linear.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
+        return parent.process(primitive, primals, params)
 
     def _elementwise(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         primals: list[Any] = []
@@ -160,7 +187,7 @@ class LinearizeTrace(JVPTrace):
                 tangent = arg.tangent
                 invars.append(tangent.var if type(tangent) is LinearTracer else self.linear.atom(tangent))
             primals.append(arg.primal)
-        out = EVAL.process(primitive, primals, params)
+        out = self._known(primitive, primals, params)
         if not rules:
             return out
         if not (out.aval.is_float and primals[0].aval.is_float):
@@ -189,7 +216,7 @@ class LinearizeTrace(JVPTrace):
     def _call(self, program: LinearizedProgram, primals: Sequence[Array], tangents: Sequence[Atom | None]) -> tuple[Array, ...]:
         """A call of a program: its values and residuals are computed, the call of its linear part is recorded."""
         linear = self.linear
-        flat = EVAL.process(jit_p, primals, program.known)
+        flat = self._known(jit_p, primals, program.known)
         residuals = flat[len(program.out_nonzero) :]
         outvars = [Var(a) for a in program.rates]
         if outvars:
@@ -201,26 +228,24 @@ class LinearizeTrace(JVPTrace):
 
 
 def linearize_flat(
-    function: Callable[..., Sequence[Array]], primals: Sequence[Array], nonzero: Sequence[bool] | None = None, name: str = ""
+    function: Callable[..., Sequence[Array]],
+    primals: Sequence[Array],
+    nonzero: Sequence[bool] | None = None,
+    name: str = "",
+    short: bool | None = None,
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
     """Run `function` on flat arrays: its outputs, the linear program from tangents of the inputs that are `nonzero` (default:
     those with inexact dtype) to the tangents of the outputs that depend on them, and which outputs those are.
+
+    `short` says how it is recorded (see `LinearizeTrace`).
     """
-    trace = LinearTrace(current_trace(), name)
-    avals = [p.aval.at_least_vspace() for p in primals]
-    if nonzero is None:
-        nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
-    tangents = [trace.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+    trace = LinearizeTrace(current_trace(), name, short)
     token = push_trace(trace)
     try:
-        outs, rates = jvp_flat(function, primals, tangents, name, LinearizeTrace(trace, name))
-        depends = [type(t) is not Zero for t in rates]
-        outvars = [trace.atom(t) for t in rates if type(t) is not Zero]
+        return trace.end(function(*trace.start(primals, nonzero)))
     finally:
         pop_trace(token)
         trace.finish()
-    invars = [t.var for t in tangents if type(t) is LinearTracer]
-    return outs, trace.builder.build(invars, outvars), depends
 
 
 def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:

@@ -44,10 +44,11 @@ def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
         parts = _take_apart(program)
         if parts is not None:
             return _replay(program, *parts, cotangents)
-    return _interpret(program, cotangents)
+    return interpret(program, cotangents)
 
 
-def _interpret(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
+def interpret(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
+    """What `pull_back` gives, by transposing one equation after the other."""
     count = len(program.jaxpr.invars)
     return backward_pass(program, [True] * count, (), cotangents, all_linear=True)
 
@@ -126,7 +127,7 @@ def _write_down(program: ClosedJaxpr, values: Sequence[Array], cotangents: Seque
     nonzero: list[bool] = []
 
     def run(*flat: Array) -> list[Array]:
-        results = _interpret(_put_together(program, iter(flat[: len(values)])), flat[len(values) :])
+        results = interpret(_put_together(program, iter(flat[: len(values)])), flat[len(values) :])
         nonzero[:] = [type(r) is not Zero for r in results]
         return [r for r in results if type(r) is not Zero]
 

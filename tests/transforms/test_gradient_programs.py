@@ -1,0 +1,219 @@
+"""Eager gradients by whole programs are those of steps, bit for bit, and the function that is differentiated cannot tell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.laws.common import on_gpu
+from volta_fn import lax, nn, tree
+from volta_fn.core.array import as_value
+from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
+from volta_fn.transforms import gradient_programs
+
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
+
+@pytest.fixture
+def fresh_programs() -> None:
+    gradient_programs._programs.clear()
+    gradient_programs._met.clear()
+
+
+def compiled() -> int:
+    return len(gradient_programs._programs)
+
+
+RNG = np.random.default_rng(0)
+W = as_value(RNG.standard_normal((4, 3)).astype(np.float32))
+B = as_value(RNG.standard_normal(3).astype(np.float32))
+X = as_value(RNG.standard_normal((5, 4)).astype(np.float32))
+LABELS = as_value(np.eye(3, dtype=np.float32)[[0, 2, 1, 1, 0]])
+
+
+@vf.custom_jvp
+def clipped(x: Any) -> Any:
+    return jnp.clip(x, -1.0, 1.0)
+
+
+@clipped.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return clipped(*primals), tangents[0] * 2.0
+
+
+def by_steps(f: Callable[..., Any], *args: Any) -> Any:
+    value, pull_back = vf.vjp(f, *args)
+    return value, pull_back(jnp.ones_like(value))
+
+
+def same(one: Any, other: Any) -> None:
+    assert tree.structure(one) == tree.structure(other)
+    for a, b in zip(tree.leaves(one), tree.leaves(other), strict=True):
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+        np.testing.assert_allclose(a, b, rtol=1e-5 if on_gpu() else 0, atol=1e-6 if on_gpu() else 0)
+
+
+#: Functions of W and B, and whether they are noted as a whole.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "network": (lambda w, b: -jnp.mean(jnp.sum(LABELS * nn.log_softmax(jnp.tanh(X @ w + b)), axis=1)), True),
+    "slices": (lambda w, b: jnp.sum(jnp.exp(w[1:, ::2]).T @ w[:3] * b) / b[0], True),
+    "b is not used": (lambda w, b: jnp.sum(w * w), True),
+    "scalars": (lambda w, b: 3.0 * w.sum() ** 2 - b.sum() / 7 + 1, True),
+    "constants": (lambda w, b: jnp.sum(jnp.sqrt(jnp.arange(3.0)) * b + w) + jnp.sum(X @ jnp.ones((4, 2))), True),
+    "the same twice": (lambda w, b: jnp.sum((b + b) * b) + jnp.sum(jnp.add(w, w)), True),
+    "a tie": (lambda w, b: jnp.sum(jnp.maximum(w, w)), True),
+    "no inputs": (lambda w, b: jnp.sum(X), False),
+    "a comparison": (lambda w, b: jnp.sum(jnp.where(w > 0, w, 0.1 * w) + b), False),
+    "a branch": (lambda w, b: jnp.sum(w * 2.0) if jnp.sum(b) > 0 else jnp.sum(w * b), False),
+    "a number": (lambda w, b: jnp.sum(b) * int(b.sum() * 10), False),
+    "a custom rule": (lambda w, b: jnp.sum(clipped(w * 3.0) @ b), False),
+    "stopped": (lambda w, b: jnp.sum(lax.stop_gradient(w) * w + b), False),
+    "a loop": (lambda w, b: jnp.sum(lax.fori_loop(0, 3, lambda i, c: c * b, w)), False),
+    "whole numbers": (lambda w, b: jnp.sum(w * b.astype(int)), False),
+    "a gradient": (lambda w, b: jnp.sum(vf.grad(lambda v: jnp.sum(jnp.sin(v) * b))(w)), True),
+    "examples": (lambda w, b: jnp.sum(vf.vmap(lambda row: jnp.tanh(row) * b)(w)), True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_call_gives_the_bits_of_steps(name: str) -> None:
+    f, whole = FUNCTIONS[name]
+    expected = by_steps(f, W, B)
+    gradient = vf.value_and_grad(f, argnums=(0, 1))
+    for _ in range(4):  # the first may meet jitted functions, the next one the shape
+        same(gradient(W, B), expected)
+    assert compiled() == (whole and not on_gpu())
+
+
+def test_a_program_takes_new_values_and_constants() -> None:
+    for factor in (2.0, 2.0, 2.0, 5.0):
+        shift = as_value(np.full(3, factor, np.float32))
+        f = lambda w, b, factor=factor, shift=shift: jnp.sum(factor * w**2 + shift * b)
+        same(vf.grad(f, (0, 1))(W * factor, B), by_steps(f, W * factor, B)[1])
+    assert compiled() <= 1
+
+
+def test_parameters_types_and_devices_tell_shapes_apart() -> None:
+    for dtype in (np.float32, np.float64, np.float16):
+        for axis in (0, 1):
+            for _ in range(2):
+                gradient = vf.grad(lambda w, axis=axis: jnp.max(jnp.ones(1)) * jnp.sum(jnp.sum(w, axis) ** 2))
+                x = np.arange(6).reshape(2, 3).astype(dtype)
+                expected = np.broadcast_to(2 * x.sum(axis, keepdims=True), x.shape)
+                found = gradient(as_value(x))
+                assert found.dtype == dtype
+                np.testing.assert_allclose(found, expected)
+
+
+def test_auxiliary_results() -> None:
+    @vf.jit
+    def logits(w: Any, b: Any) -> Any:
+        return X @ w + b
+
+    def f(w: Any, b: Any) -> Any:
+        out = logits(w, b)
+        return jnp.mean(out * out), {"logits": out, "labels": LABELS, "w": w, "name": "f"}
+
+    for _ in range(4):
+        (value, aux), (dw, db) = vf.value_and_grad(f, (0, 1), has_aux=True)(W, B)
+        out = np.asarray(X) @ np.asarray(W) + np.asarray(B)
+        np.testing.assert_allclose(value, np.mean(out**2), rtol=1e-6)
+        np.testing.assert_allclose(aux["logits"], out, rtol=1e-5)
+        np.testing.assert_array_equal(aux["w"], W)
+        assert aux["labels"] is LABELS
+        assert aux["name"] == "f"
+        np.testing.assert_allclose(dw, np.asarray(X).T @ out * 2 / out.size, rtol=1e-4)
+        np.testing.assert_allclose(db, out.sum(0) * 2 / out.size, rtol=1e-4)
+    assert compiled() == (not on_gpu())
+
+
+def test_effects_happen_where_they_stand() -> None:
+    seen: list[Any] = []
+
+    @vf.jit
+    def noisy(x: Any) -> Any:
+        vf.debug.callback(lambda v: seen.append(float(v)), x[0])
+        return x * 2.0
+
+    def f(b: Any) -> Any:
+        seen.append("before")
+        y = noisy(b * 3.0)
+        seen.append("after")
+        return jnp.sum(y)
+
+    for _ in range(4):
+        seen.clear()
+        np.testing.assert_allclose(vf.grad(f)(B), 6.0)
+        vf.synchronize()
+        assert seen == ["before", float(B[0] * 3.0), "after"]
+
+
+def test_deleted_arrays_are_refused() -> None:
+    constant = as_value(np.array([1.0, 2.0, 3.0], np.float32))
+    gradient = vf.grad(lambda b: jnp.sum(b * constant))
+    for _ in range(3):
+        np.testing.assert_array_equal(gradient(B), [1.0, 2.0, 3.0])
+    constant.delete()
+    with pytest.raises(DonatedBufferError):
+        gradient(B)
+
+
+def test_values_and_threads() -> None:
+    def f(w: Any) -> Any:
+        y = jnp.exp(w)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(repr(y).startswith("Traced<f32[4,3]>")))
+        thread.start()
+        thread.join()
+        assert found == [True]
+        return jnp.sum(y * w)
+
+    for _ in range(3):
+        same(vf.value_and_grad(f)(W), (by_steps(f, W)[0], by_steps(f, W)[1][0]))
+
+
+def test_tracers_do_not_outlive_the_function() -> None:
+    kept: list[Any] = []
+
+    def f(b: Any) -> Any:
+        kept.append(b * 2.0)
+        return jnp.sum(b)
+
+    for _ in range(3):
+        vf.grad(f)(B)
+        with pytest.raises(LeakedTracerError):
+            kept[-1] + 1.0
+        with pytest.raises(LeakedTracerError):
+            vf.grad(lambda b: jnp.sum(b * kept[-1]))(B)
+
+
+def test_errors_are_raised_at_the_operation() -> None:
+    reached: list[str] = []
+
+    def f(w: Any) -> Any:
+        y = jnp.tanh(w)
+        reached.append("operation")
+        y = y @ jnp.ones((7, 2))
+        reached.append("beyond")
+        return jnp.sum(y)
+
+    for _ in range(3):
+        with pytest.raises(vf.errors.ShapeError):
+            vf.grad(f)(W)
+    assert "beyond" not in reached
+    for _ in range(3):
+        with pytest.raises(GradientError, match=r"returned an array of shape \(4, 3\)"):
+            vf.grad(lambda w: jnp.exp(w))(W)
+
+
+def test_second_derivatives_and_jitted_gradients() -> None:
+    for _ in range(3):
+        third = vf.grad(vf.grad(vf.grad(lambda x: x**5 + lax.sin(x))))
+        np.testing.assert_allclose(third(0.5), 60 * 0.25 - np.cos(0.5), rtol=1e-5)
+        np.testing.assert_allclose(vf.jit(vf.grad(lambda x: lax.sin(x) * x))(0.5), np.sin(0.5) + 0.5 * np.cos(0.5), rtol=1e-6)
