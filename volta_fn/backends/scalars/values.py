@@ -16,6 +16,9 @@ Scalar = float | int | bool
 #: Bits of the significand, and what is added to the exponent, by width.
 SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 
+#: Adding it rounds a small number to a whole one, which is then in the last bits.
+MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
+
 
 class Values:
     """A floating-point number, an integer or a condition in a function that is being written; or a vector of them."""
@@ -202,7 +205,7 @@ class Values:
 
     def scaled(self, n: Self) -> Self:
         """self 2^n for a number near 1 and a whole n, rounded once: what is too large is infinite, what is small subnormal or 0."""
-        half = (n * 0.5).floor()
+        half = (n * 0.5).small_whole()
         return self * half.power_of_two() * (n - half).power_of_two()
 
     def taken_apart(self) -> tuple[Self, Self] | None:

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.backends.native.scalars import avx512
 from volta_fn.backends.scalars.functions.reduction import reduced_large
-from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Scalar, Values
+from volta_fn.backends.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 
 FLOATS = ("half", "float", "double")
 _BITS = {"half": 16, "float": 32, "double": 64}
@@ -46,10 +46,6 @@ def overload(type_: str) -> str:
     element, lanes = element_of(type_), lanes_of(type_)
     short = f"f{bits_of(element)}" if element in FLOATS else element
     return f"v{lanes}{short}" if lanes > 1 else short
-
-
-#: Adding it rounds a small number to a whole one, which is then in the last bits.
-_MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 
 
 class Lanes(Values):
@@ -259,22 +255,22 @@ class Lanes(Values):
 
     def small_whole(self) -> Lanes:
         """A small float rounded to a whole number."""
-        return (self + _MAGIC[self.bits]) - _MAGIC[self.bits]
+        return (self + MAGIC[self.bits]) - MAGIC[self.bits]
 
     def small_float(self) -> Lanes:
         """A small integer as a float."""
-        magic = self.like(_MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
+        magic = self.like(MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
         return (self + magic.as_bits()).as_float() - magic
 
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
         """n, the whole number next to self * factor + addend, and as an integer n + offset in its last bits."""
-        magic = _MAGIC[self.bits] + offset
+        magic = MAGIC[self.bits] + offset
         shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
         return shifted - magic, shifted.as_bits()
 
     def power_of_two(self) -> Lanes:
         """2^n of a whole number n, where that is a normal number."""
-        return ((self + (_MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
+        return ((self + (MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     def scaled(self, n: Lanes) -> Lanes:
         """self 2^n, by an instruction if there is one."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from volta_fn.backends.scalars.functions.exact import exact_product
 from volta_fn.backends.scalars.functions.reduction import reduced_large
-from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Scalar, Values
+from volta_fn.backends.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 from volta_fn.backends.wgsl.scalars import helpers
 from volta_fn.backends.wgsl.scalars.number import literal
 from volta_fn.backends.wgsl.text import Function
@@ -302,25 +302,30 @@ class Lanes(Values):
         """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
         return self.call(helpers.bits_of_table(self.f, name, table))
 
-    # whole numbers in floats: sums and differences with large numbers, which round, would be simplified
+    # whole numbers in floats: GPUs convert few numbers at a time, and add many
+
+    def _plus(self, magic: float) -> Lanes:
+        """The sum with a number that rounds, or the difference, of which compilers make no other one with what was added before."""
+        return self.mad(self.one(), magic)
 
     def small_whole(self) -> Lanes:
         """A small float rounded to a whole number."""
-        return self.nearest()
+        return self._plus(MAGIC[self.bits])._plus(-MAGIC[self.bits])
 
     def small_float(self) -> Lanes:
         """A small integer as a float."""
-        return self.converted(f"f{self.bits}")
+        magic = self.new(literal(f"f{self.bits}", MAGIC[self.bits]), f"f{self.bits}")
+        return (self + magic.as_type(self.type)).as_float()._plus(-MAGIC[self.bits])
 
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """n, the whole number next to self * factor + addend, and n + offset as an integer."""
-        n = (self.mad(factor, addend) if addend else self * factor).nearest()
-        count = n.as_integer()
-        return n, count + offset if offset else count
+        """n, the whole number next to self * factor + addend, and n + offset as an integer in its last bits."""
+        magic = MAGIC[self.bits] + offset
+        shifted = self.mad(factor, addend)._plus(magic) if addend else self.mad(factor, magic)
+        return shifted._plus(-magic), shifted.as_bits()
 
     def power_of_two(self) -> Lanes:
         """2^n of a whole number n, where that is a normal number."""
-        return ((self.as_integer() + BIAS[self.bits]) << SIGNIFICAND[self.bits]).as_float()
+        return (self._plus(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
         """Of float32 in whole numbers."""
