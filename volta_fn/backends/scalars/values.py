@@ -231,6 +231,10 @@ class Values:
 
     # what follows
 
+    def over(self, other: Self) -> Self:
+        """The quotient by a number between 1 and 2^60 of one that is not greater than 2^60, or nearly that."""
+        return self / other
+
     def at_most(self, bound: Self | Scalar) -> Self:
         """The lesser of two floats: `bound` if either is NaN, and if they are equal."""
         return self.below(bound).select(self, bound)

@@ -131,14 +131,14 @@ def tanh(x: Values) -> Values:
     From some point on it is 1, so x may be bounded, and no power overflows.
     """
     half = _half_expm1_of_double(x.abs().capped(10.0 * x.bits / 32))
-    ratio = half / (half + 1.0)
+    ratio = half.over(half + 1.0)
     return half.below(0.5).select((-half).fma(ratio, half), ratio).signed(x)
 
 
 def logistic(x: Values) -> Values:
     """1 / (1 + e^-x), on the left as e^x / (1 + e^x), so that nothing overflows, and far on the left as e^x less that times e^x."""
     power = exp(-x.abs())
-    ratio = x.below(0.0).select(power, 1.0) / (power + 1.0)
+    ratio = x.below(0.0).select(power, 1.0).over(power + 1.0)
     return x.below(-1.0).select((-power).fma(ratio, power), ratio)
 
 

@@ -100,13 +100,15 @@ class _Writer:
         rows = b.row_numbers(begin)
         known = self.queries(b, head, rows)
         end = f"min({begin} + {shape.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+        streams = b.stream(q, begin, k, "0u"), b.stream(cotangent, begin, v, "0u")
         with f.loop(end, 0, shape.columns) as key:
-            logits, products = b.logits(q, begin, k, key), b.logits(cotangent, begin, v, key)
+            logits, products = [b.logits(stream, begin, key) for stream in streams]
+            coming = b.first_rows(k, key)
             columns = b.column_numbers(key)
             places = [[(t, s) for s in columns] for t in rows]
             _, slopes = _weights(b, logits, products, places, known, mask)
             b.keep(slopes)
-            b.accumulate(sums, k, key)
+            b.accumulate(sums, k, key, coming)
         b.store_block(gradient, begin, sums)
         return f.dispatch(a.stack * tiles, 2 * a.products)
 
@@ -127,17 +129,20 @@ class _Writer:
             head = f.let("u32", f"{first} + {i}")
             q, cotangent = b.matrix(0, a.q, head), b.matrix(numbers.cotangent, self.cotangent, head)
             mask = b.mask(3, head)
-            start = f"{begin} / {shape.columns}u * {shape.columns}u" if a.causal and a.mask is None else 0
+            start = f.let("u32", f"{begin} / {shape.columns}u * {shape.columns}u" if a.causal and a.mask is None else "0u")
+            streams = b.stream(k, begin, q, start), b.stream(v, begin, cotangent, start)
             with f.loop(a.queries, start, shape.columns) as query:
-                logits, products = b.logits(k, begin, q, query), b.logits(v, begin, cotangent, query)
+                logits, products = [b.logits(stream, begin, query) for stream in streams]
+                cotangents = b.first_rows(cotangent, query)
                 columns = b.column_numbers(query)
                 known = self.queries(b, head, columns)
                 places = [[(t, s) for t in columns] for s in rows]
                 weights, slopes = _weights(b, logits, products, places, known, mask)
                 b.keep(weights)
-                b.accumulate(v_sums, cotangent, query)
+                b.accumulate(v_sums, cotangent, query, cotangents)
+                queries = b.first_rows(q, query)
                 b.keep(slopes)
-                b.accumulate(k_sums, q, query)
+                b.accumulate(k_sums, q, query, queries)
         b.store_block(to_k, begin, k_sums)
         b.store_block(to_v, begin, v_sums)
         return f.dispatch(a.groups * tiles, 2 * a.products)

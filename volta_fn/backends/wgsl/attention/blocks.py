@@ -55,10 +55,17 @@ class _Unit(NamedTuple):
     matrix: Matrix
     block: int
     line: int
-    row: str
     deep: str
     wide: str
     place: str
+
+
+class Stream(NamedTuple):
+    """Two operands of products whose slices come one after the other, and variables for what comes next."""
+
+    left: list[_Unit]
+    right: list[_Unit]
+    coming: list[str]
 
 
 class Blocks:
@@ -133,21 +140,32 @@ class Blocks:
 
     # products
 
-    def logits(self, left: Matrix, row: str, right: Matrix, column: str) -> Lines:
+    def stream(self, left: Matrix, row: str, right: Matrix, column: str) -> Stream:
+        """The rows of `left` from `row` on, and those of `right`, first the ones from `column` on; their first slices are loaded."""
+        s = self.shape
+        behind = DEEP * s.row_line
+        units = self._units(left, s.rows, s.row_line, 0), self._units(right, s.columns, s.column_line, behind)
+        coming = [self.f.var("vec4<f32>", self._slice(unit, row, "0u")) for unit in units[0]]
+        coming += [self.f.var("vec4<f32>", self._slice(unit, column, "0u")) for unit in units[1]]
+        return Stream(*units, coming)
+
+    def logits(self, stream: Stream, row: str, column: str) -> Lines:
         """The products of rows from `row` on with rows from `column` on. What comes next is loaded while something is multiplied."""
         f, s = self.f, self.shape
         sums = self.zeros(1)
         behind = DEEP * s.row_line
-        units = [*self._units(left, row, s.rows, s.row_line, 0), *self._units(right, column, s.columns, s.column_line, behind)]
-        coming = [f.var("vec4<f32>", self._slice(unit, "0u")) for unit in units]
-        with f.loop(left.rows.width, 0, DEEP) as k:
+        units, coming = [*stream.left, *stream.right], stream.coming
+        width = stream.left[0].matrix.rows.width
+        with f.loop(width, 0, DEEP) as k:
             for unit, four in zip(units, coming, strict=True):
                 for e, component in enumerate("xyzw"):
                     f.line(f"{self.stage}[{unit.place} + {e * unit.line}u][{unit.wide} % 4u] = {four}.{component};")
             f.line(BARRIER)
-            with f.block(f"if ({k} + {DEEP}u < {left.rows.width}u)"):
-                for unit, four in zip(units, coming, strict=True):
-                    f.line(f"{four} = {self._slice(unit, f'{k} + {DEEP}u')};")
+            more = f.let("bool", f"{k} + {DEEP}u < {width}u")
+            following = f.let("u32", f"select(0u, {k} + {DEEP}u, {more})")
+            next_column = f.let("u32", f"select({column} + {s.columns}u, {column}, {more})")
+            for number, (unit, four) in enumerate(zip(units, coming, strict=True)):
+                f.line(f"{four} = {self._slice(unit, row if number < len(stream.left) else next_column, following)};")
             with f.loop(DEEP, 0, UNROLL) as i:
                 for step in range(UNROLL):
                     at = f"({i} + {step}u)"
@@ -155,7 +173,7 @@ class Blocks:
             f.line(BARRIER)
         return sums
 
-    def _units(self, m: Matrix, first: str, size: int, line: int, start: int) -> list[_Unit]:
+    def _units(self, m: Matrix, size: int, line: int, start: int) -> list[_Unit]:
         """What an invocation loads of a slice of so many rows."""
         f, s = self.f, self.shape
         found = []
@@ -163,12 +181,13 @@ class Blocks:
             number = f.let("u32", f"local + {turn * s.invocations}u")
             deep, wide = f.let("u32", f"{number} % {DEEP // 4}u * 4u"), f.let("u32", f"{number} / {DEEP // 4}u")
             place = f.let("u32", f"{start}u + {deep} * {line}u + {wide} / 4u")
-            found.append(_Unit(m, size, line, f.let("u32", f"{first} + {wide}"), deep, wide, place))
+            found.append(_Unit(m, size, line, deep, wide, place))
         return found
 
-    def _slice(self, unit: _Unit, k: str) -> str:
-        """What an invocation loads, of the columns from k on."""
-        return self.four(unit.matrix, unit.row, self.f.let("u32", f"{k} + {unit.deep}"), unit.block)
+    def _slice(self, unit: _Unit, first: str, k: str) -> str:
+        """What an invocation loads, of rows from `first` and columns from k on."""
+        f = self.f
+        return self.four(unit.matrix, f.let("u32", f"{first} + {unit.wide}"), f.let("u32", f"{k} + {unit.deep}"), unit.block)
 
     def _line(self, name: str, line: str) -> str:
         """The beginning of an element of an array that has lines with an element for every row."""
@@ -184,19 +203,40 @@ class Blocks:
                 f.line(f"{self.weights}[{place} + {i * s.y}u] = vec4<f32>({column});")
         f.line(BARRIER)
 
-    def accumulate(self, sums: Lines, m: Matrix, first: str) -> None:
-        """Add the products of `weights` with rows from `first` on."""
+    def _together(self, fours: int) -> int:
+        """How many rows of so many fours pass through the stage at a time."""
+        s = self.shape
+        room = s.stage(max(self.a.q.width, self.a.v.width)) // (s.x * fours)
+        return max(n for n in (8, 16, 32, 64) if n <= min(room, s.columns))
+
+    def first_rows(self, m: Matrix, first: str) -> list[str]:
+        """The first rows that `accumulate` needs, in variables."""
+        fours = self.shape.fours(m.rows.width)
+        return [self.f.var("vec4<f32>", x) for x in self._rows_from(m, first, fours)]
+
+    def _rows_from(self, m: Matrix, first: str, fours: int) -> list[str]:
+        f, s = self.f, self.shape
+        wide = s.x * fours
+        found = []
+        for turn in range(self._together(fours) * wide // s.invocations):
+            unit = f.let("u32", f"local + {turn * s.invocations}u")
+            row = f.let("u32", f"{first} + {unit} / {wide}u")
+            found.append(self.four(m, row, f.let("u32", f"{unit} % {wide}u * 4u"), s.columns))
+        return found
+
+    def accumulate(self, sums: Lines, m: Matrix, first: str, coming: list[str]) -> None:
+        """Add the products of `weights` with rows from `first` on, of which the first have been loaded."""
         f, s = self.f, self.shape
         fours = len(sums[0])
-        wide = s.x * fours
-        room = s.stage(max(self.a.q.width, self.a.v.width)) // wide
-        some = max(n for n in (8, 16, 32, 64) if n <= min(room, s.columns))
+        wide, some = s.x * fours, self._together(fours)
         with f.loop(s.columns, 0, some) as start:
-            for turn in range(some * wide // s.invocations):
-                unit = f.let("u32", f"local + {turn * s.invocations}u")
-                row = f.let("u32", f"{first} + {start} + {unit} / {wide}u")
-                f.line(f"{self.stage}[{unit}] = {self.four(m, row, f.let('u32', f'{unit} % {wide}u * 4u'), s.columns)};")
+            for turn, four in enumerate(coming):
+                f.line(f"{self.stage}[local + {turn * s.invocations}u] = {four};")
             f.line(BARRIER)
+            if some < s.columns:
+                following = f.let("u32", f"{first} + min({start} + {some}u, {s.columns - some}u)")
+                for four, value in zip(coming, self._rows_from(m, following, fours), strict=True):
+                    f.line(f"{four} = {value};")
             with f.loop(some, 0, UNROLL) as i:
                 for step in range(UNROLL):
                     at = f"({i} + {step}u)"

@@ -34,11 +34,13 @@ def forward(a: Attention, facts: Facts) -> Routine:
     tops = [f.var("f32", LEAST) for _ in sums]
     masses = [f.var("f32", "0.0f") for _ in sums]
     end = f"min({begin} + {shape.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+    stream = b.stream(q, begin, k, "0u")
     with f.loop(end, 0, shape.columns) as key:
-        lines = _masked(b, b.logits(q, begin, k, key), begin, key, mask)
+        lines = _masked(b, b.logits(stream, begin, key), begin, key, mask)
+        values = b.first_rows(v, key)
         _grow(b, lines, tops, masses, sums)
         b.keep(lines)
-        b.accumulate(sums, v, key)
+        b.accumulate(sums, v, key, values)
     b.slices_of_rows(masses)
     numbers = b.row_numbers("0u")
     totals = []

@@ -68,6 +68,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"unroll": 8},
     {"unroll": 4},
     {"twice": True},
+    {"once": True},
     {"lane_rows": 8, "lane_columns": 4},
     {"lane_rows": 2, "lane_columns": 16},
     {"pad": 0},
@@ -83,9 +84,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
     """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two."""
     found = []
-    unroll = 0 if c.products >= _LITTLE else 4
+    little = c.products < _LITTLE
     for tile, share in _SINGLES if work.lanes == 1 else _VECTORS:
-        schedule = replace(tile, unroll=unroll)
+        schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
         timed = [(_time(c, split, share), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]

@@ -38,6 +38,8 @@ class Schedule:
     pad: int = 1
     #: Whether there is room for two slices in workgroup memory, so that one is stored while the other is read.
     twice: bool = False
+    #: Whether the products of a slice are written once, in place of once in the loop and once behind it for the last slice: half the code.
+    once: bool = False
 
     @property
     def invocations(self) -> int:

@@ -105,18 +105,21 @@ class Tiles:
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
 
     def _sum(self, begin: str, end: str) -> None:
-        f, depth = self.f, self.schedule.depth
-        if not self.schedule.ahead:
+        f, depth, schedule = self.f, self.schedule.depth, self.schedule
+        if not schedule.ahead:
             with f.loop(end, begin, depth) as k:
                 self._load(k)
                 self._share()
                 self._multiply()
                 f.line("workgroupBarrier();")
             return
+        if schedule.once and not schedule.twice:
+            self._sum_in_one_loop(begin, end)
+            return
         with f.block(""):
             self._load(begin)
             self._share()
-        if self.schedule.twice:
+        if schedule.twice:
             self._sum_by_turns(begin, end)
             return
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
@@ -125,6 +128,19 @@ class Tiles:
             f.line("workgroupBarrier();")
             self._share()
         self._multiply()
+
+    def _sum_in_one_loop(self, begin: str, end: str) -> None:
+        """The same with the products of a slice written once, and the slice that comes next loaded if there is one."""
+        f, depth = self.f, self.schedule.depth
+        with f.block(""):
+            self._load(begin)
+        with f.loop(end, begin, depth) as k:
+            self._share()
+            following = f.let("u32", f"{k} + {depth}u")
+            with f.block(f"if ({following} < {end})"):
+                self._load(following)
+            self._multiply()
+            f.line("workgroupBarrier();")
 
     def _sum_by_turns(self, begin: str, end: str) -> None:
         """Slices in two areas of workgroup memory, which take turns."""

@@ -80,6 +80,19 @@ def quotient(f: Function) -> str:
     return f.helper("quotient", _QUOTIENT)
 
 
+_NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
+  let inverse = 1.0f / y;
+  let near = bitcast<f32>(bitcast<u32>(x * inverse) ^ bitcast<u32>(one) ^ 0x3f800000u);
+  return fma(fma(-near, y, x), inverse, near);
+}"""
+
+
+def near_quotient(f: Function) -> str:
+    """The same for divisors between 1 and 2^60, and quotients that are not large: nothing is scaled."""
+    one(f)
+    return f.helper("near_quotient", _NEAR_QUOTIENT)
+
+
 _ROOT = """fn root(x: f32) -> f32 {
   let near = sqrt(x);
   let better = fma(fma(-near, near, x), 0.5f / near, near);

@@ -91,6 +91,12 @@ class Lanes(Values):
             return self._binary("/", other)
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
+    def over(self, other: Lanes) -> Lanes:
+        """The quotient of numbers that need no scaling."""
+        if self.type != "f32" or not self.f.module.facts.fma:
+            return self._binary("/", other)
+        return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
+
     def __neg__(self) -> Lanes:
         return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
 
