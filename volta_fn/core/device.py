@@ -60,8 +60,8 @@ class Backend(Protocol):
     def known(self, buffer: Any) -> np.ndarray | None:
         """A buffer's elements, if they are there to read at once."""
 
-    def shared(self, buffer: Any) -> bool:
-        """Whether other buffers may have the same memory."""
+    def exclusive(self, buffers: Sequence[Any]) -> bool:
+        """Whether no other buffers have the same memory as one of these (at least one)."""
 
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """One primitive as a function from buffers to a tuple of buffers."""

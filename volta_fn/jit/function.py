@@ -25,9 +25,11 @@ from volta_fn.primitives.call import call_params, jit_p
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
+    from volta_fn.tree.matching import Match
 
-#: Programs kept per function before all are dropped.
+#: Programs kept per function before all are dropped, and structures of arguments that are taken apart by code of their own.
 _CACHE_LIMIT = 4096
+_MATCHERS = 4
 
 
 class _Cache:
@@ -38,6 +40,9 @@ class _Cache:
         #: Of calls by arrays: compiled programs by their types, and what a traced call needs by theirs.
         self.fast: dict[Any, Callable[[Sequence[Any]], Any]] = {}
         self.met: dict[Any, tuple[dict[str, Any], Any]] = {}
+        #: Of calls by trees of arrays that were made before: what takes the arguments apart, and the programs by their arrays' types.
+        self.matchers: list[tuple[Match, dict[Any, Callable[[Sequence[Any]], Any]]]] = []
+        self.structures: set[Any] = set()
         self.lock = threading.Lock()
         self.traces = 0
 
@@ -61,12 +66,24 @@ class _Cache:
                 self._drop()
             return self.traced.setdefault(key, traced)
 
+    def learn(self, structure: Any, args: tuple[Any, ...], leaves: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> None:
+        """Let calls like this one find what runs them without looking at every node of their arguments."""
+        with self.lock:
+            if structure not in self.structures and len(self.structures) < _MATCHERS:
+                self.structures.add(structure)
+                match = importlib.import_module("volta_fn.tree.matching").matcher(structure.child(0), args)
+                if match is not None:
+                    self.matchers.append((match, {}))
+            for match, programs in self.matchers:
+                if match(args) is not None:
+                    programs[tuple([x._spec for x in leaves])] = run
+
     def clear(self) -> None:
         with self.lock:
             self._drop()
 
     def _drop(self) -> None:
-        for programs in (self.traced, self.fast, self.met):
+        for programs in (self.traced, self.fast, self.met, self.matchers, self.structures):
             programs.clear()
 
 
@@ -121,7 +138,7 @@ def jit(
 
 def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     cache = _Cache()
-    fast = cache.fast
+    fast, matchers = cache.fast, cache.matchers
     plain = not (statics.argnums or statics.argnames)
     argnums = statics.argnums
 
@@ -129,6 +146,16 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if plain and current_trace() is EVAL:
             if not kwargs:
+                for match, programs in matchers:
+                    leaves = match(args)
+                    if leaves is None:
+                        continue
+                    try:
+                        run = programs.get(tuple([x._spec for x in leaves]))
+                    except AttributeError:  # a tree, or a number, in the place of an array
+                        run = None
+                    if run is not None:
+                        return run(leaves)
                 try:
                     run = fast.get(tuple([a._spec for a in args]))
                 except AttributeError:  # some argument is no array by itself
@@ -141,6 +168,8 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             except AttributeError:
                 run = None
             if run is not None:
+                if not kwargs:
+                    cache.learn(structure, args, leaves, run)
                 return run(leaves)
         elif argnums and not kwargs and current_trace() is EVAL:
             try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
@@ -34,18 +34,9 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     run_flat = device.backend.compile(traced.jaxpr, traced.donated)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
-    donated = [number for number, flag in enumerate(traced.donated) if flag]
 
-    if donated:
-
-        def run_donating(args: Sequence[Any]) -> Any:
-            buffers = [a.buffer() for a in args]
-            outs = run_flat(_may_overwrite(buffers, donated, device.backend.shared), *buffers)
-            for number in donated:
-                args[number].delete()
-            return tree.unflatten(out_tree, [ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
-
-        return run_donating
+    if any(traced.donated):
+        return _donating(traced, device, run_flat, specs)
 
     if out_tree == tree.structure(0):
         (spec,) = specs
@@ -62,12 +53,30 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     return run
 
 
-def _may_overwrite(buffers: Sequence[Any], donated: Sequence[int], shared: Callable[[Any], bool]) -> bool:
-    """Whether nobody else sees the donated buffers: no view, no other array, no other argument."""
-    if len(set(map(id, buffers))) < len(buffers):  # one array is passed twice
-        return False
-    # References to a buffer that is not shared: its array's, the list's, and getrefcount's argument.
-    return all(sys.getrefcount(buffers[number]) <= 3 and not shared(buffers[number]) for number in donated)
+def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[[Sequence[Any]], Any]:
+    """The same for a program with donated arguments, which are deleted afterwards. All of a training step's arrays come through here."""
+    out_tree, exclusive = traced.out_tree, device.backend.exclusive
+    donated = [number for number, flag in enumerate(traced.donated) if flag]
+    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).gone) for number in donated]
+    #: NumPy may have made scalars of these.
+    scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
+
+    def run_donating(args: Sequence[Any]) -> Any:
+        buffers = [a._buffer if a._buffer is not None else a.buffer() for a in args]
+        given = [buffers[number] for number in donated]
+        # References to a buffer that is not shared: its array's, the two lists', and getrefcount's argument. If one array is passed twice,
+        # its memory cannot be overwritten, either.
+        mine = max(map(getrefcount, given)) <= 4 and len(set(map(id, buffers))) == len(buffers) and exclusive(given)
+        outs = run_flat(mine, *buffers)
+        for number, spec in gone:
+            array = args[number]
+            array._buffer, array._spec = None, spec
+        results = [ConcreteArray(o, s) for o, s in zip(outs, specs, strict=True)]
+        for number in scalars:
+            results[number]._buffer = solid(outs[number])
+        return tree.unflatten(out_tree, results)
+
+    return run_donating
 
 
 def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:

@@ -19,6 +19,9 @@ NAMESPACE = "volta_fn"
 
 C = TypeVar("C", bound=type)
 
+#: Of registered dataclasses and the like: the attributes that are children, and those that are static.
+FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
 
 def register_node(
     cls: type,
@@ -108,6 +111,7 @@ def register_dataclass(
         return nodetype(**dict(zip(data, children, strict=True)), **dict(zip(meta, static, strict=True)))
 
     _register(nodetype, flatten, unflatten)
+    FIELDS[nodetype] = data, meta
     return nodetype
 
 

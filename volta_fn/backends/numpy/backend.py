@@ -110,9 +110,9 @@ class NumpyBackend:
         """The buffer itself."""
         return buffer
 
-    def shared(self, buffer: Any) -> bool:
-        """Whether the buffer is a view of another."""
-        return buffer.base is not None
+    def exclusive(self, buffers: Sequence[Any]) -> bool:
+        """Whether none of the buffers is a view of another."""
+        return all(b.base is None for b in buffers)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""

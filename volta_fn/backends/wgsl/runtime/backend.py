@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl.runtime.adapter import adapters
 from volta_fn.backends.wgsl.runtime.gpu import Counters, Gpu
-from volta_fn.backends.wgsl.runtime.memory import Buffer
+from volta_fn.backends.wgsl.runtime.memory import Buffer, exclusive
 from volta_fn.backends.wgsl.runtime.program import Program
 from volta_fn.core.device import Device, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
@@ -55,9 +55,9 @@ class GpuBackend:
         """The elements, if they are there to read without asking the device."""
         return buffer.known
 
-    def shared(self, buffer: Buffer) -> bool:
-        """Whether other buffers may have the same memory."""
-        return buffer.shared
+    def exclusive(self, buffers: Sequence[Buffer]) -> bool:
+        """Whether no other buffers have the same memory as one of these."""
+        return exclusive(buffers)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""

@@ -7,8 +7,10 @@ Only writing from the host overtakes commands that are not submitted yet, so a b
 from __future__ import annotations
 
 import heapq
-import sys
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,9 @@ LETTER = 1024
 
 #: References to a lease that only one buffer has: its own, and getrefcount's argument.
 _OWN = 2
+
+#: Blocks of all devices have numbers of their own, so that what was prepared for those of a lost one is never found by others.
+_numbers = itertools.count(1)
 
 
 def size_class(size: int) -> int:
@@ -77,7 +82,6 @@ class Pool:
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
         self.returned: list[Block] = []
-        self.count = 0
         self.held = 0
         self.in_use = 0
         self.peak = 0
@@ -141,9 +145,9 @@ class Pool:
             self.make_room()
             self.trim()
             handle = self.create(size, self.usage)
-        self.count += 1
         self.held += size
-        block = self.blocks[self.count] = Block(handle, self.count, size)
+        block = Block(handle, next(_numbers), size)
+        self.blocks[block.number] = block
         log.debug("a block of %d bytes; %d bytes are held, %d in use", size, self.held, self.in_use)
         return block
 
@@ -188,10 +192,19 @@ class Buffer:
         self.letter: Any = None
         self.asked: Callable[[], None] | None = None
 
-    @property
-    def shared(self) -> bool:
-        """Whether other buffers may have the same memory."""
-        return self.lease is not None and sys.getrefcount(self.lease) > _OWN
+    def renew(self) -> Buffer:
+        """The buffer of what is computed in its memory: of what was there before, nothing is known any more."""
+        self.known = self.letter = self.asked = None
+        return self
 
     def __repr__(self) -> str:
         return f"Buffer({self.dtype}{list(self.shape)})"
+
+
+_lease = attrgetter("lease")
+
+
+def exclusive(buffers: Sequence[Buffer]) -> bool:
+    """Whether no other buffers have the same memory as one of these."""
+    leases = map(_lease, buffers)
+    return max(map(getrefcount, leases)) <= _OWN or not any(b.lease is not None and getrefcount(b.lease) > _OWN for b in buffers)

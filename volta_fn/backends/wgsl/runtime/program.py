@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,20 @@ from volta_fn.backends.wgsl.runtime.abreast import abreast
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
-from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease, size_class
+from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.replay import AT_A_TIME, Step
+from volta_fn.backends.wgsl.runtime.results import Results, shaped
 from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.memory import Lifetime
-from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr
+
+#: The number of a lease's block.
+_number = attrgetter("block.number")
 
 #: Dispatches of a tape that is kept, at most.
 _LONGEST = 1 << 12
@@ -56,14 +59,11 @@ class Program:
             slot.number = number
         self.regions = [slot.size for slot in writer.regions]
         self.arguments = len(body.program.jaxpr.invars)
-        self.specs = [(v.aval.shape, v.aval.dtype, v.aval.size * v.aval.dtype.itemsize) for v in made]
-        self.outputs: list[Output] = outputs_of(body, made)
+        outputs = outputs_of(body, made)
+        put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
+        self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, posting=posting)
         constants = [gpu.constant(array) for array in writer.slots.arrays()]
         self.constants = [gpu.lease_of(c) for c in constants]
-        self.results = [None if o.constant is None else _shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in self.outputs]
-        #: The results that were read after earlier calls, and those of which it is worth while to know.
-        self.asked: set[int] = set()
-        self.askable = {i for i, o in enumerate(self.outputs) if posting and o.made is not None and 0 < self.specs[o.made][2] <= LETTER}
         #: What is in use from call to call; single operations are called from everywhere.
         self.trend = Trend() if posting else None
         self.sizes, self.numbers = _shared(writer.slots.lifetimes())
@@ -72,8 +72,6 @@ class Program:
         self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
         #: All that a call does, if that depends on nothing but the blocks that it brings.
         self.whole: Stretch | None = self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
-        #: Bytes of the results' blocks that a call brings besides the arguments'.
-        self.new = [max(size, 4) for i, (_, _, size) in enumerate(self.specs) if i not in self.reuse]
 
     @property
     def temporaries(self) -> int:
@@ -88,26 +86,41 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.look(gpu.pool.in_use, gpu.pool.limit)
-            given = [gpu.lease_of(a) for a in arguments]
-            if not donate:
-                for number in self.reuse.values():
-                    given[number] = gpu.copied(given[number], arguments[number].size)
-            new = [gpu.pool.lease(size) for size in self.new]
+            given = [a.lease or gpu.lease_of(a) for a in arguments]
+            if self.reuse and not donate:
+                arguments, given = self._with_copies(arguments)
+            new = [gpu.pool.lease(size) for size in self.results.blocks]
             if not self.interrupted:
                 if not self._again(given, new):
+                    given = [gpu.lease_of(a) for a in arguments]
                     self._call(given, new).run(self.commands)
-                return self._results(arguments, given, new)
+                return self._finished(arguments, given, new)
+            given = [gpu.lease_of(a) for a in arguments]
             call = self._call(given, new)
         call.run(self.commands)
         with gpu.queue.lock:
-            return self._results(arguments, given, new)
+            return self._finished(arguments, given, new)
+
+    def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
+        """The arguments, with copies of those that are overwritten; and their memory."""
+        found = [*arguments]
+        for number in self.reuse.values():
+            buffer = arguments[number]
+            found[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
+        return tuple(found), [self.gpu.lease_of(a) for a in found]
 
     def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Write what was written before for these blocks, if it was: what a call does that is not one of the first."""
         if self.whole is None:
             return False
-        tape = self.whole.tape(((*[g.block.number for g in given], *[n.block.number for n in new]),), self.gpu.trims)
+        tape = self.whole.tape((tuple(map(_number, (*given, *new))),), self.gpu.trims)
         return tape is not None and tape.replay(self.gpu.queue)
+
+    def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        results = self.results.of(arguments, given, new)
+        self.results.post(results, self.gpu.queue.mail)
+        self.gpu.queue.pause()
+        return results
 
     def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> _Call:
         gpu = self.gpu
@@ -115,35 +128,6 @@ class Program:
         leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
         return _Call(self, leases, len(given) + len(new))
-
-    def _results(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
-        """The results, of which those are sent to the host that are asked for each time."""
-        rest = iter(new)
-        made = [given[self.reuse[i]] if i in self.reuse else next(rest) for i in range(len(self.specs))]
-        results = tuple([self._result(o, r, arguments, made) for o, r in zip(self.outputs, self.results, strict=True)])
-        queue = self.gpu.queue
-        for number in self.askable:
-            result = results[number]
-            if number in self.asked:
-                result.letter = queue.mail.write(made[self.outputs[number].made or 0].block, result.size)
-            else:
-                result.asked = partial(self.asked.add, number)
-        queue.pause()
-        return results
-
-    def _result(self, output: Output, constant: Buffer | None, arguments: Sequence[Buffer], made: Sequence[Lease]) -> Buffer:
-        if constant is not None:
-            return constant
-        if output.made is None:
-            return _shaped(arguments[output.argument or 0], output.shape)
-        _, dtype, size = self.specs[output.made]
-        return Buffer(made[output.made], output.shape, dtype, size)
-
-
-def _shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
-    if buffer.shape == shape:
-        return buffer
-    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))
 
 
 class _Call:

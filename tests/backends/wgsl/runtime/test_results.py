@@ -1,0 +1,63 @@
+"""What calls give back: donated arguments' own buffers, and small results sent to the host as long as somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+
+GPU = vf.devices("gpu")[0]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_gpu() -> Iterator[None]:
+    with vf.default_device(GPU):
+        yield
+
+
+def test_a_state_that_is_read_at_every_step_is_that_of_the_step() -> None:
+    """Its memory is the same all the time, and what was read of it once must not be taken for what comes next."""
+    step = vf.jit(lambda state: {"count": state["count"] + 1, "w": state["w"] * 2}, donate_argnums=0)
+    state = {"count": jnp.zeros((), "int32"), "w": jnp.ones(3)}
+    for number in range(1, 20):
+        before, state = state, step(state)
+        assert int(state["count"]) == number
+        np.testing.assert_array_equal(np.asarray(state["w"]), np.full(3, 2.0**number, np.float32))
+        assert before["w"].is_deleted()
+
+
+def test_states_are_given_back_in_the_buffers_that_they_came_in() -> None:
+    step = vf.jit(lambda w, x: (w + x, w.reshape(2, 8) * 2, jnp.sum(x)), donate_argnums=0)
+    w, x = jnp.ones(16), jnp.arange(16.0)
+    w, *_ = step(w, x)
+    own = id(w.buffer()), w.buffer().lease.block.number  # to hold the buffer itself would keep it from being overwritten
+    later, doubled, total = step(w, x)
+    assert (id(later.buffer()), later.buffer().lease.block.number) == own
+    assert doubled.buffer().lease.block.number != own[1]
+    np.testing.assert_array_equal(np.asarray(doubled), 2 * (1 + np.arange(16, dtype=np.float32)).reshape(2, 8))
+    np.testing.assert_array_equal(np.asarray(later), 1 + 2 * np.arange(16, dtype=np.float32))
+    assert float(total) == 120
+
+
+def test_small_results_are_sent_as_long_as_they_are_read() -> None:
+    mail = GPU.backend.gpu.queue.mail
+    loss = vf.jit(lambda x: jnp.sum(x * x))
+    x = jnp.arange(8.0)
+
+    def sent(calls: int, read: bool) -> int:
+        before = mail.count
+        for _ in range(calls):
+            result = loss(x)
+            if read:
+                assert float(result) == 140
+        GPU.backend.gpu.queue.submit()
+        return mail.count - before
+
+    assert sent(20, read=False) == 0
+    assert sent(20, read=True) == 20
+    assert sent(40, read=False) == 16
+    assert sent(1, read=True) == 1
