@@ -118,23 +118,29 @@ class Queue:
     def pause(self) -> None:
         """Submit if it is worth while, or if the GPU has too little to do.
 
-        A GPU that is busy is given the next batch before it needs that. One that is done whenever somebody looks waits for the host, whose
-        time submissions take: batches become larger then, until somebody waits for one.
+        A GPU that is busy is given the next batch before it needs that. One that is done before it has that waits for the host, whose time
+        submissions take: batches become larger then, until somebody waits for one.
         """
-        if self.commands < _ENOUGH:
-            late = time.perf_counter() - self.last > _LATE
-            if self.commands < self.patience and not late:
-                return
-            if self.submitted != self.done:
-                with self.watched:
-                    self.poll()
-            under_way = self.submitted - self.done
-            if under_way > 1:
-                self.patience = max(1, self.patience // 2)
-                return
-            if not under_way and not late:
-                self.patience = min(2 * self.patience, _ENOUGH)
+        if self.commands >= _ENOUGH:
+            self.submit()
+            return
+        late = time.perf_counter() - self.last > _LATE
+        if self.commands < self.patience and not late:
+            return
+        under_way = self._still_under_way()
+        if under_way > 1:
+            self.patience = max(1, self.patience // 2)
+            return
         self.submit()
+        if not late and (not under_way or self._still_under_way() == 1):
+            self.patience = min(2 * self.patience, _ENOUGH)
+
+    def _still_under_way(self) -> int:
+        """How many batches the GPU has not done."""
+        if self.submitted != self.done:
+            with self.watched:
+                self.poll()
+        return self.submitted - self.done
 
     def _end_run(self) -> None:
         if self.run is not None:
