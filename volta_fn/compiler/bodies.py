@@ -5,11 +5,13 @@ Code generators that run whole programs by themselves (*lanes*) share this; they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.adding import added_behind
 from volta_fn.compiler.attention import Judge, with_attention
 from volta_fn.compiler.fission.delays import delays_out
 from volta_fn.compiler.fission.products import prepared
@@ -24,7 +26,7 @@ from volta_fn.compiler.kernels.one_of_each import write_out_one_of_each
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
 from volta_fn.compiler.kernels.views import is_alias, reduces
-from volta_fn.compiler.postponing import postponed
+from volta_fn.compiler.postponing import Late, late_products, postponed
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 
@@ -60,6 +62,12 @@ class Lane:
     stores_again: int = 0
     #: Whether a kernel is so small that it is better done together with others that stand beside it; None: none is.
     together: Callable[[Kernel], bool] | None = None
+    #: In how many parts a product's sum is best made, by a stack of products; 1: whole. None: that is no matter of whole programs.
+    parts: Callable[[Kernel], int] | None = None
+    #: Which products are put off if no other waits for them; None: none is.
+    late: Late | None = None
+    #: The routine of such a product, given how many multiplications there are in all those that are done together.
+    late_kernel: Callable[[Kernel, int], Any] = lambda kernel, company: None
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -90,6 +98,8 @@ class Item(NamedTuple):
     operands: tuple[Atom, ...]
     results: tuple[Var, ...]
     source: Source | None
+    #: Whether it is a product that was put off to be done together with others (see `postponing.late_products`).
+    late: bool = False
 
 
 def fits(old: Var, new: Var) -> bool:
@@ -182,9 +192,14 @@ def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:
     if inner and lane.stores_again:
         parts, outputs = stored_again(parts, program.jaxpr.outvars, roots, lane.stores_again)
         program = ClosedJaxpr(Jaxpr(program.jaxpr.constvars, program.jaxpr.invars, outputs, program.eqns), program.consts)
+    if lane.parts is not None:
+        parts = added_behind(parts, program.jaxpr.outvars, roots, lane.parts, lane.buffers)
     if lane.together is not None:
         parts = postponed(parts, roots, lane.together)
-    items = [_item(part, lane) for part in parts]
+    late: frozenset[int] = frozenset()
+    if lane.late is not None and not inner:
+        parts, late = late_products(parts, roots, lane.late)
+    items = [*_late_items([_item(part, lane) for part in parts], late, lane)]
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
     for number, ready in enumerate(items):
@@ -221,6 +236,17 @@ def _item(what: Fused | Equation, lane: Lane) -> Item:
             fused = Fused(kernel, operands, tuple(what.outvars))
             return Item(fused, operands, fused.results, _kernel_source(fused, lane))
     return Item(what, tuple(what.invars), tuple(what.outvars), None)
+
+
+def _late_items(items: Sequence[Item], late: frozenset[int], lane: Lane) -> Iterator[Item]:
+    """The items, of which those of some numbers are done together."""
+    company = sum(math.prod(what.kernel.sizes) for n in late if isinstance(what := items[n].what, Fused))
+    for number, item in enumerate(items):
+        if number in late and isinstance(item.what, Fused):
+            kernel = item.what.kernel
+            yield item._replace(source=Source(("late", kernel, company), partial(lane.late_kernel, kernel, company)), late=True)
+        else:
+            yield item
 
 
 def _kernel_source(fused: Fused, lane: Lane) -> Source:

@@ -46,6 +46,20 @@ def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
     np.testing.assert_array_equal(third, 5 * z.reshape(3, 64)[:, ::-1].ravel())
 
 
+def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
+    sources, counts = (doubled(64), *[reversal(64, 3)] * 3, doubled(64)), (2, 3, 3, 3, 2)
+    text = beside(sources, counts)
+    assert text.count("scaled(x: f32)") == 1
+    arrays = [np.arange(n, dtype=np.float32) + k for k, n in enumerate((128, 192, 192, 192, 128))]
+    order = tuple(n for k in range(5) for n in (k, 5 + k))
+    routine = Routine((Dispatch(text, order, frozenset(range(5, 10)), (13, 1, 1)),))
+    found = running.run_routine(routine, arrays, [((len(x),), F32) for x in arrays])
+    for k in (1, 2, 3):
+        np.testing.assert_array_equal(found[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
+    for k in (0, 4):
+        np.testing.assert_array_equal(found[k][:68], 2 * arrays[k][:68])
+
+
 def test_who_waits_for_others_of_a_smaller_workgroup_does_not_go_beside_larger_ones() -> None:
     assert size_beside((reversal(64, 3), reversal(32, 3))) == 0
     assert size_beside((doubled(64), reversal(32, 3))) == 0

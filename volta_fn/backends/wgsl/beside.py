@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from volta_fn.backends.wgsl.choosing import may_choose, with_one_of
 
 _ENTRY = re.compile(r"^@compute @workgroup_size\((\d+)\) fn main\((.*)\) \{\n", re.MULTILINE)
 _BUILTIN = re.compile(r"@builtin\((\w+)\) (\w+): ([\w<>]+)")
@@ -77,24 +79,38 @@ def beside(sources: Sequence[str], counts: Sequence[int]) -> str:
     memory = _Memory()
     size = size_beside(sources)
     texts, builtins, branches = [], {_GROUP: "vec3<u32>", _LOCAL: "u32"}, []
-    for number, (source, count) in enumerate(zip(sources, counts, strict=True)):
+    for number, (source, count, times) in enumerate(_repeated(sources, counts)):
         parts = _parts(source)
         assert parts is not None, "who asks has asked whether the shader may be put beside others"
         names = {name: f"p{number}_{name}" for name in _DECLARED.findall(parts.declarations)} | memory.names(parts.declarations)
         names |= {name: f"p{number}_{kind}" if kind == _GROUP else f"_{kind}" for kind, name, _ in parts.builtins}
         builtins |= {kind: type_ for kind, _, type_ in parts.builtins}
-        declarations = _SHARED.sub("", parts.declarations)
-        texts.append(_bound_from(bindings, _renamed(declarations, names)))
-        bindings += len(_BINDING.findall(declarations))
+        declarations, body = [_renamed(text, names) for text in (_SHARED.sub("", parts.declarations), parts.body)]
         own = f"let p{number}_{_GROUP} = _{_GROUP} - vec3<u32>({first}u, 0u, 0u);"
-        first += count
-        body = _renamed(parts.body, names)
+        if times > 1:
+            which = f"p{number}_which"
+            declarations, body = with_one_of(times, which, declarations, body)
+            own = f"let p{number}_{_GROUP} = vec3<u32>((_{_GROUP}.x - {first}u) % {count}u, 0u, 0u);"
+            own += f"\n  {which} = (_{_GROUP}.x - {first}u) / {count}u;"
+        texts.append(_bound_from(bindings, declarations))
+        bindings += len(_BINDING.findall(declarations))
+        first += count * times
         if parts.invocations < size:
             body = f"  if (_{_LOCAL} < {parts.invocations}u) {{\n{body}  }}\n"
         branches.append(f"if (_{_GROUP}.x < {first}u) {{\n  {own}\n{body}}}")
     parameters = ", ".join(f"@builtin({kind}) _{kind}: {type_}" for kind, type_ in builtins.items())
     head = f"@compute @workgroup_size({size}) fn main({parameters}) {{\n"
     return "".join([*texts, *memory.declarations(), head, " else ".join(branches), "\n}\n"])
+
+
+def _repeated(sources: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    """Each shader with its count and how often it comes, one after the other; those whose text cannot be shared come once each."""
+    for (source, count), same in itertools.groupby(zip(sources, counts, strict=True)):
+        times = len([*same])
+        if may_choose(source):
+            yield source, count, times
+        else:
+            yield from [(source, count, 1)] * times
 
 
 class _Memory:

@@ -22,7 +22,10 @@ ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
-def kernel_routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Routine:  # never changed
-    """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are."""
-    product = matmul.contraction(kernel, facts) if not shared else None
+def kernel_routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}, company: int = 0) -> Routine:  # never changed
+    """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are.
+
+    Of a product that is done together with others, `company` is how many multiplications there are in all of them.
+    """
+    product = matmul.contraction(kernel, facts, company) if not shared else None
     return product or loops.routine(kernel, facts, shared)

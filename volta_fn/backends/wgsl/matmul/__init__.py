@@ -9,6 +9,8 @@ shader), `elements`, `direct` and `thin` (without tiles), `remembered` and `choi
 from volta_fn.backends.wgsl.matmul.dot import dot_general as dot_general
 from volta_fn.backends.wgsl.matmul.fused import contraction as contraction
 from volta_fn.backends.wgsl.matmul.fused import contracts as contracts
+from volta_fn.backends.wgsl.matmul.fused import is_little as is_little
+from volta_fn.backends.wgsl.matmul.fused import parts as parts
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}

@@ -23,7 +23,7 @@ _DISPATCH_WAIT = 500_000
 _BYTE = 8
 
 #: Below so many multiplications a shader is written shorter: fetching and compiling long ones takes more time than they save.
-_LITTLE = 1 << 29
+LITTLE = 1 << 29
 
 #: So many workgroups for each processor are not many.
 _ROUNDS = 4
@@ -81,20 +81,28 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
-    """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two."""
+def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, company: int = 0) -> list[Schedule]:
+    """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two.
+
+    `company`: see `choose`.
+    """
     found = []
-    little = c.products < _LITTLE
+    little = c.products < LITTLE
     for tile, share in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, share), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        timed = [(_time(c, split, share, company), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, facts: Facts) -> Schedule:
-    """The schedule that was found to be fastest on such a device, or that is probably fastest."""
+def choose(c: Contraction, work: Working, facts: Facts, company: int = 0) -> Schedule:
+    """The schedule that was found to be fastest on such a device, or that is probably fastest.
+
+    If it is done together with others, `company` is how many multiplications there are in all of them.
+    """
+    if company:
+        return candidates(c, work, facts, 1, company)[0]
     return remembered(c, work, facts) or candidates(c, work, facts, 1)[0]
 
 
@@ -104,16 +112,17 @@ def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule
     return [x for x in found if x.fits(work, facts)]
 
 
-def _time(c: Contraction, schedule: Schedule, share: float) -> float:
+def _time(c: Contraction, schedule: Schedule, share: float, company: int) -> float:
     """About how long it takes, in multiplications of one processor."""
     groups, terms = schedule.groups(c), schedule.part(c)
+    adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
+    if company:  # all processors have work until the end, unless a workgroup takes longer than that
+        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / (share * schedule.invocations / _BUSY)
+        return max(company / _PROCESSORS / share, alone) + adding
     rounds = groups / _PROCESSORS
     each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, processors that are done sooner begin others
     together = min(each, max(1, 512 // schedule.invocations))
     busy = min(1.0, together * schedule.invocations / _BUSY)
     work = each * schedule.rows * schedule.columns * terms / (share * busy)
     waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
-    if schedule.splits == 1:
-        return work + waits
-    adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS
-    return work + waits + adding + _DISPATCH_WAIT
+    return work + waits + adding

@@ -13,10 +13,12 @@ from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
 
 
-def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None, *, parts: bool = True) -> Routine:
+def contract(
+    c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None, *, parts: bool = True, company: int = 0
+) -> Routine:
     """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
 
-    Sums are made in `parts` only if the device can bind all that adding them up needs.
+    Sums are made in `parts` only if the device can bind all that adding them up needs. `company`: see `fused.contraction`.
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
@@ -25,7 +27,7 @@ def contract(c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue 
         return few_results(c, work, facts, finish, buffers)
     if is_thin(c, work):
         return thin(c, work, facts, finish, buffers, parts=parts)
-    schedule = choose(c, work, facts)
+    schedule = choose(c, work, facts, company)
     return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers)
 
 

@@ -6,6 +6,7 @@ elementwise kernel do it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from volta_fn.backends.wgsl.facts import Facts as Device
@@ -13,11 +14,12 @@ from volta_fn.backends.wgsl.loops.place import Place as Nested
 from volta_fn.backends.wgsl.loops.place import arrays
 from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
 from volta_fn.backends.wgsl.loops.step import Buffers as Numbers
-from volta_fn.backends.wgsl.matmul.contract import contract
+from volta_fn.backends.wgsl.matmul.choice import LITTLE, choose
+from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled
 from volta_fn.backends.wgsl.matmul.epilogues import Place, Results
 from volta_fn.backends.wgsl.matmul.indices import digits
 from volta_fn.backends.wgsl.matmul.tiles import Buffers
-from volta_fn.backends.wgsl.matmul.working import Working
+from volta_fn.backends.wgsl.matmul.working import Working, working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars.number import is_supported, kind
 from volta_fn.backends.wgsl.scalars.shader import Shader
@@ -39,31 +41,53 @@ def contracts(kernel: Kernel, device: Device) -> bool:
     return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
 
 
+def is_little(kernel: Kernel, device: Device) -> bool:
+    """Whether a kernel is a product that leaves a GPU without work."""
+    return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
+
+
 def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: Device) -> Routine | None:
-    """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs."""
-    found = contraction_of(kernel)
-    if found is None or not contracts(kernel, device):
+def contraction(kernel: Kernel, device: Device, company: int = 0) -> Routine | None:
+    """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
+
+    `company` is how many multiplications there are in all products that are done together, if this is one of several.
+    """
+    if not contracts(kernel, device):
         return None
-    found = _oriented(found)
+    found = _oriented(kernel)
     epilogue = Fused(found)
-    inputs, count = found.kernel.inputs, len(found.kernel.inputs)
-    problem = found.problem()
+    count = len(found.kernel.inputs)
+    buffers = Buffers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
+    parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
+    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company)
+
+
+def parts(kernel: Kernel, device: Device) -> int:
+    """In how many parts a kernel that is a product had better be made."""
+    if not contracts(kernel, device):
+        return 1
+    found = _oriented(kernel)
+    c = _maps(found, Fused(found))
+    return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
+
+
+def _maps(found: Contraction, epilogue: Fused) -> maps.Contraction:
+    """The contraction as the schedules know it."""
+    inputs, problem = found.kernel.inputs, found.problem()
     lhs, rhs = [
         maps.Map(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
         for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
     ]
-    c = maps.Contraction(lhs, rhs, epilogue.target())
-    buffers = Buffers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
-    parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
-    return contract(c, device, buffers, epilogue, parts=parts)
+    return maps.Contraction(lhs, rhs, epilogue.target())
 
 
-def _oriented(found: Contraction) -> Contraction:
-    """The contraction with columns along the axis on which the first result's elements lie side by side."""
+def _oriented(kernel: Kernel) -> Contraction:
+    """A contraction with columns along the axis on which the first result's elements lie side by side."""
+    found = contraction_of(kernel)
+    assert found is not None
     store = found.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
     return found.turned() if side_by_side and side_by_side[0] in found.rows else found

@@ -17,10 +17,10 @@ from volta_fn.compiler.slots import Slot, Slots
 #: Workgroups of a dispatch that leaves a GPU without work, and of several together, at most.
 _FEW, _ENOUGH = 600, 1600
 
-#: Shaders put together at most, their characters, buffers, and how many dispatches one moves.
+#: Different shaders put together at most, their characters (of late ones, too), buffers, and how many dispatches one moves.
 _SHADERS = 8
-_LONGEST = 1 << 16
-_BUFFERS = 64
+_LONGEST, _LONGEST_LATE = 1 << 16, 1 << 18
+_BUFFERS = 128
 _FORWARD = 12
 
 
@@ -39,7 +39,8 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Com
             first = max(first, wrote.get(place.slot, -1) + 1)
             if binding in run.written:
                 first = max(first, read.get(place.slot, -1) + 1)
-        number = _joined(together, run, max(first, len(together) - _FORWARD), facts)
+        first = max(first, len(together) - _FORWARD)
+        number = _joined(together, run, first, facts)
         for binding, place in enumerate(run.places):
             times = wrote if binding in run.written else read
             times[place.slot] = max(times.get(place.slot, -1), number)
@@ -50,22 +51,25 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Com
 
 
 def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> int:
-    """The number of the first dispatch, from one on, that does this one, too; else it is one more."""
+    """The number of the first dispatch, from one on, that does this one, too; else it is one more. Late ones only join their like."""
     for number in range(first, len(together)):
-        if _fits(together[number], run, facts):
-            together[number].append(run)
+        group = together[number]
+        if (group[0].late or not run.late) and _fits(group, run, facts):
+            group.append(run)
             return number
     together.append([run])
     return len(together) - 1
 
 
 def _moved_back(together: list[list[Run]], facts: Facts) -> None:
-    """Dispatches that are alone join later ones; nothing is left where they were."""
+    """Dispatches that are alone join later ones, up to the late ones; nothing is left where they were."""
+    last = max([number for number, group in enumerate(together) if group[0].late], default=0)
     for number in reversed(range(len(together))):
-        if len(together[number]) > 1:
+        if len(together[number]) > 1 or together[number][0].late:
             continue
         (run,) = together[number]
-        fitting = [group for group in _free(together[number + 1 : number + 1 + _FORWARD], run) if _fits(group, run, facts)]
+        following = together[number + 1 : max(last, number + _FORWARD) + 1]
+        fitting = [group for group in _free(following, run) if _fits(group, run, facts)]
         if fitting:  # as late as possible, so that what it waits for may move, too
             fitting[-1].append(run)
             together[number] = []
@@ -90,19 +94,20 @@ def _waits(other: Run, run: Run) -> bool:
 def _fits(group: Sequence[Run], run: Run, facts: Facts) -> bool:
     runs = [*group, run]
     sources = [r.source for r in runs]
-    if len(runs) > _SHADERS or not size_beside(sources) or shared_beside(sources) > facts.workgroup_memory:
+    if len({*sources}) > _SHADERS or not size_beside(sources) or shared_beside(sources) > facts.workgroup_memory:
         return False
     if any(r.groups[1:] != (1, 1) or r.groups[0] > _FEW for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
         return False
     bound = sum(len(r.places) for r in runs)
-    return bound <= min(_BUFFERS, facts.buffers) and sum(map(len, sources)) <= _LONGEST
+    longest = _LONGEST_LATE if group[0].late else _LONGEST
+    return bound <= min(_BUFFERS, facts.buffers) and sum(map(len, {*sources})) <= longest
 
 
 def _one(runs: Sequence[Run]) -> Run:
     """Dispatches as one. Longer shaders come first: it is they that take long."""
     if len(runs) == 1:
         return runs[0]
-    runs = sorted(runs, key=lambda run: -len(run.source))
+    runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
     counts = tuple([run.groups[0] for run in runs])
     source = beside(tuple([run.source for run in runs]), counts)
     places = tuple([place for run in runs for place in run.places])

@@ -86,6 +86,8 @@ class Run:
     #: Where its grid is read, if it belongs to a region: the region, and the number of the entry there.
     region: Region | None = None
     entry: int = 0
+    #: Whether it is to be done together with others like it (see `compiler.postponing.late_products`).
+    late: bool = False
 
 
 @dataclass(eq=False)

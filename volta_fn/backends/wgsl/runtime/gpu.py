@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl import attention
+from volta_fn.backends.wgsl import attention, matmul
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.several import is_small
-from volta_fn.backends.wgsl.matmul import contracts
 from volta_fn.backends.wgsl.matmul.remembered import find_by
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
@@ -29,6 +28,7 @@ from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.overwrite import overwritable
+from volta_fn.compiler.postponing import Late
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
@@ -37,6 +37,9 @@ from volta_fn.errors import DeviceError, DTypeError
 _BUFFERS = 24
 #: What it binds, if that saves copies.
 _MOST_BUFFERS = 32
+
+#: Products that no other waits for are done together if there are so many, and if what they read is not more than so many bytes.
+_LATE, _LATE_BYTES = 8, 1 << 28
 
 
 class Counters(NamedTuple):
@@ -74,10 +77,13 @@ class Gpu:
             in_place=IN_PLACE,
             overwrites=_overwritable,
             adds_complex=True,
-            contracts=partial(contracts, device=self.facts),
+            contracts=partial(matmul.contracts, device=self.facts),
             attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
             stores_again=min(self.facts.buffers, _MOST_BUFFERS),
             together=partial(is_small, device=self.facts),
+            parts=partial(matmul.parts, device=self.facts),
+            late=Late(partial(matmul.is_little, device=self.facts), _LATE_BYTES, _LATE) if self.facts.buffers >= 3 * _LATE else None,
+            late_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.slots import Block, Slot
 
 #: Buffers that a dispatch of several kernels binds, where the device would allow more.
-_BUFFERS = 64
+_BUFFERS = 128
 
 
 class Written(NamedTuple):

@@ -103,10 +103,10 @@ class Writer(BodyWriter):
         slots = [*operands, *results, *workspaces]
         sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
         self.touch(block, *slots)
-        for dispatch in routine.dispatches:
+        for number, dispatch in enumerate(routine.dispatches):
             places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
             written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-            self.run(Run(dispatch.source, written, places, dispatch.groups), dispatch.work)
+            self.run(Run(dispatch.source, written, places, dispatch.groups, late=item.late and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
