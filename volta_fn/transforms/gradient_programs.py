@@ -91,7 +91,8 @@ def _one(aval: ShapedArray, device: Device) -> Array:
 def _step_back(outs: list[Array], program: ClosedJaxpr, depends: Sequence[bool], pull: Callable[..., list[Any]]) -> Gradient:
     """The gradient by the derivative's linear program."""
     del program.jaxpr.outvars[depends[0] :]  # the other results need no derivative
-    return outs, pull(program, [_one(outs[0].aval, current_default_device())] if depends[0] else [])
+    device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+    return outs, pull(program, [_one(outs[0].aval, device)] if depends[0] else [])
 
 
 def _finished(trace: RecordingTrace, outs: Sequence[Array]) -> Gradient:

@@ -125,6 +125,15 @@ def test_programs_of_every_shape() -> None:
     both(vf.grad(lambda x: jnp.sum(jnp.exp(-(x**2)) @ x.T)), x / 10)
 
 
+def test_gradients_stay_where_the_arguments_are() -> None:
+    """Whatever the default device is."""
+    with vf.default_device(GPU):
+        x = jnp.arange(3.0)
+    gradient = vf.grad(lambda x: jnp.sum(x**2))(x)
+    assert gradient.device is GPU
+    np.testing.assert_array_equal(np.asarray(gradient), [0, 2, 4])
+
+
 def test_donated_arguments() -> None:
     with vf.default_device(GPU):
         step = vf.jit(lambda x, n: (jnp.exp(x) * n, n + 1), donate_argnums=(0, 1))
