@@ -36,6 +36,10 @@ class _Parts(NamedTuple):
     builtins: tuple[tuple[str, str, str], ...]
     declarations: str
     body: str
+    #: What workgroups share: names, elements' types and lengths of arrays, types of what is no array.
+    shared: tuple[tuple[str, str, str, str], ...]
+    #: Whether invocations wait for each other.
+    waits: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -47,7 +51,14 @@ def _parts(source: str) -> _Parts | None:
     declarations = source[: entry.start()]
     if not {name for name, _, _ in builtins} <= _KNOWN or _TYPES.search(declarations):
         return None
-    return _Parts(int(entry[1]), builtins, declarations, source[entry.end() : -2])
+    body = source[entry.end() : -2]
+    return _Parts(int(entry[1]), builtins, declarations, body, tuple(_SHARED.findall(declarations)), bool(_TOGETHER.search(source)))
+
+
+def _known(source: str) -> _Parts:
+    parts = _parts(source)
+    assert parts is not None, "who asks has asked whether the shader may be put beside others"
+    return parts
 
 
 def size_beside(sources: Sequence[str]) -> int:
@@ -57,18 +68,14 @@ def size_beside(sources: Sequence[str]) -> int:
     """
     found = [_parts(source) for source in sources]
     size = max([0 if parts is None else parts.invocations for parts in found])
-    fits = [
-        parts is not None and (parts.invocations == size or not _TOGETHER.search(source))
-        for source, parts in zip(sources, found, strict=True)
-    ]
-    return size if all(fits) else 0
+    return size if all(parts is not None and (parts.invocations == size or not parts.waits) for parts in found) else 0
 
 
 def shared_beside(sources: Sequence[str]) -> int:
     """The bytes that a workgroup of shaders beside each other shares."""
     memory = _Memory()
     for source in sources:
-        memory.names(source)
+        memory.names(_known(source))
     return memory.size
 
 
@@ -80,9 +87,8 @@ def beside(sources: Sequence[str], counts: Sequence[int]) -> str:
     size = size_beside(sources)
     texts, builtins, branches = [], {_GROUP: "vec3<u32>", _LOCAL: "u32"}, []
     for number, (source, count, times) in enumerate(_repeated(sources, counts)):
-        parts = _parts(source)
-        assert parts is not None, "who asks has asked whether the shader may be put beside others"
-        names = {name: f"p{number}_{name}" for name in _DECLARED.findall(parts.declarations)} | memory.names(parts.declarations)
+        parts = _known(source)
+        names = {name: f"p{number}_{name}" for name in _DECLARED.findall(parts.declarations)} | memory.names(parts)
         names |= {name: f"p{number}_{kind}" if kind == _GROUP else f"_{kind}" for kind, name, _ in parts.builtins}
         builtins |= {kind: type_ for kind, _, type_ in parts.builtins}
         declarations, body = [_renamed(text, names) for text in (_SHARED.sub("", parts.declarations), parts.body)]
@@ -120,10 +126,10 @@ class _Memory:
         self.lengths: dict[str, int] = {}
         self.types: dict[str, str] = {}
 
-    def names(self, declarations: str) -> dict[str, str]:
+    def names(self, parts: _Parts) -> dict[str, str]:
         """New names for what one shader declares."""
         names: dict[str, str] = {}
-        for name, element, length, single in _SHARED.findall(declarations):
+        for name, element, length, single in parts.shared:
             kind = re.sub(r"\W", "_", f"{element}s" if element else single)
             room = next(r for k in itertools.count() if (r := f"shared{k}_{kind}") not in names.values())
             self.types[room] = element or single

@@ -28,6 +28,11 @@ class Dispatch:
     #: Multiplications, or other steps of innermost loops, if they may be very many.
     work: int = 0
 
+    @property
+    def places_written(self) -> frozenset[int]:
+        """The places, among its bindings, of the buffers that it writes."""
+        return frozenset([place for place, number in enumerate(self.buffers) if number in self.written])
+
 
 @dataclass(frozen=True)
 class Routine:

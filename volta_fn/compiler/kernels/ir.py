@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,13 @@ class Kernel:
     inputs: tuple[Buffer, ...]
     nodes: tuple[Node, ...]
     stores: tuple[Store, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.sizes, self.outer, self.inputs, self.nodes, self.stores))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:

@@ -6,7 +6,6 @@ A dispatch that does little takes as long as the GPU needs to begin the next one
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts as Device
@@ -43,9 +42,16 @@ class Part(NamedTuple):
 class _Planned(NamedTuple):
     facts: Facts
     plan: Schedule
+    #: With inputs and outputs as its buffers, one after another.
     step: Step
     #: Bytes of workgroup memory.
     memory: int
+
+    def bound(self, buffers: Buffers) -> _Planned:
+        """The same with other numbers of buffers."""
+        numbers = (*buffers.inputs, *buffers.outputs)
+        inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
+        return self._replace(step=self.step._replace(buffers=Buffers(inputs, outputs)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -54,48 +60,65 @@ def is_small(kernel: Kernel, device: Device) -> bool:
     most = _ELEMENTS if kernel.outer == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
-    count = len(kernel.inputs)
-    buffers = Buffers(tuple(range(count)), tuple(range(count, count + len(kernel.stores))))
-    planned = _planned(Part(kernel, buffers), device)
+    planned = _planned(kernel, device)
     return planned is not None and planned.memory <= device.workgroup_memory
 
 
-def together(parts: Sequence[Part], device: Device) -> Dispatch | None:
-    """Small kernels, of which none writes what another reads or writes, as one dispatch; None if they do not go together."""
-    found = [_planned(part, device) for part in parts]
-    bindings = {n for part in parts for n in (*part.buffers.inputs, *part.buffers.outputs)}
-    if len(bindings) > device.buffers or sum(len(part.kernel.nodes) for part in parts) > _NODES:
-        return None
-    planned = [one for one in found if one is not None]
-    assert len(planned) == len(found), "who asks has asked whether the kernels are small"
-    if sum(one.memory for one in planned) > device.workgroup_memory:
-        return None
-    size = _group(device) if any(one.facts.inner for one in planned) else _GROUP
-    shader = Shader(device, size)
-    first, whole = 0, shader.group
-    for one in planned:
-        plan = one.plan._replace(beside=size // one.plan.parts)
-        last = first + -(-plan.rows.groups // plan.beside)
-        with shader.block(f"if ({whole} >= {first}u && {whole} < {last}u)"):
+class Several:
+    """A dispatch in the making: small kernels, of which none writes what another one reads or writes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._planned: list[_Planned] = []
+        self._bindings: set[int] = set()
+        self._nodes = self._memory = 0
+        self._begin(_GROUP)
+
+    def _begin(self, size: int) -> None:
+        self._shader, self._size, self._groups = Shader(self._device, size), size, 0
+
+    def add(self, part: Part) -> Dispatch | None:
+        """The dispatch with one kernel more; None if that does not go with the others, and then this is of no use any more."""
+        found = _planned(part.kernel, self._device)
+        assert found is not None, "who asks has asked whether the kernel is small"
+        self._planned.append(found.bound(part.buffers))
+        self._bindings.update(part.buffers.inputs, part.buffers.outputs)
+        self._nodes += len(part.kernel.nodes)
+        self._memory += found.memory
+        if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
+            return None
+        new = self._planned[-1:]
+        if found.facts.inner and self._size != _group(self._device):
+            self._begin(_group(self._device))
+            new = self._planned
+        try:
+            for one in new:
+                self._write(one)
+        except OtherAccess:
+            return None
+        return self._shader.dispatch(self._groups)
+
+    def _write(self, one: _Planned) -> None:
+        """Write a kernel for workgroups after those of the kernels before."""
+        plan = one.plan._replace(beside=self._size // one.plan.parts)
+        shader, first, whole = self._shader, self._groups, Shader.group
+        self._groups += -(-plan.rows.groups // plan.beside)
+        with shader.block(f"if ({whole} >= {first}u && {whole} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{whole} - {first}u")
-            try:
-                write_rows(one.facts, plan, shader, one.step)
-            except OtherAccess:
-                return None
-        first = last
-    shader.group = whole
-    return shader.dispatch(first)
+            write_rows(one.facts, plan, shader, one.step)
+        shader.group = whole
 
 
 def _group(device: Device) -> int:
     return min(_GROUP_WITH_ROWS, device.invocations)
 
 
-def _planned(part: Part, device: Device) -> _Planned | None:
-    stores = [s for s, b in enumerate(part.kernel.outputs) if b.size]
-    buffers = part.buffers._replace(outputs=tuple([part.buffers.outputs[s] for s in stores]))
-    workspaces = Workspaces(1 << 30)
-    steps = steps_of(Step(widened(restricted(part.kernel, stores)), buffers), device, workspaces, apart=False)
+@functools.lru_cache(maxsize=4096)
+def _planned(kernel: Kernel, device: Device) -> _Planned | None:
+    count = len(kernel.inputs)
+    stores = [s for s, b in enumerate(kernel.outputs) if b.size]
+    buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
+    steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), apart=False)
     if len(steps) != 1:
         return None
     facts = facts_of(steps[0].kernel)

@@ -7,6 +7,7 @@ the end; narrower integers in 32 bits, of which the low ones are theirs; bools a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -22,17 +23,17 @@ class Working:
     dtype: np.dtype
     boolean: bool = False
 
-    @property
+    @cached_property
     def type(self) -> str:
         """A sum's type in WGSL."""
         return wgsl_type(self.dtype)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """How many numbers are computed with at once: those that there are vectors of."""
         return 4 if self.dtype.name in ("float32", "int32", "uint32", "float64") else 1
 
-    @property
+    @cached_property
     def vector(self) -> str:
         """The type of so many."""
         return f"vec4<{self.type}>" if self.lanes == 4 else self.type

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from volta_fn.backends.wgsl.beside import beside, shared_beside, size_beside
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.commands import Command, Run
 from volta_fn.compiler.slots import Slot, Slots
 
@@ -48,6 +49,11 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Com
     made: list[Command] = [_one(group) for group in together if group]
     _live(made, slots)
     return made
+
+
+def stays_alone(run: Run | Dispatch, late: bool) -> bool:
+    """Whether a dispatch keeps a GPU busy by itself, or is long."""
+    return run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > (_LONGEST_LATE if late else _LONGEST)
 
 
 def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> int:
@@ -93,14 +99,16 @@ def _waits(other: Run, run: Run) -> bool:
 
 def _fits(group: Sequence[Run], run: Run, facts: Facts) -> bool:
     runs = [*group, run]
+    late = group[0].late
+    if sum(len(r.places) for r in runs) > min(_BUFFERS, facts.buffers):
+        return False
+    if any(stays_alone(r, late) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
+        return False
     sources = [r.source for r in runs]
-    if len({*sources}) > _SHADERS or not size_beside(sources) or shared_beside(sources) > facts.workgroup_memory:
+    different = {*sources}
+    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_LATE if late else _LONGEST):
         return False
-    if any(r.groups[1:] != (1, 1) or r.groups[0] > _FEW for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
-        return False
-    bound = sum(len(r.places) for r in runs)
-    longest = _LONGEST_LATE if group[0].late else _LONGEST
-    return bound <= min(_BUFFERS, facts.buffers) and sum(map(len, {*sources})) <= longest
+    return bool(size_beside(sources)) and shared_beside(sources) <= facts.workgroup_memory
 
 
 def _one(runs: Sequence[Run]) -> Run:

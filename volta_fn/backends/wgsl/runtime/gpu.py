@@ -97,12 +97,11 @@ class Gpu:
 
     # routines
 
-    def load(self, sources: Sequence[Source]) -> dict[Any, Routine | None]:
-        """The routines of sources."""
-        for source in sources:
-            if source.key not in self.routines:
-                self.routines[source.key] = source.make()
-        return {source.key: self.routines[source.key] for source in sources}
+    def routine(self, source: Source) -> Routine | None:
+        """The routine of a source."""
+        if source.key not in self.routines:
+            self.routines[source.key] = source.make()
+        return self.routines[source.key]
 
     # buffers
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.runtime.raw import Watched, native
@@ -14,6 +15,9 @@ from volta_fn.errors import DeviceError
 
 #: Bind groups kept before all are dropped.
 _MOST_GROUPS = 1 << 14
+
+#: Threads that compile at a time, at most.
+_THREADS = 16
 
 
 class Pipeline(NamedTuple):
@@ -57,12 +61,26 @@ class Pipelines:
                 found = self._found.setdefault(key, made)
         return found
 
+    @contextmanager
+    def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
+        """``with ahead() as begin``: `begin` has a pipeline compiled on another thread; in the end all are there that were begun."""
+        begun: dict[tuple[str, int, frozenset[int]], Future[Pipeline]] = {}
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS)) as threads:
+
+            def begin(source: str, count: int, written: frozenset[int]) -> None:
+                key = (source, count, written)
+                if key not in self._found and key not in begun:
+                    begun[key] = threads.submit(self.find, *key)
+
+            yield begin
+        for pipeline in begun.values():
+            pipeline.result()
+
     def prepare(self, wanted: Iterable[tuple[str, int, frozenset[int]]]) -> None:
         """Compile what is new on several threads."""
-        missing = [key for key in dict.fromkeys(wanted) if key not in self._found]
-        if len(missing) > 1 and (os.cpu_count() or 1) > 1:
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
-                list(threads.map(lambda key: self.find(*key), missing))
+        with self.ahead() as begin:
+            for key in wanted:
+                begin(*key)
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
         """A new pipeline."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.abreast import abreast
+from volta_fn.backends.wgsl.routine import Dispatch
+from volta_fn.backends.wgsl.runtime.abreast import abreast, stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
@@ -23,10 +24,10 @@ from volta_fn.backends.wgsl.runtime.results import Results, shaped
 from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
-from volta_fn.compiler.bodies import body_of, sources_in
+from volta_fn.compiler.bodies import Body, body_of
 from volta_fn.compiler.memory import Lifetime
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 
 #: The number of a lease's block.
 _number = attrgetter("block.number")
@@ -47,13 +48,17 @@ class Program:
         for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
             gpu.check_dtype(aval.dtype)
         body = body_of(closed, gpu.lane)
-        writer = Writer(gpu.lane, gpu.facts, gpu.load(sources_in(body)), CONTROL_FLOW)
         made = made_by(body)
         #: Results that take the memory of donated arguments: pairs of their numbers.
         self.reuse = dict(reusable(body, made, donated))
-        write_program(writer, body, made, self.reuse)
-        commands = abreast(writer.commands, writer.slots, gpu.facts)
-        gpu.pipelines.prepare([(run.source, len(run.places), run.written) for run in runs(commands)])
+        with gpu.pipelines.ahead() as begin:
+            for dispatch in _long_ones(gpu, body):
+                begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
+            writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin)
+            write_program(writer, body, made, self.reuse)
+            commands = abreast(writer.commands, writer.slots, gpu.facts)
+            for run in runs(commands):
+                begin(run.source, len(run.places), run.written)
         self.slots = [*writer.slots.ordered()]
         for number, slot in enumerate(writer.regions, len(self.slots)):
             slot.number = number
@@ -128,6 +133,14 @@ class Program:
         leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
         return _Call(self, leases, len(given) + len(new))
+
+
+def _long_ones(gpu: Gpu, body: Body) -> Iterator[Dispatch]:
+    """Dispatches of products and other equations: theirs are the shaders that take longest to compile."""
+    for item in body.items:
+        if item.source is not None and isinstance(item.what, Equation):
+            routine = gpu.routine(item.source)
+            yield from [] if routine is None else [d for d in routine.dispatches if stays_alone(d, item.late)]
 
 
 class _Call:

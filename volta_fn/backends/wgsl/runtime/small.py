@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops.several import Part, together
+from volta_fn.backends.wgsl.loops.several import Part, Several
 from volta_fn.backends.wgsl.loops.step import Buffers
+from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.commands import Command, Run, place
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.slots import Block, Slot
@@ -31,38 +32,44 @@ class Written(NamedTuple):
         return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
 
 
-class Batch(NamedTuple):
+class Batch:
     """Kernels that the last command does, in a list of commands of a block."""
 
-    kernels: tuple[Written, ...]
-    run: Run
-    commands: list[Command]
-    block: Block
+    def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
+        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
+        self._several: Several | None = None
+        #: The numbers of slots, and their bytes.
+        self._numbers: dict[Slot, int] = {}
+        self._sizes: list[int] = []
 
     def extended(self, kernel: Written, facts: Facts) -> Run | None:
-        """The command that does one more, if there is one."""
+        """The command that does one more, if there is one; if not, there is none for any other either."""
         if not kernel.follows(self.kernels):
             return None
-        numbers: dict[Slot, int] = {}
-        sizes: list[int] = []
-        parts = []
-        for written in (*self.kernels, kernel):
-            for slot, size in zip((*written.inputs, *written.outputs), written.sizes, strict=True):
-                if slot not in numbers:
-                    numbers[slot] = len(numbers)
-                    sizes.append(size)
-                elif sizes[numbers[slot]] != size:
-                    return None
-            parts.append(
-                Part(written.kernel, Buffers(*[tuple([numbers[s] for s in slots]) for slots in (written.inputs, written.outputs)]))
-            )
-        if len(numbers) > _BUFFERS:
+        new = [kernel]
+        if self._several is None:
+            self._several = Several(facts)
+            new = [*self.kernels, kernel]
+        dispatch = None
+        for one in new:
+            dispatch = self._add(one)
+            if dispatch is None:
+                return None
+        assert dispatch is not None
+        slots = list(self._numbers)
+        places = tuple([place(slots[b], self._sizes[b]) for b in dispatch.buffers])
+        self.kernels.append(kernel)
+        self.run = Run(dispatch.source, dispatch.places_written, places, dispatch.groups)
+        return self.run
+
+    def _add(self, kernel: Written) -> Dispatch | None:
+        assert self._several is not None
+        for slot, size in zip((*kernel.inputs, *kernel.outputs), kernel.sizes, strict=True):
+            if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
+                self._sizes.append(size)
+            elif self._sizes[self._numbers[slot]] != size:
+                return None
+        if len(self._sizes) > _BUFFERS:
             return None
-        dispatch = together(parts, facts)
-        if dispatch is None:
-            return None
-        slots = list(numbers)
-        places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
-        return Run(
-            dispatch.source, frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written]), places, dispatch.groups
-        )
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
+        return self._several.add(Part(kernel.kernel, Buffers(inputs, outputs)))

@@ -19,7 +19,7 @@ from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
 from volta_fn.backends.wgsl.matmul.tuning import tried, tune
 from volta_fn.backends.wgsl.matmul.working import Working
-from volta_fn.backends.wgsl.routine import Dispatch, Routine
+from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.runtime.memory import Lease
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.compiler.contractions.maps import Contraction
@@ -46,7 +46,7 @@ class Trials:
         """The fastest schedule."""
         with self._lock:
             routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), Buffers()) for schedule in tried(c, work, facts)]
-            self.gpu.pipelines.prepare([(d.source, len(d.buffers), written(d)) for routine in routines for d in routine.dispatches])
+            self.gpu.pipelines.prepare([(d.source, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
             found = tune(c, work, facts, self.trial, path=users_file())
             self._operands, self._leases = (), []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
@@ -76,7 +76,7 @@ class Trials:
         pipelines, queue, null = self.gpu.pipelines, self.gpu.queue, self.gpu.queue.ffi.NULL
         steps = []
         for d in routine.dispatches:
-            pipeline = pipelines.find(d.source, len(d.buffers), written(d))
+            pipeline = pipelines.find(d.source, len(d.buffers), d.places_written)
             blocks = [leases[number].block for number in d.buffers]
             steps.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
         queue.wait()
@@ -93,8 +93,3 @@ class Trials:
                     queue.wrote(1)
         queue.wait()
         return time.perf_counter() - start
-
-
-def written(dispatch: Dispatch) -> frozenset[int]:
-    """The places, among a dispatch's bindings, of the buffers that it writes."""
-    return frozenset([place for place, number in enumerate(dispatch.buffers) if number in dispatch.written])

@@ -16,12 +16,13 @@ from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
+from volta_fn.backends.wgsl.runtime.abreast import stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.parts import in_parts
 from volta_fn.backends.wgsl.runtime.portions import in_portions
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
-from volta_fn.compiler.bodies import Item, Lane
+from volta_fn.compiler.bodies import Item, Lane, Source
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.window import largest, windowed
@@ -37,12 +38,22 @@ ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Bloc
 class Writer(BodyWriter):
     """The commands of one program, written item by item."""
 
-    def __init__(self, lane: Lane, facts: Facts, routines: Mapping[Any, Routine | None], control_flow: Mapping[str, ControlFlow]) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        facts: Facts,
+        made: Callable[[Source], Routine | None],
+        control_flow: Mapping[str, ControlFlow],
+        begin: Callable[[str, int, frozenset[int]], None],
+    ) -> None:
         super().__init__()
         self.lane = lane
         self.facts = facts
-        self.routines = routines
+        #: Gives the routine of a source.
+        self.made = made
         self.control_flow = control_flow
+        #: Has a shader, with so many buffers of which some are written, compiled meanwhile.
+        self.begin = begin
         #: The commands that are being written; loops have lists of their own.
         self.commands: list[Command] = []
         #: The number of the next loop.
@@ -72,18 +83,19 @@ class Writer(BodyWriter):
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
-        routine = None if item.source is None else self.routines[item.source.key]
-        if isinstance(item.what, Fused) and largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
-            return
-        if routine is not None and isinstance(item.what, Fused):
-            shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
-            routine = kernel_routine(item.what.kernel, self.facts, shared) if shared else routine
-        elif routine is not None and isinstance(item.what, Equation) and results[0] in operands:
-            routine = replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
+        if isinstance(item.what, Fused):
+            if largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
+                return
+            if self.small(item, operands, results, block):
+                return
+        routine = self.routine_of(item, operands, results)
         if routine is not None:
-            if not self.small(item, operands, results, block):
-                self.routine(routine, item, operands, results, block)
-                self.batch = self.new_batch(item, operands, results, block)
+            before = len(self.commands)
+            self.routine(routine, item, operands, results, block)
+            self.batch = self.new_batch(item, operands, results, block)
+            for run in self.commands[before:]:
+                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.late):
+                    self.begin(run.source, len(run.places), run.written)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
             self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
@@ -91,6 +103,17 @@ class Writer(BodyWriter):
                 self.copy(result, operand, bytes_of(var.aval), block)
         else:
             self.host(item, operands, results, block)
+
+    def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
+        """An item's routine, if it has one. Results may be the memory of operands."""
+        if isinstance(item.what, Fused):
+            shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
+            if shared:
+                return kernel_routine(item.what.kernel, self.facts, shared)
+        routine = None if item.source is None else self.made(item.source)
+        if routine is not None and isinstance(item.what, Equation) and results[0] in operands:
+            return replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
+        return routine
 
     def touch(self, block: Block, *slots: Slot) -> None:
         """Note that the next command uses some slots."""
@@ -105,8 +128,8 @@ class Writer(BodyWriter):
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
             places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
-            written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-            self.run(Run(dispatch.source, written, places, dispatch.groups, late=item.late and number == 0), dispatch.work)
+            late = item.late and number == 0
+            self.run(Run(dispatch.source, dispatch.places_written, places, dispatch.groups, late=late), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -122,14 +145,13 @@ class Writer(BodyWriter):
         self.touch(block, *operands, *results)
         self.slots.time += 1
         self.commands[-1] = run
-        self.batch = batch._replace(kernels=(*batch.kernels, written), run=run)
         return True
 
     def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
         """A batch of the item that was written last, if it is a small kernel."""
         written = self.written(item, operands, results)
         last = self.commands[-1] if self.commands else None
-        return Batch((written,), last, self.commands, block) if written is not None and isinstance(last, Run) else None
+        return Batch(written, last, self.commands, block) if written is not None and isinstance(last, Run) else None
 
     def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
         """An item as one that may be put together with others."""
@@ -152,8 +174,8 @@ class Writer(BodyWriter):
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             for dispatch in routine.dispatches:
-                written = frozenset([i for i, b in enumerate(dispatch.buffers) if b in dispatch.written])
-                self.run(Run(dispatch.source, written, tuple([places[b] for b in dispatch.buffers]), dispatch.groups), dispatch.work)
+                bound = tuple([places[b] for b in dispatch.buffers])
+                self.run(Run(dispatch.source, dispatch.places_written, bound, dispatch.groups), dispatch.work)
         self.slots.time += 1
         return True
 

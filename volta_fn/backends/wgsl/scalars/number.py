@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ class Number(NamedTuple):
         return wgsl_type(self.dtype)
 
 
+@functools.cache
 def wgsl_type(dtype: np.dtype) -> str:
     """The type in which numbers of a dtype are computed with."""
     if dtype.kind == "b":
@@ -37,6 +39,7 @@ def wgsl_type(dtype: np.dtype) -> str:
     return {"float64": "f64", "complex64": "vec2<f32>", "complex128": "vec2<f64>"}.get(dtype.name, "f32")
 
 
+@functools.cache
 def kind(dtype: np.dtype) -> str:
     """bool, int, uint, float or complex."""
     if dtype in dtypes.FLOATS:
