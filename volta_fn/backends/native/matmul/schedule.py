@@ -18,6 +18,7 @@ _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 40_000  # multiplications of vectors, some 10 µs, are too few for a task
 _TASKS = 16  # are enough for any thread to have its share
 _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
+_NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
 _GROUP = 8  # panels of A that are packed together where their rows are beside each other,
 _GROUP_BYTES = 32 << 10  # if they are not larger than that
 _SET = 2048  # lines so many bytes apart, or a multiple, fall upon one another in a level-1 cache
@@ -175,7 +176,7 @@ def _tasks(
     row_panels, column_panels = panels
     rows, vectors = shape
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
-    few = row_panels <= _FEW
+    few = row_panels <= _FEW or row_panels * rows * max(depth, 1) * work.itemsize <= _NEAR_BYTES
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
     tile = max(1, rows * vectors * depth * part)
     steps = stack * row_panels * column_panels * tile
