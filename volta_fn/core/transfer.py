@@ -48,7 +48,7 @@ def device_get(x: Any) -> Any:
 
 def block_until_ready(x: Any) -> Any:
     """`x`, once all its arrays are computed."""
-    for leaf in tree.leaves(x):
+    for leaf in (x,) if type(x) is ConcreteArray else tree.leaves(x):
         if isinstance(leaf, ConcreteArray):
             leaf.block_until_ready()
     return x

@@ -15,7 +15,8 @@ _DEPTH = 256  # k in a block: a panel of A, and what passes of B meanwhile, shou
 _WHOLE_DEPTH = 384  # so many k are not cut into blocks
 _BLOCK_BYTES = 600 << 10  # of B that a task goes over again and again: most of a level-2 cache
 _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
-_TASK_STEPS = 40_000  # multiplications of vectors, some 10 µs, are too few for a task
+_TASK_STEPS = 10_000  # multiplications of vectors, some 2 µs, are too few for a task
+_PART_STEPS = 40_000  # and these for a part of long sums, which have to be added
 _TASKS = 16  # are enough for any thread to have its share
 _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
@@ -164,7 +165,7 @@ def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     if blocks < 4 or tiles > 4 * blocks:
         return 1, blocks
     most = _TASKS if tiles <= 2 * blocks else _TASKS // 2  # tiles make tasks, too, and parts have to be added
-    splits = max(1, min(blocks, most, tiles * blocks * steps // _TASK_STEPS))
+    splits = max(1, min(blocks, most, tiles * blocks * steps // _PART_STEPS))
     part = -(-blocks // splits)
     return -(-blocks // part), part
 
