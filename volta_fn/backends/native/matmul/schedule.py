@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
     pack_columns: Packing
     #: Panels of A that a task packs together.
     row_group: int
-    #: Whether tiles fetch B ahead.
+    #: Whether tiles fetch packed panels ahead. Lines of B where it lies may be so far apart that what is fetched drives out the rest.
     prefetch: bool
 
     @property
@@ -116,7 +116,7 @@ def schedule(
     pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.WHOLE
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
-        row_tasks, column_tasks, pack_rows, pack_columns, group, True,
+        row_tasks, column_tasks, pack_rows, pack_columns, group, packed,
     )  # fmt: skip
 
 
