@@ -127,7 +127,7 @@ class Primitive:
         """What `abstract` says, remembered: tracing asks the same questions over and over."""
         if self.multiple_results:  # the parameters may hold programs, which should not live as long as the primitive
             return self.abstract(*avals, **params)
-        key = (avals, *params.items()) if params else avals
+        key = (avals, *parameter_key(params)) if params else avals
         found = self._results.get(key)
         if found is None:
             found = self.abstract(*avals, **params)
@@ -145,6 +145,20 @@ class Primitive:
 
 #: Every primitive by its name, in the order of declaration.
 PRIMITIVES: dict[str, Primitive] = {}
+
+
+class SharedParams(dict[str, Any]):
+    """Parameters that whoever made them keeps and gives again and again, so that what is kept for them is found by identity."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
+def parameter_key(params: dict[str, Any]) -> Any:
+    """Parts of a key that tell parameters apart."""
+    return (params,) if type(params) is SharedParams else params.items()
 
 
 class AxisData(NamedTuple):

@@ -12,7 +12,7 @@ from volta_fn.backends import platforms as _platforms  # noqa: F401  # registers
 from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import set_evaluator
 from volta_fn.errors import DeviceError
 
@@ -49,7 +49,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     key: tuple[Any, ...] = tuple([a._spec for a in args])
     cache = primitive.eager
     if params or not args:
-        key = (*key, *params.items(), None if args else current_default_device())
+        key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
         if programs:  # the kernel lives as long as the sub-program that it runs
             cache, key = programs[0].cache, (primitive, *key)

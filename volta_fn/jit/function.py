@@ -228,11 +228,19 @@ def _remember(fast: dict[Any, Callable[[Sequence[Any]], Any]], run: Callable[[Se
     args, argnums = request.args, request.statics.argnums
     if not plain and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
         places = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-        fast[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in places])
+        fast[call_key(argnums, len(args), "_spec")(*args)] = _of_places(run, places)
     elif plain and all(type(x) is ConcreteArray for x in request.leaves):
         flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and all(type(a) is ConcreteArray for a in args)
         specs = tuple([x._spec for x in request.leaves])
         fast[specs if flat_call else (request.in_tree, *specs)] = run
+
+
+def _of_places(run: Callable[[Sequence[Any]], Any], places: list[int]) -> Callable[[Sequence[Any]], Any]:
+    """`run` of all arguments, of which it takes those at the places."""
+    first, last = (places[0], places[-1] + 1) if places else (0, 0)
+    if last - first == len(places):
+        return lambda args: run(args[first:last])
+    return lambda args: run([args[i] for i in places])
 
 
 def _lowered(request: Request) -> Lowered:

@@ -97,6 +97,9 @@ def register_namespace(module: Any) -> None:
 
 
 def _matmul(self: Array, other: Any) -> Any:
+    run = products.plain_kernel(self, other)
+    if run is not None:
+        return run(self, other)
     return products.matmul(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.trace import current_trace
+from volta_fn.core.primitive import SharedParams
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.complex_parts import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
@@ -37,7 +38,10 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
         params = _plain_product(a.aval, b.aval)
         if params is not None:
-            return current_trace().process(dot_general_p, (a, b), params)
+            product = current_trace().process(dot_general_p, (a, b), params)
+            if type(product) is ConcreteArray:
+                _remember(a, b, params)
+            return product
     x, y = _promoted("matmul", a, b)
     if not x.shape or not y.shape:
         raise ShapeError(f"matmul needs operands with at least one dimension, got shapes {x.shape} and {y.shape}; use * for scalars")
@@ -55,12 +59,28 @@ def _plain_numbers(left: int, right: int) -> Any:
     return ((left - 1,), (max(right - 2, 0),)), ((), ())
 
 
+def plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
+    """What multiplies two arrays that are matrices or vectors of types that were multiplied before; None for all others."""
+    if type(a) is ConcreteArray and type(b) is ConcreteArray and current_trace() is EVAL:
+        return dot_general_p.eager.get((a._spec, b._spec))
+    return None
+
+
+def _remember(a: Any, b: Any, params: SharedParams) -> None:
+    """Note the kernel of a plain product under its operands' types alone, where `plain_kernel` finds it."""
+    if type(a) is ConcreteArray and type(b) is ConcreteArray:
+        kernels = dot_general_p.eager
+        run = kernels.get((a._spec, b._spec, params, None))
+        if run is not None:
+            kernels[a._spec, b._spec] = run
+
+
 @lru_cache(maxsize=4096)
-def _plain_product(x: ShapedArray, y: ShapedArray) -> dict[str, Any] | None:
+def _plain_product(x: ShapedArray, y: ShapedArray) -> SharedParams | None:
     """The parameters of the product of matrices or vectors of one dtype, remembered; None for others, and for those that do not fit."""
     if x.dtype != y.dtype or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
         return None
-    return product_params(_plain_numbers(x.ndim, y.ndim), x, y, None)
+    return SharedParams(product_params(_plain_numbers(x.ndim, y.ndim), x, y, None))
 
 
 def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: Any) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, has_effects
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import EVAL, Tracer, run_under
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.jvp import JVPTrace
@@ -116,7 +116,7 @@ class RecordingTrace(JVPTrace):
                 else:
                     return False
             self.steps.append((primitive, numbers, params))
-            self.shape += (primitive, *numbers, *params.items())
+            self.shape += (primitive, *numbers, *parameter_key(params))
             return True
 
     def settled(self, tracer: RecordedTracer) -> Array:

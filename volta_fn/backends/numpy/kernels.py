@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, linalg, random_bits, sorting, windows
+from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, linalg, random_bits, reductions, sorting, windows
 from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
 from volta_fn.backends.numpy.backend import TYPED
 from volta_fn.core.primitive import PRIMITIVES
@@ -66,6 +66,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 TYPED["dot_general"] = contraction.typed_dot_general
+TYPED |= {name: reductions.typed_reduction(name) for name in reductions.UFUNCS}
 
 for _name, _function in KERNELS.items():
     PRIMITIVES[_name].evaluate = _function
