@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
-from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import trace_to_jaxpr
@@ -61,7 +61,8 @@ def gradient_flat(
     if current_trace() is not EVAL or not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)
         check(outs)
-        return _step_back(outs, program, depends, pull_back)
+        device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+        return _step_back(outs, program, depends, pull_back, device)
     trace = RecordingTrace(values, name)
     try:
         outs = run_under(trace, function, *trace.start())
@@ -88,10 +89,11 @@ def _one(aval: ShapedArray, device: Device) -> Array:
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
-def _step_back(outs: list[Array], program: ClosedJaxpr, depends: Sequence[bool], pull: Callable[..., list[Any]]) -> Gradient:
-    """The gradient by the derivative's linear program."""
+def _step_back(
+    outs: list[Array], program: ClosedJaxpr, depends: Sequence[bool], pull: Callable[..., list[Any]], device: Device
+) -> Gradient:
+    """The gradient by the derivative's linear program; it starts with a one on a device."""
     del program.jaxpr.outvars[depends[0] :]  # the other results need no derivative
-    device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
     return outs, pull(program, [_one(outs[0].aval, device)] if depends[0] else [])
 
 
@@ -105,7 +107,7 @@ def _finished(trace: RecordingTrace, outs: Sequence[Array]) -> Gradient:
         pull = interpret
     stepwise = trace.settle()
     values = [trace.settled(o) if type(o) is RecordedTracer else o for o in outs]
-    return _step_back(*stepwise.end(values), pull)
+    return _step_back(*stepwise.end(values), pull, trace.device)
 
 
 def _program_of(trace: RecordingTrace, numbers: tuple[int, ...]) -> _Program | None:
@@ -135,11 +137,12 @@ def _write_down(trace: RecordingTrace, numbers: Sequence[int]) -> _Program:
             return [values[n] for n in numbers]
 
         outs, program, depends = linearize_flat(function, inputs, name=trace.name, short=True)
-        outs, cotangents = _step_back(outs, program, depends, interpret)
+        outs, cotangents = _step_back(outs, program, depends, interpret, trace.device)
         nonzero[:] = [type(c) is not Zero for c in cotangents]
         return [*outs, *[c for c in cotangents if type(c) is not Zero]]
 
-    closed = trace_to_jaxpr(run, [s.aval for s in trace.specs], trace.name)
+    with default_device(trace.device):  # where derivative rules make their constants
+        closed = trace_to_jaxpr(run, [s.aval for s in trace.specs], trace.name)
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(trace.specs))
     compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name))
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]

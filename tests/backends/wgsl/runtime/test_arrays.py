@@ -132,6 +132,12 @@ def test_gradients_stay_where_the_arguments_are() -> None:
     gradient = vf.grad(lambda x: jnp.sum(x**2))(x)
     assert gradient.device is GPU
     np.testing.assert_array_equal(np.asarray(gradient), [0, 2, 4])
+    y = vf.device_put(x, "cpu")
+    with vf.default_device(GPU):
+        for _ in range(3):  # the first is done step by step, the others by a program
+            gradient = vf.grad(lambda y: jnp.sum(jnp.tanh(y) + y**2))(y)
+            assert gradient.device is y.device
+            np.testing.assert_allclose(np.asarray(gradient), 1 / np.cosh([0.0, 1.0, 2.0]) ** 2 + [0, 2, 4], rtol=1e-6)
 
 
 def test_donated_arguments() -> None:
