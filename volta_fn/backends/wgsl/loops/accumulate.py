@@ -21,6 +21,9 @@ State = tuple[Number, ...]
 #: Reductions one step of which is one operation, for most dtypes.
 _SHORT = ("reduce_sum", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor")
 
+#: Functions that make one number of two, where neither is NaN.
+_EXTREMA = {"reduce_max": "max", "reduce_min": "min"}
+
 
 class Accumulator(NamedTuple):
     """One reduction of numbers of a dtype."""
@@ -85,8 +88,18 @@ class Accumulator(NamedTuple):
         """Several states as one, by a tree."""
         if len(states) == 1:
             return states[0]
+        if len(states) > 2 and self.dtype == np.float32 and self.node.op in _EXTREMA:
+            return (self._extremum([x.text for (x,) in states]),)
         half = (len(states) + 1) // 2
         return self.merge(self.merged(states[:half]), self.merged(states[half:]))
+
+    def _extremum(self, texts: Sequence[str]) -> Number:
+        """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the bits of the largest magnitude."""
+        shader, call = self.shader, _EXTREMA[self.node.op]
+        best = _by_tree(shader, "f32", call, texts)
+        sizes = [shader.let("u32", f"bitcast<u32>({x}) & 0x7fffffffu") for x in texts]
+        size = _by_tree(shader, "u32", "max", sizes)
+        return Number(self.dtype, shader.let("f32", f"select({best}, bitcast<f32>({size}), {size} > 0x7f800000u)"))
 
     def where(self, condition: str | None, state: State) -> State:
         """The state if the condition holds, else nothing accumulated."""
@@ -112,3 +125,12 @@ class Accumulator(NamedTuple):
     def result(self, state: State) -> Number:
         """The reduction's value."""
         return state[-1]
+
+
+def _by_tree(shader: Shader, type_: str, call: str, texts: Sequence[str]) -> str:
+    """A function of two numbers over many."""
+    if len(texts) == 1:
+        return texts[0]
+    half = (len(texts) + 1) // 2
+    both = [_by_tree(shader, type_, call, some) for some in (texts[:half], texts[half:])]
+    return shader.let(type_, f"{call}({', '.join(both)})")

@@ -23,7 +23,7 @@ _ELEMENTWISE_GROUP = 128
 _STATEMENTS = 400
 
 #: Values of a row that an invocation keeps in registers.
-_VALUES = 16
+_VALUES = 32
 
 #: Invocations from which on a GPU is busy.
 BUSY = 1 << 17

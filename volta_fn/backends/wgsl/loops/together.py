@@ -81,7 +81,9 @@ class Together:
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """One number for each subgroup, and then one for all, which every subgroup makes by itself."""
-        shader = self.shader
+        shader, facts = self.shader, self.shader.module.facts
+        if self.team.parts == facts.subgroup_least == facts.subgroup_most:  # the workgroup is one
+            return over_subgroup(shader, accumulator, x)
         self._turn ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)

@@ -57,13 +57,18 @@ def fma(f: Function, type_: str) -> str:
 
 
 _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let p = select(select(1.0f, 0x1p-31f, abs(x) > 0x1p31f), 0x1p31f, abs(x) < 0x1p-31f);
-  let q = select(select(1.0f, 0x1p-31f, abs(y) > 0x1p31f), 0x1p31f, abs(y) < 0x1p-31f);
-  let back = select(select(1.0f, 0x1p31f, p < 1.0f), 0x1p-31f, p > 1.0f) * q;
+  let x_is_small = abs(x) < 0x1p-31f;
+  let x_is_large = abs(x) > 0x1p31f;
+  let y_is_small = abs(y) < 0x1p-31f;
+  let y_is_large = abs(y) > 0x1p31f;
+  let p = select(select(1.0f, 0x1p-31f, x_is_large), 0x1p31f, x_is_small);
+  let q = select(select(1.0f, 0x1p-31f, y_is_large), 0x1p31f, y_is_small);
+  let back = select(select(1.0f, 0x1p31f, x_is_large), 0x1p-31f, x_is_small) * q;
   let a = x * p * p;
   let b = y * q * q;
+  let inverse = 1.0f / b;
   let near = bitcast<f32>(bitcast<u32>(a / b) ^ bitcast<u32>(one) ^ 0x3f800000u);
-  let better = fma(fma(-near, b, a), 1.0f / b, near);
+  let better = fma(fma(-near, b, a), inverse, near);
   return select(near, better, abs(near) > 0x1p-127f && abs(near) < 0x1p127f) * back * back;
 }"""
 
