@@ -68,17 +68,17 @@ def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> in
 
 
 def _moved_back(together: list[list[Run]], facts: Facts) -> None:
-    """Dispatches that are alone join later ones, up to the late ones; nothing is left where they were."""
-    last = max([number for number, group in enumerate(together) if group[0].late], default=0)
+    """Dispatches that are alone join later ones, and others the late ones, if nobody waits for them; nothing is left where they were."""
+    last = max([number for number, group in enumerate(together) if group[0].late], default=-1)
     for number in reversed(range(len(together))):
-        if len(together[number]) > 1 or together[number][0].late:
-            continue
-        (run,) = together[number]
-        following = together[number + 1 : max(last, number + _FORWARD) + 1]
-        fitting = [group for group in _free(following, run) if _fits(group, run, facts)]
-        if fitting:  # as late as possible, so that what it waits for may move, too
-            fitting[-1].append(run)
-            together[number] = []
+        group = together[number]
+        for run in [] if group[0].late else [*group]:
+            following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
+            fitting = [other for other in _free(following, run) if _fits(other, run, facts)]
+            # As late as possible, so that what it waits for may move, too.
+            if fitting and (len(group) == 1 or fitting[-1] is together[last]):
+                fitting[-1].append(run)
+                group.remove(run)
 
 
 def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
