@@ -199,7 +199,8 @@ def test_a_closed_over_array_stays_where_it_is() -> None:
 
 
 def test_scalars_go_where_arrays_are() -> None:
-    x, y = on_gpu(np.arange(3.0, dtype=np.float32)), jnp.arange(3.0)
+    x = on_gpu(np.arange(3.0, dtype=np.float32))
+    y = vf.device_put(np.arange(3.0, dtype=np.float32), vf.devices("cpu")[0])
     for found in (x * 2.0, 2.0 * x, vf.jit(lambda x, s: x * s)(x, 2.0), vf.jit(lambda x: x * 2.0)(x)):
         assert found.device is GPU
         np.testing.assert_array_equal(np.asarray(found), [0.0, 2.0, 4.0])
