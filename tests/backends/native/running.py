@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.backends.native.llvm.machine import compile_object, load_object
+from volta_fn.backends.native.llvm.machine import compile_object, load_objects
+from volta_fn.backends.native.llvm.text import Part
 from volta_fn.backends.native.routine import Routine
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -19,9 +20,14 @@ _MARGIN = 64
 
 
 @functools.lru_cache(maxsize=256)
-def entries(text: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
-    """The addresses of a text's entry points."""
-    return tuple(load_object(compile_object(text), symbols))
+def entries(text: str, symbols: tuple[str, ...], shared: tuple[Part, ...] = ()) -> tuple[int, ...]:
+    """The addresses of a text's entry points, which may call shared functions."""
+    return tuple(load_objects([compile_object(text), *[_code(part) for part in shared]], symbols))
+
+
+@functools.cache
+def _code(part: Part) -> bytes:
+    return compile_object(part.text)
 
 
 class Guarded:
@@ -59,7 +65,7 @@ def run_routine(
     extra = [Guarded(routine.workspace)] if routine.workspace else []
     memory = [*held, *made, *extra]
     pointers = np.array([m.raw.ctypes.data + m.start for m in memory] + [0], np.int64)
-    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.phases]))
+    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.phases]), routine.shared)
     for phase, address in zip(routine.phases, addresses, strict=True):
         cuts = np.linspace(0, phase.tasks, max(1, min(pieces, phase.tasks)) + 1).astype(int).tolist()
         for begin, end in reversed(list(itertools.pairwise(cuts))):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from volta_fn.backends.native.llvm.text import Part
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -31,3 +33,5 @@ class Routine:
     phases: tuple[Phase, ...]
     #: Bytes of memory that it needs besides operands and results, aligned to 64.
     workspace: int = 0
+    #: Functions that the text declares, and which other routines use, too.
+    shared: tuple[Part, ...] = ()

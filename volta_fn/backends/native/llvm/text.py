@@ -30,11 +30,21 @@ def vector_of(type_: str, lanes: int) -> str:
     return f"<{lanes} x {type_}>" if lanes > 1 else type_
 
 
+class Part(NamedTuple):
+    """A function that modules share, and a module by itself. Its name says all that it depends on."""
+
+    name: str
+    declaration: str
+    text: str
+
+
 class Module:
     """Functions and declarations, each written once however often it is asked for."""
 
     def __init__(self) -> None:
         self._parts: dict[str, str] = {}
+        #: The functions of other modules that are called here, by their names.
+        self.shared: dict[str, Part] = {}
 
     def declare(self, name: str, declaration: str) -> None:
         """Add an external declaration or a global, by name."""
@@ -49,6 +59,11 @@ class Module:
     def put(self, name: str, text: str) -> None:
         """Set the text of a function."""
         self._parts[name] = text
+
+    def share(self, part: Part) -> None:
+        """Declare a function that is shared."""
+        self.shared[part.name] = part
+        self.declare(part.name, part.declaration)
 
     def __str__(self) -> str:
         return "\n".join(self._parts.values())
@@ -110,6 +125,11 @@ class Function:
         """The result of an LLVM intrinsic, whose full name (with the types in it) is given."""
         self.module.declare(name, f"declare {type_} @{name}({', '.join(a.type for a in args)})")
         return self.call(name, type_, *args)
+
+    def run_shared(self, part: Part, *args: Value) -> None:
+        """A call, without a result, of a function that modules share."""
+        self.module.share(part)
+        self.run(part.name, *args)
 
     # memory
 
@@ -232,6 +252,15 @@ class Function:
         parameters = ", ".join(map(str, self.parameters))
         head = f"define {self.result} @{self.name}({parameters}) {self.attributes} {{\nentry:"
         self.module.put(self.name, "\n".join([head, *self._entry, *self._lines, "}"]))
+
+
+def part(name: str, parameters: Sequence[Value], write: Callable[[Function], None]) -> Part:
+    """The function without a result that `write` writes, to be shared."""
+    module = Module()
+    f = Function(module, name, parameters)
+    write(f)
+    f.finish()
+    return Part(name, f"declare void @{name}({', '.join([p.type for p in parameters])})", str(module))
 
 
 def lanes_of(type_: str) -> int:

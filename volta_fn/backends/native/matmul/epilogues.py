@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, write
-from volta_fn.backends.native.matmul.tile import Tile
+from volta_fn.backends.native.matmul.tile import Place, Tile
 from volta_fn.backends.native.matmul.walks import walked
 from volta_fn.compiler.contractions.problem import Walk
 
@@ -28,14 +28,23 @@ class Store:
 
     def __init__(self, work: Working, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
         self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
-        self.holds_sums = buffer if is_itself(work, dtype) and not transposed else None
+        #: Whether the sums stay as they are, and lines stay lines.
+        self.direct = is_itself(work, dtype) and not transposed
+        self.holds_sums = buffer if self.direct else None
 
-    def write(self, f: Function, tile: Tile) -> None:
-        """See `Epilogue`."""
+    def place(self, f: Function, tile: Tile) -> Place:
+        """Where the sums of a tile belong, if they are direct."""
+        return Place(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
+
+    def _start(self, f: Function, tile: Tile) -> Value:
         m, n = self.sizes
         matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
         row_step, column_step = (1, m) if self.transposed else (n, 1)
-        start = self._move(f, self._move(f, matrix, _times(f, tile.row, row_step)), _times(f, tile.column, column_step))
+        return self._move(f, self._move(f, matrix, _times(f, tile.row, row_step)), _times(f, tile.column, column_step))
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        (m, n), start = self.sizes, self._start(f, tile)
         lanes = tile.work.lanes
         for i, row in enumerate(tile.sums):
             for v, sums in enumerate(row):
@@ -57,12 +66,23 @@ class Placed:
         self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
         in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
         self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
+        #: Whether the sums stay as they are, and rows are equally far apart.
+        self.direct = is_itself(work, dtype) and rows.stride is not None
+
+    def place(self, f: Function, tile: Tile) -> Place:
+        """Where the sums of a tile belong, if they are direct."""
+        start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", walked(f, self.rows, tile.row))
+        return Place(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
+
+    def _columns(self, f: Function, tile: Tile) -> Value:
+        """Where the tile's columns begin in the first of all rows."""
+        element = f"[{self.dtype.itemsize} x i8]"
+        array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
+        return f.at(f.at(array, element, walked(f, self.stack, tile.batch)), element, tile.column)
 
     def write(self, f: Function, tile: Tile) -> None:
         """See `Epilogue`."""
-        element, lanes = f"[{self.dtype.itemsize} x i8]", tile.work.lanes
-        array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
-        start = f.at(f.at(array, element, walked(f, self.stack, tile.batch)), element, tile.column)
+        element, lanes, start = f"[{self.dtype.itemsize} x i8]", tile.work.lanes, self._columns(f, tile)
         first = f.at(start, element, walked(f, self.rows, tile.row)) if self.rows.stride is not None else None
         for i, row in enumerate(tile.sums):
             if first is not None:

@@ -21,13 +21,12 @@ from volta_fn.backends.native.matmul.partial import Partial, combine
 from volta_fn.backends.native.matmul.schedule import Packing, Schedule
 from volta_fn.backends.native.matmul.sources import Source, Span
 from volta_fn.backends.native.matmul.tasks import PackTasks, Task, digits_of, entry, number_of, parameters_of, part_of
-from volta_fn.backends.native.matmul.tile import Tile, View, accumulate
+from volta_fn.backends.native.matmul.tiles import Spot, Tiles
 from volta_fn.backends.native.routine import Phase, Routine
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
-_STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
 
 
 class Gemm:
@@ -46,8 +45,8 @@ class Gemm:
         whole_rows = plan.pack_rows is Packing.WHOLE
         self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * whole_rows)
         self.partial = self._partial()
-        strip_bytes = plan.tallest * plan.task_columns * plan.width * work.itemsize
-        self.strips = epilogue if isinstance(epilogue, Fused) and strip_bytes <= _STRIP_BYTES else None
+        columns = rhs.in_place() if plan.pack_columns is Packing.NONE else None
+        self.tiles = Tiles(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
 
     def routine(self) -> Routine:
         """The product."""
@@ -62,7 +61,7 @@ class Gemm:
         phases.append(Phase(self.name, plan.tasks, steps * _STEP))
         if plan.splits > 1:
             phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
-        return Routine(str(self.module), tuple(phases), self.workspace)
+        return Routine(str(self.module), tuple(phases), self.workspace, tuple(self.module.shared.values()))
 
     # the workspace
 
@@ -244,71 +243,12 @@ class Gemm:
 
     # multiplying
 
-    def _tile(self, rows: int, count: int) -> str:
-        """The function that does a tile of `rows` rows and `count` columns for one block of k."""
-        plan, work = self.plan, self.work
-        name = f"{self.name}_tile{rows}x{count}"
-        packed = plan.pack_columns is not Packing.NONE
-        in_place = self.rhs.in_place()
-        b_inner = self._width_of(count) if packed or in_place is None else in_place[1]
-
-        def write() -> None:
-            parameters = parameters_of("buffers", "batch", "row", "column", "depth", "a", "b", "split", "state", "target")
-            f = Function(self.module, name, parameters, "internal void")
-            buffers, batch, row, column, depth, a, b, split, state, target = f.parameters
-            views = View(a, *self.a_strides), View(b, 1, b_inner)
-            if self._fetches:
-                empty = [[work.zero()] * (self._width_of(count) // work.lanes)] * rows
-                self.partial.fetch(f, Tile(work, buffers, batch, row, column, empty, count), split)
-            sums = accumulate(f, work, rows, count, *views, plan.k if plan.blocks == 1 else depth, padded=packed, prefetch=plan.prefetch)
-            tile = Tile(work, buffers, batch, row, column, sums, count)
-            if plan.blocks == 1:
-                self._end(f, tile, target)
-            else:
-                self._continue(f, tile, split, state, target)
-            f.finish()
-
-        self.module.define(name, write)
-        return name
-
-    @property
-    def _strip_width(self) -> int:
-        return self.plan.task_columns * self.plan.width
-
-    def _end(self, f: Function, tile: Tile, target: Value) -> None:
-        """What follows from complete sums: the epilogue, or they are put into the strip, at the target, whose turn that comes later."""
-        if self.strips is None:
-            self.epilogue.write(f, tile)
-        else:
-            self.strips.put(f, tile, target, self._strip_width)
-
-    @property
-    def _fetches(self) -> bool:
-        """Whether the tiles' sums lie in memory that will be wanted, and is too much to be near."""
-        return self.plan.blocks > 1 or (self.epilogue.holds_sums is not None and self.plan.k >= 32)
-
-    def _continue(self, f: Function, tile: Tile, split: Value, state: Value, target: Value) -> None:
-        """Add what earlier blocks of k gave; write the result after the last block.
-
-        `state` has bit 0 in the first block, bit 1 in the last.
-        """
-        first = f.compare("icmp ne", f.binary("and", state, i64(1)), i64(0))
-        flat = [x for row in tile.sums for x in row]
-        flat = f.branch(first, lambda: flat, lambda: self.partial.add(f, tile, split))
-        across = len(tile.sums[0])
-        tile = tile._replace(sums=[flat[i : i + across] for i in range(0, len(flat), across)])
-        if self.plan.splits > 1:
-            self.partial.store(f, tile, split)
-            return
-        last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
-        when(f, last, lambda: self._end(f, tile, target), lambda: self.partial.store(f, tile, split))
-
     def _write_multiplying(self) -> None:
         plan = self.plan
         f, buffers, begin, end = entry(self.module, self.name)
         own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
         rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
-        strip = f.alloca(self.work.type, plan.tallest * self._strip_width) if self.strips else Value("ptr", "null")
+        strip = f.alloca(self.work.type, plan.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
 
         def task(number: Value) -> None:
             batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
@@ -380,13 +320,13 @@ class Gemm:
                     b = self.rhs.address(f, span._replace(outer=column))
                 else:
                     b = f.at(start, panel_type, panel)
-                target = f.at(scratch.strip, f"[{plan.width * self.work.itemsize} x i8]", f.binary("sub", panel, task.first_column))
-                values = (buffers, task.batch, span.outer, column, depth, a, b, task.split, state, target)
-                self._for_width(f, panel, lambda columns: f.run(self._tile(count, columns), *values))
+                strip = f.at(scratch.strip, f"[{plan.width * self.work.itemsize} x i8]", f.binary("sub", panel, task.first_column))
+                spot = Spot(buffers, task.batch, span.outer, column, depth, a, b, task.split, state, strip)
+                self._for_width(f, panel, lambda columns: self.tiles.write(f, count, columns, spot))
 
             each(f, task.first_column, task.end_column, column_panel)
-            if self.strips is not None and plan.splits == 1:
-                self._finish_strip(f, self.strips, task, span, count, state, scratch.strip)
+            if self.tiles.strips is not None and plan.splits == 1:
+                self._finish_strip(f, self.tiles.strips, task, span, count, state, scratch.strip)
 
         each(f, task.first_row, task.end_row, row_group, plan.row_group)
 
@@ -394,7 +334,7 @@ class Gemm:
         """The epilogue of a panel of A's rows, after the last block of k."""
         first = f.binary("mul", task.first_column, i64(self.plan.width))
         end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
-        strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self._strip_width)
+        strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
         last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
         when(f, last, lambda: epilogue.finish(f, strip))
 

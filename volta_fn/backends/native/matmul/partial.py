@@ -11,7 +11,7 @@ from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, load, write
 from volta_fn.backends.native.matmul.schedule import Schedule
-from volta_fn.backends.native.matmul.tile import Tile, fetch
+from volta_fn.backends.native.matmul.tile import Place, Tile
 from volta_fn.backends.native.routine import Phase
 
 _WORKING_DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
@@ -25,8 +25,11 @@ class Partial(NamedTuple):
     offset: int
     plan: Schedule
 
-    def place(self, f: Function, tile: Tile, split: Value) -> Value:
-        """Where the first number of a tile belongs."""
+    def place(self, f: Function, tile: Tile, split: Value) -> Place:
+        """Where a tile's sums belong."""
+        return Place(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
+
+    def _start(self, f: Function, tile: Tile, split: Value) -> Value:
         plan, type_ = self.plan, tile.work.type
         start = f.at(f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), "i8", i64(self.offset))
         if plan.splits > 1:
@@ -34,16 +37,9 @@ class Partial(NamedTuple):
         matrix = f.at(start, f"[{plan.m * plan.n} x {type_}]", tile.batch)
         return f.at(f.at(matrix, f"[{plan.n} x {type_}]", tile.row), type_, tile.column)
 
-    def fetch(self, f: Function, tile: Tile, split: Value) -> None:
-        """Have the place of a tile brought near."""
-        start = self.place(f, tile, split)
-        for i, row in enumerate(tile.sums):
-            for v in range(len(row)):
-                fetch(f, self._vector(f, tile, start, i, v), to_write=True)
-
     def add(self, f: Function, tile: Tile, split: Value) -> list[Value]:
         """The sums of a tile with what the array holds."""
-        work, start = tile.work, self.place(f, tile, split)
+        work, start = tile.work, self._start(f, tile, split)
         return [
             work.add(f, load(f, work.type, work.itemsize, self._vector(f, tile, start, i, v), work.lanes, tile.mask(v)), sums)
             for i, row in enumerate(tile.sums)
@@ -52,7 +48,7 @@ class Partial(NamedTuple):
 
     def store(self, f: Function, tile: Tile, split: Value) -> None:
         """Put the sums of a tile into the array."""
-        work, start = tile.work, self.place(f, tile, split)
+        work, start = tile.work, self._start(f, tile, split)
         dtype = np.dtype(_WORKING_DTYPES[work.type])
         for i, row in enumerate(tile.sums):
             for v, sums in enumerate(row):

@@ -59,8 +59,6 @@ class Schedule(NamedTuple):
     pack_columns: Packing
     #: Panels of A that a task packs together.
     row_group: int
-    #: Whether tiles fetch packed panels ahead. Lines of B where it lies may be so far apart that what is fetched drives out the rest.
-    prefetch: bool
 
     @property
     def tasks(self) -> int:
@@ -116,14 +114,14 @@ def schedule(
     pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.WHOLE
     return Schedule(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
-        row_tasks, column_tasks, pack_rows, pack_columns, group, packed,
+        row_tasks, column_tasks, pack_rows, pack_columns, group,
     )  # fmt: skip
 
 
 def unpacked(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Schedule:
     """A schedule for those who cut up the product themselves, but for the parts of its sums."""
     none = Packing.NONE
-    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1, prefetch=False)
+    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
 
 
 def _tile(work: Working, m: int, n: int) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.loops import each
-from volta_fn.backends.native.matmul.numbers import Working, first_lanes, is_itself, put, read
+from volta_fn.backends.native.matmul.numbers import Working, is_itself, read
+from volta_fn.backends.native.matmul.shared import copy_line, copy_lines, turn_lines
 from volta_fn.backends.native.matmul.tile import LINE, fetch
 from volta_fn.backends.native.matmul.transpose import transposed_rows
 from volta_fn.backends.native.matmul.walks import origin, walked
@@ -70,23 +71,21 @@ class Strided:
         """See `Source`."""
         matrix = self._matrix(f, span)
         outer, inner = self.operand.outer, self.operand.inner
-        if outer.stride == 1:
+        dtype = self.operand.dtype
+        shared = copy_lines if outer.stride == 1 else turn_lines if inner.stride == 1 else None
+        apart = inner.stride if outer.stride == 1 else outer.stride
+        if shared is not None and apart is not None:
+            start = self._at(f, matrix, span.outer, span.inner)
+            f.run_shared(shared(self.work, dtype, count, width), start, i64(apart * dtype.itemsize), span.depth, target)
+        elif outer.stride == 1:
             self._copy_lines(f, span, matrix, count, width, target)
-        elif inner.stride == 1:
-            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), span.inner) for j in range(count)]
-            transposed_rows(f, self.work, self.operand.dtype, rows, width, span.depth, target)
         else:
-            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), i64(0)) for j in range(count)]
-            zero = Value(self.work.type, "zeroinitializer")
-
-            def line(k: Value) -> None:
-                offset = walked(f, inner, f.binary("add", span.inner, k))
-                first = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
-                for j in range(width):
-                    value = self._read(f, self._move(f, rows[j], offset), 1, None) if j < count else zero
-                    f.store(value, f.at(first, self.work.type, i64(j)), self.work.itemsize)
-
-            each(f, i64(0), span.depth, line)
+            first = span.inner if inner.stride == 1 else i64(0)
+            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
+            if inner.stride == 1:
+                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target)
+            else:
+                self._gather_lines(f, span, rows, width, target)
 
     def fetch(self, f: Function, span: Span, count: Value) -> None:
         """See `Source`."""
@@ -100,16 +99,23 @@ class Strided:
 
     def _copy_lines(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
         """For each k, `count` adjacent elements, and zeros up to `width`."""
-        lanes = self.work.lanes
 
         def line(k: Value) -> None:
             source = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
-            place = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
-            for start in range(0, width, lanes):
-                value = self.work.zero()
-                if start < count:
-                    value = self._read(f, self._move(f, source, i64(start)), lanes, first_lanes(count - start, lanes))
-                put(f, self.work, value, f.at(place, self.work.type, i64(start)), width - start)
+            copy_line(f, self.work, self.operand.dtype, count, width, source, target, k)
+
+        each(f, i64(0), span.depth, line)
+
+    def _gather_lines(self, f: Function, span: Span, rows: list[Value], width: int, target: Value) -> None:
+        """For each k, the element of every row, one by one, and zeros up to `width`."""
+        zero = Value(self.work.type, "zeroinitializer")
+
+        def line(k: Value) -> None:
+            offset = walked(f, self.operand.inner, f.binary("add", span.inner, k))
+            first = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
+            for j in range(width):
+                value = read(f, self.work, self.operand.dtype, self._move(f, rows[j], offset), 1) if j < len(rows) else zero
+                f.store(value, f.at(first, self.work.type, i64(j)), self.work.itemsize)
 
         each(f, i64(0), span.depth, line)
 
@@ -123,6 +129,3 @@ class Strided:
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)
-
-    def _read(self, f: Function, pointer: Value, lanes: int, mask: Value | None) -> Value:
-        return read(f, self.work, self.operand.dtype, pointer, lanes, mask)

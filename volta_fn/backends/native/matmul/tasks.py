@@ -44,7 +44,7 @@ class PackTasks(NamedTuple):
         return batch, block, part_of(f, group, self.groups, self.panels)
 
 
-_POINTERS = frozenset({"buffers", "target", "a", "b"})
+_POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})
 
 
 def parameters_of(*names: str) -> list[Value]:

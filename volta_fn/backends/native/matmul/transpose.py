@@ -11,19 +11,17 @@ from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, put, read
 
 
-def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], width: int, depth: Value, target: Value) -> None:
-    """Write `depth` lines of `width` numbers, of which the line k holds the element k of every one of `rows`, and zeros."""
+def transposed_rows(
+    f: Function, work: Working, dtype: np.dtype, rows_at: Callable[[Value], Sequence[Value]], width: int, depth: Value, target: Value
+) -> None:
+    """Write `depth` lines of `width` numbers, of which the line k holds what is at ``rows_at(k)``, element k of every row, and zeros."""
     square = 16 // work.itemsize  # what a quarter of the widest register holds: shuffles within quarters are cheap
 
-    def moved(pointer: Value, k: Value) -> Value:
-        return f.at(pointer, f"[{dtype.itemsize} x i8]", k)
-
     def lines(k: Value) -> None:
+        rows = rows_at(k)
         for start in range(0, width, work.lanes):
             block = [
-                _gathered(
-                    [_row(f, work, dtype, rows, start + part * square + r, moved, k, square) for part in range(work.lanes // square)], f
-                )
+                _gathered([_row(f, work, dtype, rows, start + part * square + r, square) for part in range(work.lanes // square)], f)
                 for r in range(square)
             ]
             for c, line in enumerate(_squares_transposed(f, block, square)):
@@ -31,18 +29,17 @@ def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[
                 put(f, work, line, place, width - start)
 
     def blocks(k: Value) -> None:
+        rows = rows_at(k)
         for start in range(0, width, work.lanes):
-            block = [
-                read(f, work, dtype, moved(rows[start + r], k), work.lanes) if start + r < len(rows) else work.zero()
-                for r in range(work.lanes)
-            ]
+            block = [read(f, work, dtype, rows[start + r], work.lanes) if start + r < len(rows) else work.zero() for r in range(work.lanes)]
             for c, line in enumerate(_transposed(f, block, square)):
                 place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
                 put(f, work, line, place, width - start)
 
     def single(k: Value) -> None:
+        rows = rows_at(k)
         for j in range(width):
-            value = read(f, work, dtype, moved(rows[j], k), 1) if j < len(rows) else Value(work.type, "zeroinitializer")
+            value = read(f, work, dtype, rows[j], 1) if j < len(rows) else Value(work.type, "zeroinitializer")
             f.store(value, f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(width)), i64(j))), work.itemsize)
 
     large = f.binary("and", depth, i64(-work.lanes))
@@ -52,18 +49,9 @@ def transposed_rows(f: Function, work: Working, dtype: np.dtype, rows: Sequence[
     each(f, whole, depth, single)
 
 
-def _row(
-    f: Function,
-    work: Working,
-    dtype: np.dtype,
-    rows: Sequence[Value],
-    number: int,
-    moved: Callable[[Value, Value], Value],
-    k: Value,
-    square: int,
-) -> Value:
-    """`square` numbers of a row from k on; zeros beyond the last row."""
-    return read(f, work, dtype, moved(rows[number], k), square) if number < len(rows) else work.zero(square)
+def _row(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], number: int, square: int) -> Value:
+    """`square` numbers of a row; zeros beyond the last row."""
+    return read(f, work, dtype, rows[number], square) if number < len(rows) else work.zero(square)
 
 
 def _gathered(parts: Sequence[Value], f: Function) -> Value:

@@ -40,7 +40,7 @@ def _compiled() -> Machinery:
         module = Module()
         for write in (write_pool, write_executor, write_entry, write_blocks):
             write(module)
-        found = objects.Compiled(compile_object(str(module)), (), 0)
+        found = objects.Compiled(compile_object(str(module)))
         objects.write_compiled(name, found)
     enter, work, reset, *allocator = load_object(found.code, ["enter", "work", "reset", *FUNCTIONS])
     return Machinery(Entry(enter), Workers(work, reset), Blocks(allocator))

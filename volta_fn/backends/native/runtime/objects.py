@@ -25,17 +25,18 @@ from volta_fn.backends.folder import folder
 from volta_fn.backends.native.llvm.host import host, llvm
 
 T = TypeVar("T")
-_MAGIC = b"volta_fn object 2\n"
+_MAGIC = b"volta_fn object 3\n"
 _DIGEST = 32
 _START = len(_MAGIC) + _DIGEST
 
 
 class Compiled(NamedTuple):
-    """A routine's object code, with its phases (symbol, tasks, cost) and the size of its workspace."""
+    """A routine's object code, with its phases (symbol, tasks, cost), the size of its workspace, and what it shares: names of entries."""
 
     code: bytes
-    phases: tuple[tuple[str, int, float], ...]
-    workspace: int
+    phases: tuple[tuple[str, int, float], ...] = ()
+    workspace: int = 0
+    shared: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -95,9 +96,14 @@ def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
 
 def read_compiled(name: str) -> Compiled | None:
     """A routine, if it is kept."""
-    return read(name, lambda said, code: Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"]))
+
+    def parse(said: Any, code: bytes) -> Compiled:
+        return Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"], tuple(said["shared"]))
+
+    return read(name, parse)
 
 
 def write_compiled(name: str, compiled: Compiled) -> None:
     """Keep a routine."""
-    write(name, {"phases": compiled.phases, "workspace": compiled.workspace}, [compiled.code])
+    header = {"phases": compiled.phases, "workspace": compiled.workspace, "shared": compiled.shared}
+    write(name, header, [compiled.code])

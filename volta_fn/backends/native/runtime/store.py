@@ -86,7 +86,9 @@ def _place(array: np.ndarray) -> tuple[Any, ...]:
 def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> None:
     """Write an artifact, whose phases are of routines' entries and have symbols there. Where that is impossible, nothing is kept."""
     entries = list(dict.fromkeys([entry for entry, _ in phases]))
-    compiled = [objects.read_compiled(entry) for entry in entries]
+    routines = [objects.read_compiled(entry) for entry in entries]
+    shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
+    compiled = [*routines, *[objects.read_compiled(name) for name in shared]]
     codes = [found.code for found in compiled if found is not None]
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
@@ -103,7 +105,7 @@ def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> Non
         }
     except _Unkeepable:
         return
-    if len(codes) == len(entries):
+    if len(codes) == len(compiled):
         objects.write(key.name, header, [*arrays.contents, *codes])
 
 
