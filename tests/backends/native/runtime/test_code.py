@@ -1,0 +1,86 @@
+"""Functions that routines share: compiled once, kept on disk, made again when they are gone from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from volta_fn.backends.native.matmul import dot_general
+from volta_fn.backends.native.runtime import code, objects
+from volta_fn.compiler.bodies import Source
+from volta_fn.core.aval import ShapedArray
+
+FLOAT = np.dtype(np.float32)
+
+
+def product(m: int, k: int, n: int) -> Source:
+    """A product of matrices."""
+    avals = ShapedArray((m, k), FLOAT), ShapedArray((k, n), FLOAT)
+    return Source(
+        ("product", m, k, n), lambda: dot_general(avals, {"dimension_numbers": (((1,), (0,)), ((), ())), "preferred_element_type": None})
+    )
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are compiled, in a process that has no objects yet."""
+    texts: list[str] = []
+    compile_object = code.compile_object
+
+    def noted(text: str, *suffix: str) -> bytes:
+        texts.append(text)
+        return compile_object(text, *suffix)
+
+    monkeypatch.setattr(objects, "folder", lambda: tmp_path)
+    monkeypatch.setattr(code, "compile_object", noted)
+    return texts
+
+
+def multiplying(texts: list[str]) -> list[str]:
+    """The texts of functions that multiply, in which all the arithmetic is."""
+    return [text for text in texts if "fma" in text or "fmul" in text]
+
+
+def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) -> None:
+    library = code.Library()
+    library.load([product(48, 40, 64)])
+    functions = len(multiplying(compiled))
+    assert functions
+    library.load([product(96, 72, 64), product(48, 200, 64)])
+    assert len(multiplying(compiled)) == functions
+
+
+def test_another_process_finds_them_on_disk(compiled: list[str]) -> None:
+    code.Library().load([product(48, 40, 64)])
+    before = len(compiled)
+    code.Library().load([product(48, 40, 64)])
+    assert len(compiled) == before
+    code.Library().load([product(96, 40, 64)])
+    assert len(compiled) == before + 1
+
+
+def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_path: Path) -> None:
+    code.Library().load([product(48, 40, 64)])
+    before = len(compiled)
+    shared = [path for path in tmp_path.rglob("*") if path.is_file() and b'"phases": []' in path.read_bytes()]
+    assert shared
+    for path in shared:
+        path.unlink()
+    found = code.Library().load([product(48, 40, 64)])
+    assert len(compiled) > before
+    assert found[0] is not None
+
+
+def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, *suffix: str) -> Any:
+        raise RuntimeError("no code for this")
+
+    library, good = code.Library(), code.compile_object
+    monkeypatch.setattr(code, "compile_object", broken)
+    with pytest.raises(RuntimeError, match="no code"):
+        library.load([product(48, 40, 64)])
+    monkeypatch.setattr(code, "compile_object", good)
+    assert library.load([product(48, 40, 64)])[0] is not None
