@@ -29,7 +29,7 @@ _GROUP_WITH_ROWS = 256
 #: Elements up to which a kernel is small, and one that reduces rows; nodes of all that are put together: shaders take time to compile.
 _ELEMENTS = 1 << 20
 _REDUCED = 1 << 17
-_NODES = 1000
+_NODES = 500
 
 
 class Part(NamedTuple):

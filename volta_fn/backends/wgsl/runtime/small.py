@@ -14,7 +14,7 @@ from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.slots import Block, Slot
 
 #: Buffers that a dispatch of several kernels binds, where the device would allow more.
-_BUFFERS = 128
+_BUFFERS = 64
 
 
 class Written(NamedTuple):
