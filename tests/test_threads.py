@@ -130,12 +130,13 @@ def test_a_trace_in_one_thread_is_invisible_in_another() -> None:
 def test_asyncio_tasks_interleave() -> None:
     args = arguments()
     expected = [fingerprint(task(*args)) for task in TASKS]
+    device = jnp.zeros(()).device
 
     async def visitor(number: int) -> list[bool]:
         right = []
         for i in range(len(TASKS)):
             kind = (i + number) % len(TASKS)
-            with vf.default_device("cpu:0"):
+            with vf.default_device(device):
                 await asyncio.sleep(0)
                 right.append(fingerprint(TASKS[kind](*args)) == expected[kind])
             await asyncio.sleep(0)
