@@ -26,9 +26,13 @@ def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tupl
     items = added_behind(before.items, before.program.jaxpr.outvars, {}, lambda kernel: parts, buffers)
     found = evaluated(before, items, *args)
     for x, y in zip(found, run(before, *args), strict=True):
-        # Sums of 12 products of numbers of about 1 in another order.
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+        near(x, y)
     return found, [_kind(item) for item in items if isinstance(item, Fused)]
+
+
+def near(found: Any, expected: Any) -> None:
+    """As near as sums of 12 products of numbers of about 1 are in float32, in any order, and what is made of them."""
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def evaluated(partition: Partition, items: list[Any], *args: Any) -> list[np.ndarray]:
@@ -58,7 +62,7 @@ def test_a_normalisation_adds_up_the_product_before_it() -> None:
     assert kinds == ["product(3, 12, 8)", "rows1"]
     z = X.astype(float) @ W + B + Y
     centred = z - z.mean(-1, keepdims=True)
-    np.testing.assert_allclose(found, centred / (1 + (centred**2).mean(-1, keepdims=True)), rtol=1e-4, atol=1e-5)
+    near(found, centred / (1 + (centred**2).mean(-1, keepdims=True)))
 
 
 def test_a_result_that_others_need_is_stored() -> None:
@@ -68,7 +72,7 @@ def test_a_result_that_others_need_is_stored() -> None:
 
     (z, _), kinds = parted(function, X, W, Y)
     assert kinds == ["product(3, 12, 8)", "rows2"]
-    np.testing.assert_allclose(z, X.astype(float) @ W + Y, rtol=1e-4, atol=1e-5)
+    near(z, X.astype(float) @ W + Y)
 
 
 def test_rows_go_before_those_that_read_the_result_otherwise() -> None:

@@ -56,6 +56,7 @@ def same(one: Any, other: Any) -> None:
     assert tree.structure(one) == tree.structure(other)
     for a, b in zip(tree.leaves(one), tree.leaves(other), strict=True):
         assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+        # On the CPU the same bits. On a GPU programs compute what single operations do, too, with sums of few numbers in another order.
         np.testing.assert_allclose(a, b, rtol=1e-5 if on_gpu() else 0, atol=1e-6 if on_gpu() else 0)
 
 
@@ -123,6 +124,7 @@ def test_auxiliary_results() -> None:
     for _ in range(4):
         (value, aux), (dw, db) = vf.value_and_grad(f, (0, 1), has_aux=True)(W, B)
         out = np.asarray(X) @ np.asarray(W) + np.asarray(B)
+        # Means of 15 numbers, and sums of 5 products that partly cancel, in float32 and another order than NumPy's.
         np.testing.assert_allclose(value, np.mean(out**2), rtol=1e-6)
         np.testing.assert_allclose(aux["logits"], out, rtol=1e-5)
         np.testing.assert_array_equal(aux["w"], W)
@@ -215,5 +217,6 @@ def test_errors_are_raised_at_the_operation() -> None:
 def test_second_derivatives_and_jitted_gradients() -> None:
     for _ in range(3):
         third = vf.grad(vf.grad(vf.grad(lambda x: x**5 + lax.sin(x))))
+        # float32, with terms of about 15 and 1 that are added up.
         np.testing.assert_allclose(third(0.5), 60 * 0.25 - np.cos(0.5), rtol=1e-5)
         np.testing.assert_allclose(vf.jit(vf.grad(lambda x: lax.sin(x) * x))(0.5), np.sin(0.5) + 0.5 * np.cos(0.5), rtol=1e-6)

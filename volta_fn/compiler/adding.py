@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from volta_fn.compiler.kernels.emit import Fused, Item
+from volta_fn.compiler.kernels.emit import Fused, Item, variables_made, variables_read
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.joined import joined
 from volta_fn.compiler.kernels.stacked import Stacked, stacked
@@ -63,7 +63,7 @@ class _Items:
 
     def read(self, item: Item) -> set[Var]:
         """What an item reads."""
-        return {self.root(v) for v in (item.operands if isinstance(item, Fused) else item.invars) if isinstance(v, Var)}
+        return {self.root(v) for v in variables_read(item)}
 
     def use(self, number: int, stack: Stacked, standing: Sequence[Item | None]) -> _Use | None:
         """The first reader of a product's results that may add up its parts, before any other reads them."""
@@ -73,7 +73,7 @@ class _Items:
             reader = standing[n]
             if not isinstance(reader, Fused) or reader is not self.items[n]:
                 continue
-            between = {v for item in self.items[readers[0] : n] for v in (item.results if isinstance(item, Fused) else item.outvars)}
+            between = {v for item in self.items[readers[0] : n] for v in variables_made(item)}
             if not between.isdisjoint(self.read(reader)):
                 continue
             kept = {v for v in results if v in self.outputs or set(self.readers.get(v, [])) - {n}}

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.contraction import contraction_of
-from volta_fn.compiler.kernels.emit import Fused, Item
+from volta_fn.compiler.kernels.emit import Fused, Item, variables_made, variables_read
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.core.jaxpr import Var
 
@@ -23,8 +23,7 @@ def postponed(items: Sequence[Item], roots: Mapping[Var, Var], is_small: Callabl
     waiting: list[list[Item]] = []
     turns: dict[Var, int] = {}
     for item in items:
-        read = item.operands if isinstance(item, Fused) else [v for v in item.invars if isinstance(v, Var)]
-        behind = max([turns.get(roots.get(v, v), -1) for v in read], default=-1) + 1
+        behind = max([turns.get(v, -1) for v in _read(item, roots)], default=-1) + 1
         if isinstance(item, Fused) and is_small(item.kernel):
             waiting += [[]] * (behind == len(waiting))
             waiting[behind] = [*waiting[behind], item]
@@ -55,7 +54,7 @@ def late_products(items: Sequence[Item], roots: Mapping[Var, Var], late: Late) -
     chosen = _unawaited(items, roots, late)
     end = max(chosen, default=0)
     early = {v for item in items[:end] for v in _read(item, roots)}
-    chosen = {n for n in chosen if early.isdisjoint(_made(items[n]))}
+    chosen = {n for n in chosen if early.isdisjoint(variables_made(items[n]))}
     if len(chosen) < late.least:
         return [*items], frozenset()
     rest = [item for n, item in enumerate(items[:end]) if n not in chosen]
@@ -69,7 +68,7 @@ def _unawaited(items: Sequence[Item], roots: Mapping[Var, Var], late: Late) -> s
     room = late.most_bytes
     for number in reversed(range(len(items))):
         item = items[number]
-        is_awaited = not needed.isdisjoint(_made(item))
+        is_awaited = not needed.isdisjoint(variables_made(item))
         is_product = not isinstance(item, Fused) or contraction_of(item.kernel) is not None
         if is_product and not is_awaited and isinstance(item, Fused) and late.is_little(item.kernel):
             room -= sum(b.size * b.dtype.itemsize for b in item.kernel.inputs)
@@ -81,9 +80,4 @@ def _unawaited(items: Sequence[Item], roots: Mapping[Var, Var], late: Late) -> s
 
 
 def _read(item: Item, roots: Mapping[Var, Var]) -> list[Var]:
-    operands = item.operands if isinstance(item, Fused) else [v for v in item.invars if isinstance(v, Var)]
-    return [roots.get(v, v) for v in operands if isinstance(v, Var)]
-
-
-def _made(item: Item) -> Sequence[Var]:
-    return item.results if isinstance(item, Fused) else item.outvars
+    return [roots.get(v, v) for v in variables_read(item)]

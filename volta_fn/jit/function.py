@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _CACHE_LIMIT = 4096
 _MATCHERS = 4
 
+#: What takes trees of one structure apart, and what runs calls by such trees, by their arrays' types.
+_Matcher = tuple["Match", dict[Any, Callable[[Sequence[Any]], Any]]]
+
 
 class _Cache:
     """Traced and compiled programs of one function, by structure and types of its arguments."""
@@ -40,8 +43,8 @@ class _Cache:
         #: Of calls by arrays: compiled programs by their types, and what a traced call needs by theirs.
         self.fast: dict[Any, Callable[[Sequence[Any]], Any]] = {}
         self.met: dict[Any, tuple[dict[str, Any], Any]] = {}
-        #: Of calls by trees of arrays that were made before: what takes the arguments apart, and the programs by their arrays' types.
-        self.matchers: list[tuple[Match, dict[Any, Callable[[Sequence[Any]], Any]]]] = []
+        #: Of calls by trees of arrays that were made before.
+        self.matchers: list[_Matcher] = []
         self.structures: set[Any] = set()
         self.lock = threading.Lock()
         self.traces = 0
@@ -146,16 +149,9 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if plain and current_trace() is EVAL:
             if not kwargs:
-                for match, programs in matchers:
-                    leaves = match(args)
-                    if leaves is None:
-                        continue
-                    try:
-                        run = programs.get(tuple([x._spec for x in leaves]))
-                    except AttributeError:  # a tree, or a number, in the place of an array
-                        run = None
-                    if run is not None:
-                        return run(leaves)
+                known = _matched(matchers, args) if matchers else None
+                if known is not None:
+                    return known[0](known[1])
                 try:
                     run = fast.get(tuple([a._spec for a in args]))
                 except AttributeError:  # some argument is no array by itself
@@ -221,6 +217,21 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     call.clear_cache = cache.clear  # type: ignore[attr-defined]
     call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
     return call
+
+
+def _matched(matchers: Sequence[_Matcher], args: tuple[Any, ...]) -> tuple[Callable[[Sequence[Any]], Any], list[Any]] | None:
+    """What runs a call by trees that were met before, and their arrays; None if there is nothing."""
+    for match, programs in matchers:
+        leaves = match(args)
+        if leaves is None:
+            continue
+        try:
+            run = programs.get(tuple([x._spec for x in leaves]))
+        except AttributeError:  # a tree, or a number, in the place of an array
+            continue
+        if run is not None:
+            return run, leaves
+    return None
 
 
 def _remember(fast: dict[Any, Callable[[Sequence[Any]], Any]], run: Callable[[Sequence[Any]], Any], request: Request, plain: bool) -> None:

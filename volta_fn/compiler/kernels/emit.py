@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.group import Group
@@ -26,6 +26,16 @@ class Fused(NamedTuple):
 Item = Fused | Equation
 
 
+def variables_read(item: Item) -> Sequence[Var]:
+    """What a kernel or an equation reads, without literals."""
+    return item.operands if isinstance(item, Fused) else [v for v in item.invars if isinstance(v, Var)]
+
+
+def variables_made(item: Item) -> Sequence[Var]:
+    """What a kernel or an equation makes."""
+    return item.results if isinstance(item, Fused) else item.outvars
+
+
 def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Item, ...]:
     """The items of a program with these outputs, whose kernels may have as many buffers as the limit says."""
     needed: set[Atom] = set(outputs)
@@ -34,7 +44,7 @@ def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int)
     for item in reversed(list(items)):
         new = _lowered(item, needed, limit, kernels) if isinstance(item, Group) else [item]
         for each in new:
-            needed.update(each.operands if isinstance(each, Fused) else each.invars)
+            needed.update(variables_read(each))
         result += reversed(new)
     return tuple(reversed(result))
 
