@@ -65,15 +65,14 @@ def exclusive(shader: Shader, value: str) -> str:
 
 
 def _over_subgroups(shader: Shader, value: str) -> str:
-    """The same by operations of subgroups."""
+    """The same by scans of subgroups. (Of sums over subgroups one cannot be sure, see `loops.subgroups`.)"""
     shader.number_by_subgroups()
     shader.workgroup("sums", "u32", shader.invocations // shader.module.facts.subgroup_least)
     name = shader.helper(
         "exclusive",
-        """fn exclusive(x: u32, lane: u32, mine: u32, count: u32) -> vec2<u32> {
+        """fn exclusive(x: u32, lane: u32, last: u32, mine: u32, count: u32) -> vec2<u32> {
   let before = subgroupExclusiveAdd(x);
-  let whole = subgroupAdd(x);
-  if (lane == 0u) { sums[mine] = whole; }
+  if (lane == last) { sums[mine] = before + x; }
   workgroupBarrier();
   var found = vec2<u32>(before, 0u);
   for (var i = 0u; i < count; i++) {
@@ -84,8 +83,8 @@ def _over_subgroups(shader: Shader, value: str) -> str:
   return found;
 }""",
     )
-    others = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_id", "num_subgroups")]
-    return shader.let("vec2<u32>", f"{name}({', '.join([value, *others])})")
+    lane, size, mine, count = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_size", "subgroup_id", "num_subgroups")]
+    return shader.let("vec2<u32>", f"{name}({value}, {lane}, {size} - 1u, {mine}, {count})")
 
 
 def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: str, end: str) -> None:

@@ -1,20 +1,18 @@
-"""Reductions by the operations of subgroups, of whatever width they are."""
+"""Reductions over subgroups, of whatever width they are: everyone exchanges numbers with ever nearer neighbours.
+
+WGSL has functions that reduce, which are not used: a driver (NVIDIA's 580, on an H200) had `subgroupAdd` of integers add up only those
+invocations that had gone the same way at the last branch, though all of them had come together again behind it, and had waited for each
+other. Its exchanges and its scans see everyone.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from volta_fn.backends.wgsl.loops.accumulate import Accumulator
-from volta_fn.backends.wgsl.scalars import Number, Shader
-
-_OPERATIONS = {
-    "reduce_sum": "subgroupAdd",
-    "reduce_max": "subgroupMax",
-    "reduce_min": "subgroupMin",
-    "reduce_and": "subgroupAnd",
-    "reduce_or": "subgroupOr",
-    "reduce_xor": "subgroupXor",
-}
+from volta_fn.backends.wgsl.loops.widening import INT32
+from volta_fn.backends.wgsl.scalars import Number, Shader, combine
+from volta_fn.backends.wgsl.text import Function
 
 #: Integers that are ordered as floats are, NaN beyond all others; and back.
 _KEY = """fn {name}(x: f32) -> i32 {{
@@ -24,20 +22,44 @@ _KEY = """fn {name}(x: f32) -> i32 {{
 _UNKEY = """fn float_of_key(key: i32) -> f32 {
   return bitcast<f32>(key ^ ((key >> 31u) & 0x7fffffff));
 }"""
+_NAN_KEYS = {"reduce_max": "0x7fffffff", "reduce_min": "bitcast<i32>(0x80000000u)"}
 
 
 def is_possible(accumulator: Accumulator) -> bool:
-    """Whether subgroups have an operation for a reduction."""
-    return accumulator.node.op in _OPERATIONS and accumulator.dtype in (np.float32, np.int32, np.uint32)
+    """Whether invocations can exchange what a reduction carries."""
+    return not accumulator.is_place and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number) -> Number:
-    """A number combined over the subgroup, known to all of it. What drivers make of NaN in maxima is not relied on."""
+    """A number combined over the subgroup, known to all of it, who have the same bits."""
     op = accumulator.node.op
-    call = _OPERATIONS[op]
-    if x.dtype != np.float32 or op == "reduce_sum":
-        return Number(x.dtype, shader.let(x.type, f"{call}({x.text})"))
-    nan = "0x7fffffff" if op == "reduce_max" else "bitcast<i32>(0x80000000u)"
-    key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=nan))
-    best = shader.let("i32", f"{call}({key}({x.text}))")
-    return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best})"))
+    if x.dtype != np.float32 or op not in _NAN_KEYS:
+        return _exchanged(shader, op, x)
+    # Extrema of floats take several operations, because of NaN; those of integers, one.
+    key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[op]))
+    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"))
+    return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best.text})"))
+
+
+def _exchanged(shader: Shader, op: str, x: Number) -> Number:
+    facts = shader.module.facts
+    known = facts.subgroup_least == facts.subgroup_most
+
+    def write(f: Function) -> tuple[str, str]:
+        total = Number(x.dtype, f.var(x.type, "a0"))
+
+        def exchange(reach: str) -> None:
+            other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
+            f.line(f"{total.text} = {combine(f, op, total, other).text};")
+
+        if known:
+            for power in reversed(range(facts.subgroup_most.bit_length() - 1)):
+                exchange(f"{1 << power}u")
+        else:
+            with f.block("for (var reach = a1 / 2u; reach > 0u; reach /= 2u)"):
+                exchange("reach")
+        return x.type, total.text
+
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}", (x.type,) if known else (x.type, "u32"), write)
+    size = "" if known else f", {shader.builtin('subgroup_size')}"
+    return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))

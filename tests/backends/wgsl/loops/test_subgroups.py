@@ -1,0 +1,78 @@
+"""Reductions over subgroups, whose width is known or not."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.wgsl.library.checking import results, routine_of
+from tests.backends.wgsl.loops.kernels import run_kernel
+from tests.backends.wgsl.running import facts, run_routine
+from tests.compiler.kernels.cases import inputs_of, kernels_of, shaped
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.loops import routine
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars import Shader
+from volta_fn.compiler.kernels.interpret import interpret
+
+#: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.backends.wgsl.loops.subgroups`).
+UNRELIABLE = re.compile(r"subgroup(Add|Mul|Max|Min|And|Or|Xor)\(")
+
+
+@functools.cache
+def known_width() -> Facts:
+    """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
+    shader = Shader(facts(), 128)
+    size = shader.builtin("subgroup_size")
+    target = shader.buffer(0, np.dtype(np.uint32), written=True)
+    shader.line(f"{target.name}[{shader.local}] = {size};")
+    (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
+    assert len(np.unique(sizes)) == 1
+    return facts()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))
+
+
+REDUCTIONS: list[tuple[str, str, Callable[[Any], Any]]] = [
+    ("int32", "sums", lambda x: (x.sum(1), x - x.sum(1, keepdims=True))),
+    ("uint32", "extrema", lambda x: (x.max(1), x.min(1))),
+    ("bool", "any-and-all", lambda x: (x.any(1), x.all(1))),
+    ("float32", "extrema-and-nan", lambda x: (x.max(1), x.min(1), x / x.max(1, keepdims=True))),
+    ("int32", "products", lambda x: x.prod(1)),
+]
+
+
+@pytest.mark.parametrize("size", [32, 5000])
+@pytest.mark.parametrize(("dtype", "function"), [(d, f) for d, _, f in REDUCTIONS], ids=[n for _, n, _ in REDUCTIONS])
+def test_rows(dtype: str, function: Callable[[Any], Any], size: int) -> None:
+    for kernel in kernels_of(function, shaped(9, size, dtype=dtype)):
+        inputs = inputs_of(kernel)
+        if dtype == "float32":
+            inputs[0].reshape(9, -1)[3, size // 2] = np.nan
+        for device in (facts(), known_width()):
+            sources = "".join(dispatch.source for dispatch in routine(kernel, device).dispatches)
+            assert "subgroupShuffleXor" in sources or device.subgroup_most > size
+            assert not UNRELIABLE.search(sources)
+            for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+                np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
+
+
+def test_everyone_has_the_same_bits() -> None:
+    (kernel,) = kernels_of(lambda x: x * 0 + x.sum(1, keepdims=True), shaped(3, 1000))
+    for device in (facts(), known_width()):
+        (found,) = run_kernel(kernel, [np.random.default_rng(0).random((3, 1000), np.float32)], device)
+        assert [len(np.unique(row)) for row in found.reshape(3, 1000)] == [1, 1, 1]
+
+
+def test_sorting() -> None:
+    params = {"dimension": 0, "is_stable": True, "num_keys": 1}
+    keys, places = np.random.default_rng(0).integers(0, 1000, 400) / 1000, np.arange(400, dtype=np.int32)
+    _, found = results("sort", [keys, places], params, known_width(), [keys, places])
+    np.testing.assert_array_equal(found, np.argsort(keys, kind="stable"))
+    for times in (1, 20):
+        sources = "".join(d.source for d in routine_of("sort", [np.tile(keys, times)], params, known_width()).dispatches)
+        assert "subgroupExclusiveAdd" in sources
+        assert not UNRELIABLE.search(sources)
