@@ -121,3 +121,20 @@ def test_lines_that_fall_upon_one_another(dims: Any, m: int, n: int, k: int) -> 
     rng = np.random.default_rng(6)
     lhs, rhs = operands(rng, (m, n, k), dims, np.float32)
     check(lhs, rhs, dims, pieces=3)
+
+
+@pytest.mark.parametrize("dims", LAYOUTS)
+@pytest.mark.parametrize(
+    ("m", "n", "dtype"), [(520, 150, np.float32), (400, 600, np.float32), (400, 150, np.float64), (400, 150, ml_dtypes.bfloat16)]
+)
+def test_operands_packed_beforehand(dims: Any, m: int, n: int, dtype: Any) -> None:
+    """Whole and cut panels, blocks of k that are no multiple of the lines packed at a time; of the first two, one is past the caches."""
+    rng = np.random.default_rng(7)
+    lhs, rhs = operands(rng, (m, n, 500), dims, dtype)
+    check(lhs, rhs, dims, pieces=7)
+
+
+def test_stacks_packed_beforehand() -> None:
+    rng = np.random.default_rng(8)
+    lhs, rhs = arrays(rng, (3, 500, 330), np.float32), arrays(rng, (3, 500, 150), np.float32)
+    check(lhs, rhs, (((1,), (1,)), ((0,), (0,))), pieces=5)

@@ -9,11 +9,13 @@ what becomes of the sums.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from volta_fn.backends.native.llvm.text import Function, Module, Value, i64
 from volta_fn.backends.native.matmul.epilogues import Epilogue
 from volta_fn.backends.native.matmul.fused import Fused, Strip
+from volta_fn.backends.native.matmul.lines import LinePacking, column_sections, row_sections
 from volta_fn.backends.native.matmul.loops import each, when
 from volta_fn.backends.native.matmul.numbers import Working
 from volta_fn.backends.native.matmul.packing import pack_panels
@@ -120,33 +122,42 @@ class Gemm:
         """The phase that packs operands as a whole: first tasks for B, then for A."""
         plan = self.plan
         f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
-        columns = PackTasks(plan, plan.column_panels, _GROUP) if plan.pack_columns is Packing.WHOLE else None
-        rows = PackTasks(plan, plan.row_panels, _GROUP) if plan.pack_rows is Packing.WHOLE else None
-
-        def of_columns(number: Value) -> None:
-            assert columns is not None
-            batch, block, panels = columns.decode(f, number)
-            self._pack_block(
-                f, Span(buffers, batch, i64(0), *self._block(f, block)), panels, self._packed_panel(f, buffers, batch, block, i64(0))
-            )
-
-        def of_rows(number: Value) -> None:
-            assert rows is not None
-            batch, block, panels = rows.decode(f, number)
-            span = Span(buffers, batch, i64(0), *self._block(f, block))
-
-            self._pack_row_panels(f, span, panels, lambda panel: self._packed_rows(f, buffers, batch, block, panel))
-
-        if columns and rows:
-            edge = i64(columns.tasks)
-            each(f, begin, f.intrinsic("llvm.smin.i64", "i64", end, edge), of_columns)
-            start = f.intrinsic("llvm.smax.i64", "i64", begin, edge)
-            each(f, f.binary("sub", start, edge), f.binary("sub", end, edge), of_rows)
-        else:
-            each(f, begin, end, of_columns if columns else of_rows)
+        sides = [self._columns_beforehand(f, buffers)] if plan.pack_columns is Packing.WHOLE else []
+        sides += [self._rows_beforehand(f, buffers)] if plan.pack_rows is Packing.WHOLE else []
+        first = 0
+        for tasks, write in sides:
+            start = f.intrinsic("llvm.smax.i64", "i64", begin, i64(first))
+            stop = f.intrinsic("llvm.smin.i64", "i64", end, i64(first + tasks))
+            each(f, f.binary("sub", start, i64(first)), f.binary("sub", stop, i64(first)), write)
+            first += tasks
         f.finish()
-        elements = plan.k * plan.batch * (plan.n * (columns is not None) + plan.m * (rows is not None))
-        return Phase(f.name, sum(side.tasks for side in (columns, rows) if side), elements * _ELEMENT)
+        elements = plan.k * plan.batch * (plan.n * (plan.pack_columns is Packing.WHOLE) + plan.m * (plan.pack_rows is Packing.WHOLE))
+        return Phase(f.name, first, elements * _ELEMENT)
+
+    def _columns_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+        """How B is packed as a whole."""
+        plan, place = self.plan, partial(self._packed_panel, f, buffers)
+        if self.rhs.in_lines():
+            panel_bytes = plan.width * plan.depth * self.work.itemsize
+            lines = LinePacking(self.work, plan, self.rhs, column_sections(plan, self._width_of(plan.edge)), panel_bytes)
+            return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+        columns = PackTasks(plan, plan.column_panels, _GROUP)
+
+        def write(number: Value) -> None:
+            batch, block, panels = columns.decode(f, number)
+            self._pack_block(f, self._span(f, buffers, batch, block), panels, place(batch, block, i64(0)))
+
+        return _Beforehand(columns.tasks, write)
+
+    def _rows_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+        """How A is packed as a whole, which lies in lines then."""
+        lines = LinePacking(self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize)
+        place = partial(self._packed_rows, f, buffers)
+        return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+
+    def _span(self, f: Function, buffers: Value, batch: Value, block: Value) -> Span:
+        """All of an operand, for a block of k."""
+        return Span(buffers, batch, i64(0), *self._block(f, block))
 
     def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], place: Callable[[Value], Value]) -> None:
         """Pack a range of panels of A, each to its place."""
@@ -337,6 +348,13 @@ class Gemm:
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
         last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
         when(f, last, lambda: epilogue.finish(f, strip))
+
+
+class _Beforehand(NamedTuple):
+    """Tasks that pack an operand as a whole, and what writes one of them."""
+
+    tasks: int
+    write: Callable[[Value], None]
 
 
 class _Scratch(NamedTuple):

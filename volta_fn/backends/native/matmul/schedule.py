@@ -17,7 +17,9 @@ _BLOCK_BYTES = 600 << 10  # of B that a task goes over again and again: most of 
 _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 10_000  # multiplications of vectors, some 2 µs, are too few for a task
 _PART_STEPS = 40_000  # and these for a part of long sums, which have to be added
-_TASKS = 16  # are enough for any thread to have its share
+_TASKS = 16  # are enough for any thread to have its share,
+_MOST_TASKS = 64  # and so many for threads to be done at the same time though some are slower,
+_PANELS = 4  # of rows in each, at least, as it reads a block of B for them
 _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
 _GROUP = 8  # panels of A that are packed together where their rows are beside each other,
@@ -179,11 +181,13 @@ def _tasks(
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
     tile = max(1, rows * vectors * depth * part)
     steps = stack * row_panels * column_panels * tile
-    wanted = max(_TASK_STEPS, -(-steps // _TASKS))
     if few:
-        columns = max(1, min(columns, -(-wanted // (tile * row_panels))))
+        columns = max(1, min(columns, -(-max(_TASK_STEPS, -(-steps // _TASKS)) // (tile * row_panels))))
     column_tasks = -(-column_panels // columns)
-    return 1 if few else max(1, min(row_panels, -(-steps // (wanted * stack * column_tasks)))), column_tasks
+    if few:
+        return 1, column_tasks
+    enough, most = [-(-steps // (max(_TASK_STEPS, -(-steps // count)) * stack * column_tasks)) for count in (_TASKS, _MOST_TASKS)]
+    return max(1, min(row_panels, enough), min(row_panels // _PANELS, most)), column_tasks
 
 
 def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, lines: bool) -> Packing:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Part, Value, i64, part
 from volta_fn.backends.native.matmul.loops import each, when
-from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load, put, read
+from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load, put, put_past_caches, read
 from volta_fn.backends.native.matmul.tile import Lines, View, accumulate, fetch
-from volta_fn.backends.native.matmul.transpose import transposed_rows
+from volta_fn.backends.native.matmul.transpose import assembled, transposed_rows
 
 _NULL = Value("ptr", "null")
+#: Lines that are packed at a time where they belong to several panels.
+RUN = 8
 _WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
 
 
@@ -107,6 +110,62 @@ def copy_line(f: Function, work: Working, dtype: np.dtype, count: int, width: in
             there = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
             value = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
         put(f, work, value, f.at(place, work.type, i64(start)), width - start)
+
+
+@functools.cache
+def spread_lines(work: Working, dtype: np.dtype, count: int, width: int, *, past_caches: bool) -> Part:
+    """The function that packs lines, one for each k, of `count` numbers for each of several panels side by side.
+
+    Two more arguments are the number of panels, and how many bytes they are apart.
+    """
+
+    def write(f: Function) -> None:
+        source, apart, depth, target, panels, panel_apart = f.parameters
+        lines = Lines(f, apart, RUN)
+        whole = f.binary("and", depth, i64(-RUN))
+
+        def ways(k: Value, panel: Value) -> tuple[Value, Value]:
+            there = f.at(f.at(source, "i8", f.binary("mul", k, apart)), f"[{count * dtype.itemsize} x i8]", panel)
+            return there, f.at(target, "i8", f.binary("mul", panel, panel_apart))
+
+        def several(k: Value, panel: Value) -> None:
+            there, place = ways(k, panel)
+            starts = lines.starts(f, there)
+            numbers = _numbers(f, work, dtype, [lines.place(f, starts, row) for row in range(RUN)], count, width)
+            first = f.at(place, f"[{width * work.itemsize} x i8]", k)
+            for start in range(0, RUN * width, work.lanes):
+                value = assembled(f, numbers[start : start + work.lanes])
+                at = f.at(first, work.type, i64(start))
+                if past_caches:
+                    put_past_caches(f, value, at)
+                else:
+                    put(f, work, value, at, work.lanes)
+
+        def single(k: Value, panel: Value) -> None:
+            there, place = ways(k, panel)
+            copy_line(f, work, dtype, count, width, there, place, k)
+
+        each(f, i64(0), whole, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
+        each(f, whole, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
+        if past_caches:
+            f.module.declare("llvm.x86.sse.sfence", "declare void @llvm.x86.sse.sfence()")
+            f.run("llvm.x86.sse.sfence")
+
+    parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
+    return part(f"spread_{_type(work)}_{dtype.name}_{count}to{width}{'_past' if past_caches else ''}", parameters, write)
+
+
+def _numbers(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
+    """The first `count` numbers of each row, and zeros up to `width`, each by a vector and the lane of it."""
+    numbers = []
+    for row in rows:
+        for start in range(0, width, work.lanes):
+            vector = work.zero()
+            if start < count:
+                there = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
+                vector = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+            numbers += [(vector, lane) for lane in range(min(work.lanes, width - start))]
+    return numbers
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, read
-from volta_fn.backends.native.matmul.shared import copy_line, copy_lines, turn_lines
+from volta_fn.backends.native.matmul.shared import copy_line, copy_lines, spread_lines, turn_lines
 from volta_fn.backends.native.matmul.tile import LINE, fetch
 from volta_fn.backends.native.matmul.transpose import transposed_rows
 from volta_fn.backends.native.matmul.walks import origin, walked
@@ -28,6 +28,14 @@ class Span(NamedTuple):
     outer: Value
     inner: Value
     depth: Value
+
+
+class Panels(NamedTuple):
+    """Panels that are packed together: how many, how many bytes apart, and whether they are written past the caches."""
+
+    number: int
+    apart: int
+    past_caches: bool
 
 
 class Source(Protocol):
@@ -47,6 +55,12 @@ class Source(Protocol):
 
     def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
         """Write a panel: for each k, `count` rows of A or columns of B beside each other, and zeros up to `width`."""
+
+    def in_lines(self) -> bool:
+        """Whether neighbours lie beside each other, in lines, one for each k, all of them as far apart."""
+
+    def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
+        """Write several panels side by side, as `pack` does one: each line to all of them. Asked only of sources that are in lines."""
 
 
 class Strided:
@@ -86,6 +100,18 @@ class Strided:
                 transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target)
             else:
                 self._gather_lines(f, span, rows, width, target)
+
+    def in_lines(self) -> bool:
+        """See `Source`."""
+        return self.chunk is not None and self.operand.inner.stride is not None
+
+    def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
+        """See `Source`."""
+        dtype, apart = self.operand.dtype, self.operand.inner.stride
+        assert apart is not None
+        start = self._at(f, self._matrix(f, span), span.outer, span.inner)
+        part = spread_lines(self.work, dtype, count, width, past_caches=panels.past_caches)
+        f.run_shared(part, start, i64(apart * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.apart))
 
     def fetch(self, f: Function, span: Span, count: Value) -> None:
         """See `Source`."""

@@ -113,6 +113,17 @@ def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> lis
     return [shuffled(f, p, q, picks, element) for p, q in (low, high) for picks in (first, second)]
 
 
+def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
+    """A vector of lanes of others with as many lanes: each by its vector and its number."""
+    first, *others = dict.fromkeys([vector for vector, _ in picks])
+    lanes, element = len(picks), first.type[1:-1].split(" x ")[1]
+    made, places = first, [lane if vector == first else 0 for vector, lane in picks]
+    for other in others or [first]:
+        chosen = [lanes + lane if vector == other else place for (vector, lane), place in zip(picks, places, strict=True)]
+        made, places = shuffled(f, made, other, chosen, element), list(range(lanes))
+    return made
+
+
 def shuffled(f: Function, x: Value, y: Value, picks: Sequence[int], element: str) -> Value:
     """The lanes numbered `picks` of two vectors one after another."""
     indices = ", ".join(f"i32 {p}" for p in picks)
