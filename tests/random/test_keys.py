@@ -101,7 +101,8 @@ def test_keys_go_through_transforms():
     keys = random.split(random.key(1), 4)
     looped = [random.normal(k, (3,)) for k in keys]
     np.testing.assert_array_equal(vf.vmap(lambda k: random.normal(k, (3,)))(keys), np.stack(looped))
-    np.testing.assert_array_equal(vf.jit(lambda k: random.normal(k, (3,)))(keys[0]), looped[0])
+    # Within one shader a GPU's driver may take the last factors in another order.
+    np.testing.assert_allclose(vf.jit(lambda k: random.normal(k, (3,)))(keys[0]), looped[0], rtol=3e-7)
     np.testing.assert_array_equal(words(vf.jit(random.split)(keys[1])), words(random.split(keys[1])))
     folded = vf.vmap(random.fold_in, in_axes=(None, 0))(keys[0], vf.numpy.arange(3))
     np.testing.assert_array_equal(words(folded), np.stack([words(random.fold_in(keys[0], i)) for i in range(3)]))
