@@ -38,10 +38,9 @@ def test_results_outlive_the_block() -> None:
     compiled = vf.jit(model)
     found = compiled(X)
     compiled(-X)
-    (spare,) = blocks._spare
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
-        assert not np.shares_memory(value.buffer(), spare), name
+        assert not any(np.shares_memory(value.buffer(), spare) for spare in blocks._spare), name
 
 
 def test_a_program_within_itself_and_in_threads() -> None:
@@ -66,16 +65,38 @@ def test_a_program_within_itself_and_in_threads() -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_one_block_is_kept() -> None:
-    small, large = blocks.take(1000), blocks.take(100_000)
-    blocks.give(large)
-    blocks.give(small)
-    assert blocks.take(10) is large
-    assert blocks._spare == []
-    blocks.give(small)
+def test_few_blocks_are_kept_and_the_smallest_that_serves_is_taken() -> None:
+    small, medium, large, larger = (blocks.take(size) for size in (1000, 2000, 100_000, 200_000))
+    for block in (large, small, larger, medium):
+        blocks.give(block)
+    assert [block.size for block in blocks._spare] == [medium.size, large.size, larger.size]
+    assert blocks.take(10) is medium
+    assert blocks.take(150_000) is larger
+    blocks.give(medium)
+    assert blocks.take(300_000).size >= 300_000
+    assert blocks._spare == [medium]  # the largest of those too small was let go of
     vf.free_memory("cpu")
     assert blocks._spare == []
-    assert all(block.ctypes.data % 64 == 0 for block in (small, large))
+    assert all(block.ctypes.data % 64 == 0 for block in (small, medium, large))
+
+
+def test_scratch_lies_in_a_block_that_grows_to_what_was_needed() -> None:
+    for turn in range(3):
+        with blocks.Scratch() as scratch:
+            arrays = [
+                scratch.array((3, 5), np.dtype(np.float32)),
+                scratch.array((), np.dtype(bool)),
+                scratch.array((70,), np.dtype(np.int8)),
+            ]
+            for i, array in enumerate(arrays):
+                array[...] = i % 2
+            with blocks.Scratch() as inner:
+                inner.array((1000,), np.dtype(np.float64))[...] = 7.0
+            assert [np.unique(array).tolist() for array in arrays] == [[0.0], [True], [0]]
+        if turn:
+            assert all(array.ctypes.data % 64 == 0 for array in arrays)
+    assert sorted(block.size for block in blocks._spare)[0] >= 256
+    assert len(blocks._spare) == 2
 
 
 def test_memory_is_what_is_used() -> None:

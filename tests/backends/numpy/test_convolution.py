@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_windows import convolve
-from volta_fn.backends.numpy import correlation, shifting, tiling
+from volta_fn.backends.numpy import correlation, images_last, shifting, sliding, tiling
 from volta_fn.backends.numpy.convolution import conv_general_dilated
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
+METHODS = [correlation._by_patches, shifting.multiply_then_shift]
 NCHW = ((0, 1, 2, 3),) * 3
 NHWC = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 
@@ -94,6 +95,39 @@ def test_every_method_takes_any_parameters(method: Any, case: tuple, dtype: type
         got = conv_general_dilated(lhs, rhs, **params)
         want = exact(params, lhs, rhs)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@given(case=convolutions(), dtype=st.sampled_from(DTYPES), images=st.sampled_from([1, 2, 64]), method=st.sampled_from(METHODS))
+def test_images_last_takes_any_parameters(axis: int, case: tuple, dtype: type, images: int, method: Any) -> None:
+    """With the images, or what is summed over, as innermost axis: whole and in blocks, by the methods that the shapes have then."""
+    shapes, params = case
+    rng = np.random.default_rng(0)
+    lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
+    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
+        patch.setattr(images_last, "_IMAGES", images)
+        patch.setattr(correlation, "axis_of_images", lambda *operands: axis)
+        patch.setattr(correlation, "_method", lambda x, w, y: method)
+        got = conv_general_dilated(lhs, rhs, **params)
+        want = exact(params, lhs, rhs)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_images_are_last_where_rows_are_short_and_there_are_many_images() -> None:
+    def axis(
+        x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], low: int = 0, order: tuple[int, ...] = (0, 1, 2, 3, 4)
+    ) -> int | None:
+        lhs = np.empty([x[i] for i in order], np.float32).transpose(np.argsort(order))
+        window = sliding.Window(1, 1, low)
+        return images_last.axis_of_images(lhs, np.empty(w, np.float32), np.empty(y, np.float32), (window, window))
+
+    assert axis((1, 64, 6, 14, 14), (1, 16, 6, 5, 5), (1, 64, 16, 10, 10)) == 1
+    assert axis((1, 64, 1, 28, 28), (1, 6, 1, 5, 5), (1, 64, 6, 28, 28), low=2) == 1
+    assert axis((1, 6, 64, 14, 14), (1, 16, 64, 10, 10), (1, 6, 16, 5, 5)) == 2  # by the weights
+    assert axis((1, 2, 6, 14, 14), (1, 16, 6, 5, 5), (1, 2, 16, 10, 10)) is None  # few images
+    assert axis((1, 8, 64, 58, 58), (1, 64, 64, 3, 3), (1, 8, 64, 56, 56)) is None  # long rows
+    assert axis((1, 64, 6, 14, 14), (1, 16, 6, 1, 1), (1, 64, 16, 14, 14)) is None  # nothing to gather
+    assert axis((1, 64, 64, 14, 14), (1, 16, 64, 5, 5), (1, 64, 16, 10, 10), order=(0, 1, 3, 4, 2)) is None  # channels are last already
 
 
 def test_methods_are_chosen_by_shape() -> None:

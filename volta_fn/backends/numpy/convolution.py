@@ -39,6 +39,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     preferred_element_type: np.dtype | None = None,
     algorithm: str = "auto",
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Correlate `lhs` with the windows of `rhs` (what networks call convolution: `rhs` is not flipped).
 
@@ -51,7 +52,8 @@ def conv_general_dilated(
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
     x, w = lhs.transpose(lhs_spec), rhs.transpose(rhs_spec)
     positions = window_counts(x.shape[2:], w.shape[2:], window_strides, padding, lhs_dilation, rhs_dilation)
-    out = _empty((x.shape[0] // batch_group_count, w.shape[0], *positions), out_spec, dtype)
+    if out is None:
+        out = _empty((x.shape[0] // batch_group_count, w.shape[0], *positions), out_spec, dtype)
     x, w, y = _grouped(x, w, out.transpose(out_spec), feature_group_count, batch_group_count)
     windows = [Window(*window) for window in zip(window_strides, rhs_dilation, (low for low, _ in padding), strict=True)]
     axes = zip(windows, lhs_dilation, w.shape[3:], y.shape[3:], strict=True)

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from volta_fn.backends.numpy.blocks import Scratch
 from volta_fn.backends.numpy.contraction import product_for, working_dtype
 from volta_fn.backends.numpy.sliding import Block, Window, meeting, sliding_blocks
 from volta_fn.backends.numpy.tiling import tile_elements
@@ -28,19 +29,29 @@ Index = tuple[slice, ...]
 def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
     """Write the correlation y, whose outputs per group are few, with one matrix product per block."""
     groups, outputs, channels, *taps = w.shape
-    multiply = product_for(x.dtype, w.dtype, y.dtype)
     factors = w.transpose(0, *range(3, w.ndim), 1, 2).reshape(groups, 1, prod(taps) * outputs, channels)
     share = max(channels, prod(taps) * outputs)
     for block, g, n in _input_blocks(x, y, windows, taps, tile_elements(y.dtype) // share):
-        part = x[g, n, :, *block.source]
-        size = part.shape[3:]
-        products = multiply(factors[g], part.reshape(*part.shape[:3], prod(size))).reshape(*part.shape[:2], prod(taps), outputs, *size)
-        given = y[g, n, :, *block.places]
-        total = np.zeros(given.shape, working_dtype(y.dtype))
-        for i, tap in enumerate(product(*map(range, taps))):
-            places, met = _meetings(tap, block, total.shape[3:], size)
-            total[:, :, :, *places] += products[:, :, i][:, :, :, *met]
-        given[...] = total
+        with Scratch() as scratch:
+            part = x[g, n, :, *block.source]
+            size = part.shape[3:]
+            products = _multiply(factors[g], part.reshape(*part.shape[:3], prod(size)), y.dtype, scratch)
+            products = products.reshape(*part.shape[:2], prod(taps), outputs, *size)
+            given = y[g, n, :, *block.places]
+            total = scratch.array(given.shape, working_dtype(y.dtype))
+            total[...] = 0
+            for i, tap in enumerate(product(*map(range, taps))):
+                places, met = _meetings(tap, block, total.shape[3:], size)
+                total[:, :, :, *places] += products[:, :, i][:, :, :, *met]
+            given[...] = total
+
+
+def _multiply(lhs: np.ndarray, rhs: np.ndarray, dtype: np.dtype, scratch: Scratch) -> np.ndarray:
+    """A stack of products for results of a dtype."""
+    multiply = product_for(lhs.dtype, rhs.dtype, dtype)
+    if multiply is not np.matmul:
+        return multiply(lhs, rhs)
+    return np.matmul(lhs, rhs, out=scratch.array((*rhs.shape[:2], lhs.shape[2], rhs.shape[3]), rhs.dtype))
 
 
 def by_taps(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
@@ -79,11 +90,15 @@ def by_positions(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[
 def _input_blocks(
     x: np.ndarray, out: np.ndarray, windows: Sequence[Window], taps: Sequence[int], capacity: int
 ) -> Iterator[tuple[Block, slice, slice]]:
-    """Blocks of positions with the slices of the two leading axes, which `x` and `out` share. Axes far apart in memory are cut first."""
+    """Blocks of positions with the slices of the two leading axes, which `x` and `out` share.
+
+    Cut first are axes along which blocks meet no element twice, and of these the ones that are far apart in memory.
+    """
     axes = (0, 1, *range(out.ndim - len(windows), out.ndim))
     counts, sizes = [[array.shape[axis] for axis in axes] for array in (out, x)]
-    cut = sorted(range(len(axes)), key=lambda i: -abs(out.strides[axes[i]]))
-    for places, source, slid in sliding_blocks(counts, (_WHOLE, _WHOLE, *windows), (1, 1, *taps), sizes, capacity, cut):
+    lengths = (1, 1, *taps)
+    cut = sorted(range(len(axes)), key=lambda i: (lengths[i] > 1, -abs(out.strides[axes[i]])))
+    for places, source, slid in sliding_blocks(counts, (_WHOLE, _WHOLE, *windows), lengths, sizes, capacity, cut):
         yield Block(places[2:], source[2:], slid[2:]), places[0], places[1]
 
 

@@ -78,7 +78,7 @@ def sliding_blocks(
     counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int] = ()
 ) -> Iterator[Block]:
     """All positions, in blocks that meet at most `capacity` elements of an input of the given sizes. Axes are cut in the order `cut`."""
-    lengths = _block_lengths(counts, windows, taps, capacity, cut or range(len(counts)))
+    lengths = _block_lengths(counts, windows, taps, sizes, capacity, cut or range(len(counts)))
     for places in blocks(tuple(counts), tuple(lengths)):
         spans = [span(*axis) for axis in zip(places, windows, taps, sizes, strict=True)]
         yield Block(places, tuple([s for s, _ in spans]), tuple([w for _, w in spans]))
@@ -91,11 +91,14 @@ def blocks(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[slic
     return tuple(product(*axes))
 
 
-def _block_lengths(counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], capacity: int, cut: Sequence[int]) -> list[int]:
+def _block_lengths(
+    counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int]
+) -> list[int]:
     lengths = [max(count, 1) for count in counts]
 
     def reach() -> int:
-        return prod((n - 1) * w.stride + (k - 1) * w.dilation + 1 for n, w, k in zip(lengths, windows, taps, strict=True) if k)
+        axes = zip(lengths, windows, taps, sizes, strict=True)
+        return prod(min((n - 1) * w.stride + (k - 1) * w.dilation + 1, size) for n, w, k, size in axes if k)
 
     for axis in cut:
         while reach() > capacity and lengths[axis] > 1:

@@ -1,4 +1,4 @@
-"""How a canonical correlation is cut into matrix products: integer arithmetic only, no arrays.
+"""How a canonical correlation is cut into matrix products: arithmetic with sizes and strides.
 
 Axes are numbered as those of the patch array (`patches.py`): group, batch, channel, positions, taps. *Rows* are the axes that the result
 keeps besides the output channel, *terms* those that are summed, the *stack* those along which whole matrix products are repeated.
@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.numpy.contraction import working_dtype
+from volta_fn.backends.numpy.patches import patch_strides
 from volta_fn.backends.numpy.sliding import Window
 
-__all__ = ["Tiling", "choose_tiling", "tile_elements"]
+__all__ = ["Tiling", "choose_tiling", "copy_cost", "even_length", "tile_elements", "tiling_of"]
 
 _TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
 _INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
@@ -23,7 +24,10 @@ _RUN_COST, _ELEMENT_COST, _STRIDED_COST = 10.0, 0.1, 0.5  # nanoseconds to start
 
 
 class Tiling(NamedTuple):
-    """The axes of stack, rows and terms in the order in which they merge, and the length of a block along each axis and of outputs."""
+    """The axes of stack, rows and terms in the order in which they merge, and the length of a block along each axis and of outputs.
+
+    `cost` is the estimated time to gather an element of a patch, in nanoseconds.
+    """
 
     stack: tuple[int, ...]
     rows: tuple[int, ...]
@@ -32,12 +36,21 @@ class Tiling(NamedTuple):
     outputs_last: bool  # a block of the result is [rows, outputs], else [outputs, rows]
     lengths: tuple[int, ...]
     outputs: int
+    cost: float
 
 
 def tile_elements(dtype: np.dtype) -> int:
     """How many elements an operand of a product whose result is of `dtype` may have."""
     working = working_dtype(dtype)
     return max(_TILE_BYTES // (_INTEGER_BYTES if working.kind in "iub" else working.itemsize), 1)
+
+
+def tiling_of(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> Tiling:
+    """How the correlation y of x and w is cut."""
+    places, taps = y.shape[3:], w.shape[3:]
+    strides = patch_strides(x, windows, places, taps)
+    sizes = (*x.shape[:3], *places, *taps)
+    return choose_tiling(sizes, y.shape[2], strides, y.strides, tuple(windows), x.itemsize, tile_elements(y.dtype))
 
 
 @lru_cache(maxsize=1024)  # small convolutions would spend more time on this than on anything else
@@ -64,11 +77,11 @@ def choose_tiling(
     row_limit, term_limit, output_limit = _balance((_count(sizes, rows), _count(sizes, terms), outputs), capacity)
     lengths = [1] * len(sizes)
     row_count, term_count = _fill(lengths, sizes, rows, row_limit), _fill(lengths, sizes, terms, term_limit)
-    output_count = _even(outputs, output_limit)
+    output_count = even_length(outputs, output_limit)
     _fill(lengths, sizes, stack, capacity // max(row_count * term_count, row_count * output_count, term_count * output_count))
     _shrink(lengths, windows, capacity)
-    rows_last = _copy_cost(rows, lengths, patch_strides, itemsize) <= _copy_cost(terms, lengths, patch_strides, itemsize)
-    return Tiling(stack, rows, terms, rows_last, outputs_last, tuple(lengths), output_count)
+    by_rows, by_terms = (_gathering_cost(axes, lengths, patch_strides, itemsize) for axes in (rows, terms))
+    return Tiling(stack, rows, terms, by_rows <= by_terms, outputs_last, tuple(lengths), output_count, min(by_rows, by_terms))
 
 
 def _count(sizes: Sequence[int], axes: Sequence[int]) -> int:
@@ -87,12 +100,12 @@ def _fill(lengths: list[int], sizes: Sequence[int], axes: Sequence[int], limit: 
     """Set block lengths, from the innermost axis out, so that a block has at most `limit` elements; return how many it has."""
     count = 1
     for axis in reversed(axes):
-        lengths[axis] = _even(sizes[axis], max(1, limit // count))
+        lengths[axis] = even_length(sizes[axis], max(1, limit // count))
         count *= lengths[axis]
     return count
 
 
-def _even(size: int, limit: int) -> int:
+def even_length(size: int, limit: int) -> int:
     """The shortest block that takes as few blocks to cover `size` as blocks of `limit` do."""
     number = -(-size // limit)
     return -(-size // number)
@@ -113,7 +126,12 @@ def _shrink(lengths: list[int], windows: Sequence[Window], capacity: int) -> Non
         lengths[longest] = -(-lengths[longest] // 2)
 
 
-def _copy_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequence[int], itemsize: int) -> float:
+def copy_cost(run: int) -> float:
+    """The estimated time per element of copying runs of so many elements, which lie one after another in both arrays."""
+    return _RUN_COST / run + _ELEMENT_COST
+
+
+def _gathering_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequence[int], itemsize: int) -> float:
     """The estimated time per element of gathering a patch whose innermost axes are `axes`."""
     run = 1
     for axis in reversed(axes):
@@ -121,6 +139,6 @@ def _copy_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequence[in
             break
         run *= lengths[axis]
     if run > 1:
-        return _RUN_COST / run + _ELEMENT_COST
+        return copy_cost(run)
     innermost = next((lengths[axis] for axis in reversed(axes) if lengths[axis] > 1), 1)
     return _RUN_COST / innermost + _STRIDED_COST
