@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, array_spec, from_host
+from volta_fn.core.array import Array, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
 from volta_fn.errors import ArgumentTypeError
@@ -48,7 +48,7 @@ def sharing(values: np.ndarray) -> Any:
     if is_foreign(values.dtype):
         return values
     device = current_default_device()
-    return ConcreteArray(device.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype), device))
+    return wrap(device.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype), device))
 
 
 def type_of(name: str, leaf: Any) -> ShapedArray:

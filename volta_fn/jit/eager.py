@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
-from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host
+from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
@@ -87,14 +87,20 @@ def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Cal
 
     def unary(x: Any) -> ConcreteArray:
         out = compute(x._buffer)
-        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
+        result = ConcreteArray()
+        result._buffer = out if type(out) is ndarray else solid(out)
+        result._spec = spec
+        return result
 
     def binary(x: Any, y: Any) -> ConcreteArray:
         out = compute(x._buffer, y._buffer)
-        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
+        result = ConcreteArray()
+        result._buffer = out if type(out) is ndarray else solid(out)
+        result._spec = spec
+        return result
 
     def nary(*args: Any) -> ConcreteArray:
-        return ConcreteArray(solid(compute(*[a._buffer for a in args])), spec)
+        return wrap(solid(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
     return forms.get(arity, nary)
@@ -103,7 +109,7 @@ def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Cal
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:
     def run(*args: Any) -> tuple[ConcreteArray, ...]:
         outs = compute(*[a.buffer() for a in args])
-        return tuple([ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+        return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
@@ -45,7 +45,7 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
 
     def run(args: Sequence[Any]) -> Any:
         outs = run_flat(False, *[a._buffer for a in args])
-        return tree.unflatten(out_tree, [ConcreteArray(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+        return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
 
@@ -68,7 +68,7 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
         for number, spec in gone:
             array = args[number]
             array._buffer, array._spec = None, spec
-        results = [ConcreteArray(o, s) for o, s in zip(outs, specs, strict=True)]
+        results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
             results[number]._buffer = solid(outs[number])
         return tree.unflatten(out_tree, results)
@@ -83,16 +83,22 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
     def unary(args: Sequence[Any]) -> ConcreteArray:
         (x,) = args
         (out,) = run_flat(False, x._buffer)
-        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
+        result = ConcreteArray()
+        result._buffer = out if type(out) is ndarray else solid(out)
+        result._spec = spec
+        return result
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
         x, y = args
         (out,) = run_flat(False, x._buffer, y._buffer)
-        return ConcreteArray(out if type(out) is ndarray else solid(out), spec)
+        result = ConcreteArray()
+        result._buffer = out if type(out) is ndarray else solid(out)
+        result._spec = spec
+        return result
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         (out,) = run_flat(False, *[a._buffer for a in args])
-        return ConcreteArray(solid(out), spec)
+        return wrap(solid(out), spec)
 
     return {1: unary, 2: binary}.get(arity, nary)
 

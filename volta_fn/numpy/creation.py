@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host
+from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host, wrap
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
@@ -45,7 +45,7 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
         result = lax.reshape(result, (1,) * (ndmin - result.ndim) + result.shape)
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
-        return ConcreteArray(result.buffer(), array_spec(result.aval, result.device))
+        return wrap(result.buffer(), array_spec(result.aval, result.device))
     return result
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, from_host
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, from_host, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
@@ -296,7 +296,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
-        return ConcreteArray(*_scalar(value, sign, dtype, current_default_device()))
+        return wrap(*_scalar(value, sign, dtype, current_default_device()))
     if type(value) is complex:
         return from_host(np.asarray(value, dtype), weak_type=True)
     return convert_element_type(as_value(value), dtype)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
@@ -153,6 +153,6 @@ def _write_down(trace: RecordingTrace, numbers: Sequence[int]) -> _Program:
 
 def _run(program: _Program, trace: RecordingTrace, outs: Sequence[Array]) -> Gradient:
     found = iter(program.run(*compress(trace.buffers, program.reads)))
-    computed = iter([ConcreteArray(next(found), spec) for spec in program.results])
+    computed = iter([wrap(next(found), spec) for spec in program.results])
     results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
-    return results, [ConcreteArray(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in program.cotangents]
+    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in program.cotangents]

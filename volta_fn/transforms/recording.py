@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, has_effects
 from volta_fn.core.primitive import Primitive, parameter_key
@@ -129,7 +129,7 @@ class RecordingTrace(JVPTrace):
         with self.lock:  # a function may hand its values to other threads
             if self.stepwise is None:
                 stepwise = LinearizeTrace(EVAL, self.name)
-                constants = [ConcreteArray(b, s) for b, s in zip(self.buffers, self.specs, strict=True)]
+                constants = [wrap(b, s) for b, s in zip(self.buffers, self.specs, strict=True)]
                 self.results = redo(self.steps, stepwise.process, stepwise.start(self.values), constants)
                 self.stepwise = stepwise
             return self.stepwise

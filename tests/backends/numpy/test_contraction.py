@@ -131,5 +131,6 @@ def test_nan_and_infinity_meet_zero() -> None:
     np.testing.assert_array_equal(got, [[np.nan, np.nan], [np.nan, np.nan]])
 
 
-def test_a_matrix_product_of_views_is_matmul_itself() -> None:
-    assert dot_general_plan(2, 2, MATRIX, np.dtype(np.float32), np.dtype(np.float32)) is np.matmul
+def test_a_matrix_product_is_numpys_own_function() -> None:
+    assert dot_general_plan(2, 2, MATRIX, np.dtype(np.float32), np.dtype(np.float32)) is np.dot
+    assert dot_general_plan(3, 3, (((2,), (1,)), ((0,), (0,))), np.dtype(np.float32), np.dtype(np.float32)) is np.matmul

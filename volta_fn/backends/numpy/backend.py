@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn.backends.numpy import blocks
 from volta_fn.backends.numpy.program import PlannedProgram
-from volta_fn.backends.numpy.quiet import silenced
+from volta_fn.backends.numpy.quiet import silenced, silenced_apart
 from volta_fn.compiler.lifetimes import most_temporaries
 from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.device import MemoryStats, WorkStats
@@ -116,11 +116,13 @@ class NumpyBackend:
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
-        return silenced(make_kernel(primitive, avals, params), len(avals))
+        kernel = make_kernel(primitive, avals, params)
+        runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
+        return silenced(kernel) if runs_code else silenced_apart(kernel, len(avals))
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
         """A program as a function (donate, *buffers) -> buffers."""
-        return silenced(PlannedProgram(plan_of(closed, donated), make_kernel).function(), 1 + len(closed.in_avals))
+        return silenced(PlannedProgram(plan_of(closed, donated), make_kernel).function())
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""

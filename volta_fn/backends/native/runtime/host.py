@@ -28,7 +28,7 @@ class HostCall:
     def __init__(
         self, compute: Callable[..., Sequence[np.ndarray]], operands: Sequence[Place], results: Sequence[Place], *, copies: bool = False
     ) -> None:
-        self.compute = silenced(compute, len(operands))
+        self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
         self.operands = operands

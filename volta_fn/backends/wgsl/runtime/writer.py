@@ -207,7 +207,7 @@ class Writer(BodyWriter):
         self.touch(block, *operands, *results)
         what = item.what
         if isinstance(what, Fused):
-            name, compute = "kernel", silenced(partial(interpret, what.kernel), len(operands))
+            name, compute = "kernel", silenced(partial(interpret, what.kernel))
             kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in what.kernel.inputs]
         else:
             name, compute = what.primitive.name, _equation(what)
@@ -232,5 +232,5 @@ def _ladder(length: int, apart: int) -> np.ndarray:
 
 def _equation(eqn: Equation) -> Callable[..., Any]:
     """An equation on NumPy arrays."""
-    compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params), len(eqn.invars))
+    compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params))
     return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
