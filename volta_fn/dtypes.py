@@ -43,6 +43,7 @@ ALL = BOOL | NUMBERS
 
 _BOOL, _INT, _FLOAT, _COMPLEX = np.dtype(bool_), np.dtype(int32), np.dtype(float32), np.dtype(complex64)
 _INT64, _UINT64, _FLOAT64, _BF16 = np.dtype(int64), np.dtype(uint64), np.dtype(float64), np.dtype(bfloat16)
+_HALVES = _dtypes(float16, bfloat16)
 
 _PYTHON_TYPES: dict[Any, np.dtype] = {bool: _BOOL, int: _INT, float: _FLOAT, complex: _COMPLEX}
 _SPECS: dict[Any, np.dtype] = {
@@ -325,4 +326,4 @@ def complex_dtype(dtype: np.dtype) -> np.dtype:
 
 def accumulator(dtype: np.dtype) -> np.dtype:
     """The dtype in which sums are kept: float32 for float16 and bfloat16, any other dtype itself."""
-    return _FLOAT if dtype in (_BF16, np.dtype(float16)) else dtype
+    return _FLOAT if dtype in _HALVES else dtype

@@ -15,19 +15,19 @@ from tests.laws.common import on_gpu
 from volta_fn import lax, nn, tree
 from volta_fn.core.array import as_value
 from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
-from volta_fn.transforms import gradient_programs
+from volta_fn.transforms.recording import SHAPES, Node
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 @pytest.fixture
 def fresh_programs() -> None:
-    gradient_programs._programs.clear()
-    gradient_programs._met.clear()
+    SHAPES.clear()
 
 
-def compiled() -> int:
-    return len(gradient_programs._programs)
+def compiled(nodes: dict[Any, Node] = SHAPES.roots) -> int:
+    """How many programs there are in the tree."""
+    return sum(sum(p is not None for p in node.programs.values()) + compiled(node.after) for node in nodes.values())
 
 
 RNG = np.random.default_rng(0)
@@ -220,3 +220,23 @@ def test_second_derivatives_and_jitted_gradients() -> None:
         # float32, with terms of about 15 and 1 that are added up.
         np.testing.assert_allclose(third(0.5), 60 * 0.25 - np.cos(0.5), rtol=1e-5)
         np.testing.assert_allclose(vf.jit(vf.grad(lambda x: lax.sin(x) * x))(0.5), np.sin(0.5) + 0.5 * np.cos(0.5), rtol=1e-6)
+
+
+def test_the_tree_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too many shapes were met all are forgotten, and met anew; a program takes more room than a node."""
+    square = vf.value_and_grad(lambda w: jnp.sum(w * w))
+    with vf.default_device("cpu"):  # elsewhere nothing is recorded
+        vectors = [jnp.arange(1.0, size) for size in range(2, 7)]
+    square(vectors[0])
+    square(vectors[0])
+    assert compiled() == 1
+    monkeypatch.setattr(SHAPES, "room", 10)
+    for vector in vectors:
+        square(vector)
+    assert compiled() == 0
+    square(vectors[-1])
+    assert compiled() == 1
+    SHAPES.occupy(SHAPES.room + 1)
+    assert not SHAPES.roots
+    value, gradient = square(vectors[-1])
+    assert (float(value), gradient.tolist()) == (55.0, [2.0, 4.0, 6.0, 8.0, 10.0])

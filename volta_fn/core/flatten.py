@@ -10,6 +10,8 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 
+_LEAF = tree.structure(0)
+
 
 class FlatFunction:
     """A function of pytrees as a function of their leaves; the structure of its result is known after a call."""
@@ -25,6 +27,9 @@ class FlatFunction:
     def __call__(self, *leaves: Any) -> list[Array]:
         args, kwargs = tree.unflatten(self.in_tree, leaves)
         result = self.function(*args, **kwargs)
+        if isinstance(result, Array):
+            self.out_tree = _LEAF
+            return [result]
         outs, self.out_tree = tree.flatten(result)
         return output_arrays(outs, self.function)
 

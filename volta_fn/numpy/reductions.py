@@ -38,7 +38,7 @@ def summed_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype that sums and products of a dtype have."""
     if dtype in dtypes.UNSIGNED:
         return dtype if dtype.itemsize >= 4 else np.dtype(np.uint32)
-    if dtype in dtypes.SIGNED | dtypes.BOOL:
+    if dtype in dtypes.SIGNED or dtype in dtypes.BOOL:
         return dtype if dtype.itemsize >= 4 else INDEX
     return dtype
 
@@ -205,7 +205,8 @@ def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> 
 def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
     """How many elements a reduction over `axes` combines: a number, or an array under a mask."""
     if where is None:
-        return math.prod([value.shape[i] for i in axes])
+        shape = value.shape
+        return math.prod([shape[i] for i in axes])
     return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, INDEX)
 
 

@@ -86,7 +86,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         exact = np.asarray(operand, dtypes.scalar_dtype(operand)[0] if type(operand) is int else None)
         return from_host(_convert_evaluate(exact, new_dtype=dtype, weak_type=weak_type), weak_type)
     value = as_value(operand)
-    if value.dtype == dtype and value.weak_type == weak_type:
+    aval = value.aval
+    if aval.dtype == dtype and aval.weak_type == weak_type:
         return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
 

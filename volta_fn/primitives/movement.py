@@ -51,8 +51,9 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
     """`axes` as a tuple counted from the front, without repetition; None means all."""
     if axes is None:
         return tuple(range(ndim))
-    if type(axes) is int and 0 <= axes < ndim:
-        return (axes,)
+    single = axes[0] if type(axes) is tuple and len(axes) == 1 else axes
+    if type(single) is int and 0 <= single < ndim:
+        return (single,)
     items = axes if isinstance(axes, (tuple, list)) else (axes,)
     result = tuple(canonical_axis(a, ndim, name) for a in items)
     if len(set(result)) != len(result):

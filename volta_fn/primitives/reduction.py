@@ -11,7 +11,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
-from volta_fn.core.trace import bind
+from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.movement import (
     broadcast_in_dim,
@@ -85,7 +85,7 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
     """
     value = as_value(operand)
     kept = canonical_axes(tuple(axes), value.ndim)
-    return bind(reduce_sum_p, value, axes=kept) if kept else value
+    return current_trace().process(reduce_sum_p, (value,), {"axes": kept}) if kept else value
 
 
 def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: Axes) -> list[Any]:

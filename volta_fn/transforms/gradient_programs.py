@@ -26,11 +26,8 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, current_trace, run_under
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.linearize import linearize_flat
-from volta_fn.transforms.recording import RecordedTracer, RecordingTrace, redo
+from volta_fn.transforms.recording import PROGRAM, SHAPES, RecordedTracer, RecordingTrace, redo
 from volta_fn.transforms.replay import interpret, pull_back
-
-#: Shapes kept before all are dropped.
-_CACHE_LIMIT = 512
 
 
 class _Program(NamedTuple):
@@ -42,10 +39,6 @@ class _Program(NamedTuple):
     #: For each input, the type of its cotangent: an `ArraySpec`, or an aval where there is none.
     cotangents: list[ArraySpec | ShapedArray]
 
-
-_programs: dict[Any, _Program] = {}
-#: Hashes of shapes that were met once.
-_met: set[int] = set()
 
 #: Results of a function, and the cotangents (arrays or `Zero`) of those inputs that may have some.
 Gradient = tuple[list[Array], list[Any]]
@@ -112,15 +105,12 @@ def _finished(trace: RecordingTrace, outs: Sequence[Array]) -> Gradient:
 
 def _program_of(trace: RecordingTrace, numbers: tuple[int, ...]) -> _Program | None:
     """The program that gives the values of those numbers and the gradient of the first; None if such a one was not wanted before."""
-    key = (tuple(trace.shape), tuple(trace.specs), numbers)
-    program = _programs.get(key)
+    programs: dict[tuple[int, ...], _Program | None] = trace.node.programs
+    program = programs.get(numbers)
     if program is None:
-        if len(_programs) >= _CACHE_LIMIT or len(_met) >= _CACHE_LIMIT:
-            _programs.clear()
-            _met.clear()
-        if hash(key) in _met:
-            return _programs.setdefault(key, _write_down(trace, numbers))
-        _met.add(hash(key))
+        known = numbers in programs
+        SHAPES.occupy(PROGRAM if known else 1)
+        program = programs[numbers] = _write_down(trace, numbers) if known else None
     return program
 
 
