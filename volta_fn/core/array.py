@@ -319,7 +319,8 @@ def _read_in_c(cls: type, path: str) -> None:
 
 _read_in_c(Array, "aval")
 _read_in_c(ConcreteArray, "_spec.aval")
-setattr(ConcreteArray, "aval", property(attrgetter("_spec.aval"), doc=Array.aval.__doc__))  # noqa: B010  # mypy sees the typed one
+for _name in ("aval", "device"):  # mypy sees the typed ones
+    setattr(ConcreteArray, _name, property(attrgetter(f"_spec.{_name}"), doc=getattr(ConcreteArray, _name).__doc__))
 
 
 def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None = None) -> ConcreteArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,11 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 
-_LEAF = tree.structure(0)
+
+@functools.cache
+def _leaf() -> tree.TreeDef:
+    """The structure of a leaf."""
+    return tree.structure(0)
 
 
 class FlatFunction:
@@ -28,7 +33,7 @@ class FlatFunction:
         args, kwargs = tree.unflatten(self.in_tree, leaves)
         result = self.function(*args, **kwargs)
         if isinstance(result, Array):
-            self.out_tree = _LEAF
+            self.out_tree = _leaf()
             return [result]
         outs, self.out_tree = tree.flatten(result)
         return output_arrays(outs, self.function)

@@ -9,6 +9,7 @@ import functools
 import importlib
 import threading
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from volta_fn import tree
@@ -42,10 +43,12 @@ class _Cache:
         self.traced: dict[Any, Traced] = {}
         #: Of calls by arrays: compiled programs by their types, and what a traced call needs by theirs.
         self.fast: dict[Any, Callable[[Sequence[Any]], Any]] = {}
-        self.met: dict[Any, tuple[dict[str, Any], Any]] = {}
+        self.met: dict[Any, tuple[dict[str, Any], Callable[[Sequence[Any]], Any]]] = {}
         #: Of calls by trees of arrays that were made before.
         self.matchers: list[_Matcher] = []
         self.structures: set[Any] = set()
+        #: Structures for which there is no such code: it cannot be written, or there were others before.
+        self.without_code: set[Any] = set()
         self.lock = threading.Lock()
         self.traces = 0
 
@@ -72,21 +75,28 @@ class _Cache:
     def learn(self, structure: Any, args: tuple[Any, ...], leaves: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> None:
         """Let calls like this one find what runs them without looking at every node of their arguments."""
         with self.lock:
-            if structure not in self.structures and len(self.structures) < _MATCHERS:
+            if structure not in self.structures:
+                match = self._matcher(structure, args) if len(self.matchers) < _MATCHERS else None
+                if match is None:
+                    self.without_code.add(structure)
+                    return
                 self.structures.add(structure)
-                match = importlib.import_module("volta_fn.tree.matching").matcher(structure.child(0), args)
-                if match is not None:
-                    self.matchers.append((match, {}))
+                self.matchers.append((match, {}))
             for match, programs in self.matchers:
                 if match(args) is not None:
                     programs[tuple([x._spec for x in leaves])] = run
+
+    @staticmethod
+    def _matcher(structure: Any, args: tuple[Any, ...]) -> Match | None:
+        made: Match | None = importlib.import_module("volta_fn.tree.matching").matcher(structure.child(0), args)
+        return made
 
     def clear(self) -> None:
         with self.lock:
             self._drop()
 
     def _drop(self) -> None:
-        for programs in (self.traced, self.fast, self.met, self.matchers, self.structures):
+        for programs in (self.traced, self.fast, self.met, self.matchers, self.structures, self.without_code):
             programs.clear()
 
 
@@ -164,7 +174,7 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             except AttributeError:
                 run = None
             if run is not None:
-                if not kwargs:
+                if not kwargs and structure not in cache.without_code:
                     cache.learn(structure, args, leaves, run)
                 return run(leaves)
         elif argnums and not kwargs and current_trace() is EVAL:
@@ -184,9 +194,8 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             found = None
         if found is None or current_trace() is EVAL:
             return slow_call(args, {})
-        params, out_tree = found
-        outs = current_trace().process(jit_p, arrays_of(args), params)
-        return tree.unflatten(out_tree, outs)
+        params, together = found
+        return together(current_trace().process(jit_p, arrays_of(args), params))
 
     def arrays_of(args: tuple[Any, ...]) -> list[Any]:
         return [a for i, a in enumerate(args) if i not in argnums and a is not None]
@@ -205,7 +214,8 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
             return run(values)
         params = call_params(traced.jaxpr, traced.name)
         if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            cache.met[call_key(argnums, len(args), "aval")(*args), axis_environment(), current_default_device()] = params, traced.out_tree
+            key = call_key(argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
+            cache.met[key] = params, _put_together(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *values, **params)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -217,6 +227,11 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     call.clear_cache = cache.clear  # type: ignore[attr-defined]
     call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
     return call
+
+
+def _put_together(out_tree: Any) -> Callable[[Sequence[Any]], Any]:
+    """What makes a call's result of its leaves."""
+    return itemgetter(0) if out_tree == tree.structure(0) else functools.partial(tree.unflatten, out_tree)
 
 
 def _matched(matchers: Sequence[_Matcher], args: tuple[Any, ...]) -> tuple[Callable[[Sequence[Any]], Any], list[Any]] | None:

@@ -257,6 +257,8 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
             "Return (loss, aux) and pass has_aux=True to get other values out."
         )
     aval = outs[0].aval
+    if aval.is_float and not aval.shape and not holomorphic:
+        return
     if aval.shape:
         raise GradientError(
             f"grad needs a function with a scalar result, but {name} returned an array of shape {aval.shape}. "

@@ -71,7 +71,10 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
         return False
     device = values[0].device
     for value in values:
-        if type(value) is not ConcreteArray or not value.aval.is_float or value.device is not device or value.is_deleted():
+        if type(value) is not ConcreteArray or value._buffer is None:
+            return False
+        spec = value._spec
+        if spec.device is not device or not spec.aval.is_float:
             return False
     return device.platform == "cpu"
 
@@ -143,6 +146,6 @@ def _write_down(trace: RecordingTrace, numbers: Sequence[int]) -> _Program:
 
 def _run(program: _Program, trace: RecordingTrace, outs: Sequence[Array]) -> Gradient:
     found = iter(program.run(*compress(trace.buffers, program.reads)))
-    computed = iter([wrap(next(found), spec) for spec in program.results])
+    computed = map(wrap, found, program.results)
     results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
-    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in program.cotangents]
+    return results, [wrap(next(found), c) if type(c) is ArraySpec else Zero(c) for c in program.cotangents]

@@ -86,6 +86,7 @@ class RecordedTracer(Tracer):
 
     __slots__ = ("aval", "number")
     aval: ShapedArray
+    number: int
     _trace: RecordingTrace
 
     def origin(self) -> str:
@@ -124,7 +125,7 @@ class RecordingTrace(JVPTrace):
         self.values = values
         self.device = values[0].device
         #: The buffers and types of the inputs and then of the constants. Buffers, since a function may delete an array that it has used.
-        self.buffers = [v.buffer() for v in values]
+        self.buffers = [v._buffer for v in values]
         self.specs = [v._spec for v in values]
         #: How many values have numbers: the inputs, and the results of all steps. The constant at place k has the number ~k.
         self.count = len(values)

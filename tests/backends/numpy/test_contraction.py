@@ -134,3 +134,9 @@ def test_nan_and_infinity_meet_zero() -> None:
 def test_a_matrix_product_is_numpys_own_function() -> None:
     assert dot_general_plan(2, 2, MATRIX, np.dtype(np.float32), np.dtype(np.float32)) is np.dot
     assert dot_general_plan(3, 3, (((2,), (1,)), ((0,), (0,))), np.dtype(np.float32), np.dtype(np.float32)) is np.matmul
+
+
+def test_products_of_rows_are_no_matrix_product() -> None:
+    """One batch axis and one contracted axis: as many axes as a matrix product has."""
+    lhs, rhs = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(dot_general(lhs, rhs, dimension_numbers=(((1,), (1,)), ((0,), (0,)))), [3.0, 12.0])

@@ -101,7 +101,7 @@ def dot_general_plan(
     lhs_order = (*lhs_batch, *lhs_free, *(lhs_contract[i] for i in by_lhs_axis))
     rhs_order = (*rhs_batch, *(rhs_contract[i] for i in by_lhs_axis), *rhs_free)
     multiply = (product_for if lhs_contract else _outer_product_for)(lhs_dtype, rhs_dtype, out_dtype)
-    if multiply is np.matmul and lhs_ndim == rhs_ndim == 2 and len(lhs_contract) == 1:
+    if multiply is np.matmul and lhs_ndim == rhs_ndim == 2 and len(lhs_contract) == 1 and not lhs_batch:
         multiply = np.dot  # the same product, half a microsecond sooner
     if not isinstance(multiply, np.ufunc) and multiply is not np.dot:
         multiply = _rounding(multiply, out_dtype)
