@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import lax
+from volta_fn import lax, tree
 from volta_fn.core.array import ConcreteArray
 from volta_fn.errors import (
     ArgumentError,
@@ -21,6 +22,7 @@ from volta_fn.errors import (
     TracerIndexError,
     UnhashableStaticError,
 )
+from volta_fn.jit.function import _Cache
 
 
 def counted(function: Any) -> tuple[Any, list[Any]]:
@@ -35,6 +37,19 @@ def counted(function: Any) -> tuple[Any, list[Any]]:
 
 
 # Caching.
+
+
+def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls by trees that no code takes apart, or by more kinds of trees than there is code for, do not try again each time."""
+    learnt: list[Any] = []
+    learn = _Cache.learn
+    monkeypatch.setattr(_Cache, "learn", lambda cache, structure, *rest: (learnt.append(structure), learn(cache, structure, *rest)))
+    total = vf.jit(lambda parts: sum(tree.leaves(parts)))
+    trees: list[Any] = [OrderedDict(a=jnp.ones(2), b=jnp.ones(2)), *[[jnp.ones(2)] * count for count in range(2, 8)]]
+    for _ in range(4):
+        for parts in trees:
+            np.testing.assert_array_equal(total(parts), [len(parts)] * 2)
+    assert len(learnt) == len(set(learnt)) == len(trees)
 
 
 def test_one_trace_per_structure_shapes_dtypes_and_weak_type() -> None:

@@ -148,4 +148,4 @@ def _run(program: _Program, trace: RecordingTrace, outs: Sequence[Array]) -> Gra
     found = iter(program.run(*compress(trace.buffers, program.reads)))
     computed = map(wrap, found, program.results)
     results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
-    return results, [wrap(next(found), c) if type(c) is ArraySpec else Zero(c) for c in program.cotangents]
+    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in program.cotangents]
