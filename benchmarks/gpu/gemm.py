@@ -1,40 +1,41 @@
-"""`python -m benchmarks.gpu.gemm`: matrix products in WGSL, by every schedule that may be good, beside PyTorch's in true float32.
+"""`python -m benchmarks.gpu.gemm`: matrix products in WGSL as programs have them, beside cuBLAS (by PyTorch) in true float32.
 
-Schedules whose results differ from the first one's, or from NumPy's, are shown as wrong and cannot win. The best go to a JSON file, in the
-form of the file that comes with the package.
+What is measured is the routine that a jitted `matmul` runs, by the schedule that the product chooses for this device. Ours and the
+peer's take turns; times and ratios are medians. What is slower than it should be is named at the end. Schedules are tried, to choose
+from, by ``python -m benchmarks.gpu.schedules``.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
+import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.gpu.bench import Bench, Runner, describe
-from benchmarks.gpu.peers import product_seconds
-from benchmarks.machine import ROOT
-from volta_fn.backends.wgsl.matmul.choice import candidates, variations
-from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled, oriented
-from volta_fn.backends.wgsl.matmul.epilogues import rounded
-from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
-from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
-from volta_fn.backends.wgsl.matmul.tuning import SIMPLE, timings
-from volta_fn.backends.wgsl.matmul.working import working
-from volta_fn.compiler.contractions.maps import Contraction, of_problem
-from volta_fn.compiler.contractions.problem import problem_of
+import volta_fn as vf
+from benchmarks.gpu import peers
+from benchmarks.gpu.bench import Bench
+from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.compiler.bodies import body_of
 
-FLOAT = np.dtype(np.float32)
 LAYOUTS = ("NN", "NT", "TN")
 
-#: Batch, m, n, k: squares, extreme shapes, stacks, and what networks have.
-SHAPES = [
-    (1, 4096, 4096, 4096),
+#: Batch, m, n, k.
+Sizes = tuple[int, int, int, int]
+
+#: What part of cuBLAS' speed is wanted, and of the largest squares.
+WANTED, WANTED_OF_SQUARE = 0.85, 0.92
+SQUARE: Sizes = (1, 4096, 4096, 4096)
+
+#: Squares, extreme shapes, stacks, and what networks have.
+SHAPES: list[Sizes] = [
+    SQUARE,
     (1, 2048, 2048, 2048),
     (1, 1024, 1024, 1024),
     (1, 8192, 1024, 1024),
@@ -55,104 +56,118 @@ SHAPES = [
 ]
 
 
-class Case(NamedTuple):
-    """A product, and the schedules to try."""
+@dataclass(frozen=True)
+class Product:
+    """A product, or a stack of them, whose operands are as they are (N) or transposed (T) in memory."""
 
-    name: str
-    sizes: tuple[int, int, int, int]
+    sizes: Sizes
     layout: str
-    contraction: Contraction
-    buffers: Buffers
-    schedules: list[Schedule]
-    guess: Schedule
+
+    @property
+    def name(self) -> str:
+        """Sizes and layout."""
+        return f"{'x'.join(map(str, self.sizes))} {self.layout}"
+
+    @property
+    def count(self) -> int:
+        """Multiplications."""
+        return math.prod(self.sizes)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the operands in memory, and of the result."""
+        batch, m, n, k = self.sizes
+        left = (m, k) if self.layout[0] == "N" else (k, m)
+        right = (k, n) if self.layout[1] == "N" else (n, k)
+        stack = (batch,) if batch > 1 else ()
+        return (*stack, *left), (*stack, *right), (*stack, m, n)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        """The product of operands as they are in memory, by whatever library they are of."""
+        return (x if self.layout[0] == "N" else x.swapaxes(-1, -2)) @ (y if self.layout[1] == "N" else y.swapaxes(-1, -2))
 
 
-def contraction_of(sizes: tuple[int, int, int, int], layout: str) -> tuple[Contraction, Buffers]:
-    """A stack of products, the operands as they are (N) or transposed (T) in memory."""
-    batch, m, n, k = sizes
-    lhs = (batch, m, k) if layout[0] == "N" else (batch, k, m)
-    rhs = (batch, k, n) if layout[1] == "N" else (batch, n, k)
-    inner = ((2,) if layout[0] == "N" else (1,)), ((1,) if layout[1] == "N" else (2,))
-    return oriented(of_problem(problem_of(lhs, rhs, (inner, ((0,), (0,))), (FLOAT,) * 3)))
+def routine(bench: Bench, product: Product) -> Routine:
+    """What a program runs for a product."""
+    operands = [vf.ShapeDtypeStruct(shape, "float32") for shape in product.shapes[:2]]
+    (item,) = body_of(vf.make_jaxpr(product)(*operands), bench.gpu.lane).items
+    found = None if item.source is None else bench.gpu.routine(item.source)
+    assert found is not None
+    return found
 
 
-def cases(bench: Bench, layouts: Sequence[str], count: int) -> Iterator[Case]:
-    """All products, the layouts of one shape after another."""
-    for sizes in SHAPES:
-        for layout in layouts:
-            c, buffers = contraction_of(sizes, layout)
-            found = candidates(c, working(FLOAT), bench.facts, count)
-            schedules = [SIMPLE, *found, *[replace(best, unroll=u) for best in found[:6] for u in (0, 8) if best.unroll]]
-            if c.products >= 2**36 and layout == "NN":
-                for best in found[:3]:
-                    schedules += [s for s in variations(best, working(FLOAT), bench.facts) if s not in schedules]
-            yield Case("x".join(map(str, sizes)), sizes, layout, c, buffers, schedules, found[0])
+def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) -> bool:
+    """Whether a few rows of the result, in the first and the last of a stack, are NumPy's."""
+    batch, m, n, k = product.sizes
+    few, found = sorted({0, m // 2, m - 1}), found.reshape(batch, m, n)
+    left, right = (z.reshape(batch, *z.shape[-2:]) for z in (x, y))
+    for i in {0, batch - 1}:
+        rows = left[i][few] if product.layout[0] == "N" else left[i][:, few].T
+        wanted = rows.astype(np.float64) @ (right[i] if product.layout[1] == "N" else right[i].T)
+        if not np.abs(found[i, few] - wanted).max() < 1e-4 * k**0.5 + 1e-3:
+            return False
+    return True
 
 
-def prepare(bench: Bench, case: Case) -> None:
-    """Begin to compile all that a case needs."""
-    for schedule in case.schedules:
-        bench.compiled(tiled(case.contraction, working(FLOAT), schedule, bench.facts, rounded(FLOAT), case.buffers))
+class Found(NamedTuple):
+    """What was measured of a product: the median seconds, ours and the peer's, that of their ratios, and whether the result is right."""
+
+    ours: float
+    peer: float
+    ratio: float
+    right: bool
 
 
-def is_right(case: Case, runner: Runner) -> bool:
-    """Whether the first schedule gives what NumPy gives, at the first and last rows."""
-    batch, m, n, k = case.sizes
-    a, b = [x.reshape(batch, -1) for x in runner.operands]
-    left = a.reshape(batch, m, k) if case.layout[0] == "N" else a.reshape(batch, k, m).swapaxes(1, 2)
-    right = b.reshape(batch, k, n) if case.layout[1] == "N" else b.reshape(batch, n, k).swapaxes(1, 2)
-    routine = tiled(case.contraction, working(FLOAT), case.schedules[0], runner.bench.facts, rounded(FLOAT), case.buffers)
-    found = runner.trial(routine, runner.operands, batch * m * n, FLOAT)[0].reshape(batch, m, n)
-    few = sorted({0, m // 2, m - 1})
-    return all(np.abs(found[i, few] - left[i, few].astype(np.float64) @ right[i]).max() < 1e-4 * k**0.5 + 1e-3 for i in {0, batch - 1})
+def measured(bench: Bench, product: Product, made: Routine, rounds: int, *, wake: bool) -> Found:
+    """A product's times, by turns; if the GPU is to `wake` first, after some more."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape, np.float32) for shape in product.shapes[:2])
+    result = bench.room(4 * math.prod(product.shapes[2]))
+    buffers = [bench.put(x), bench.put(y), result, *map(bench.room, made.workspaces)]
+    bench.run(made, buffers)
+    right = is_right(product, x, y, bench.get(result, np.float32, product.shapes[2]))
+    theirs = peers.product(product.sizes, product.layout)
+    if wake:
+        bench.seconds(made, buffers, wake=True)
+    pairs = [(bench.seconds(made, buffers), theirs()) for _ in range(rounds)]
+    for buffer in buffers:
+        buffer.destroy()
+    ours, peer = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return Found(ours, peer, statistics.median([there / here for here, there in pairs]), right)
+
+
+def verdict(found: dict[Product, Found]) -> str:
+    """What is met of what is wanted."""
+    lines = []
+    for name, wanted, chosen in (
+        ("4096³", WANTED_OF_SQUARE, [p for p in found if p.sizes == SQUARE]),
+        ("the others", WANTED, [p for p in found if p.sizes != SQUARE]),
+    ):
+        low = [f"{p.name} {found[p].ratio:.2f}" for p in chosen if not found[p].ratio >= wanted or not found[p].right]
+        judged = f"NOT MET ({', '.join(low)})" if low else "met" if chosen else "not measured"
+        lines.append(f"{name}, {len(chosen)} measured, of cuBLAS' speed at least {wanted}: {judged}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, and write the best."""
+    """Print the table, and the verdict."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.gemm", description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=200, help="begin nothing new after so many (default %(default)s)")
-    parser.add_argument("--candidates", type=int, default=8, help="schedules to try for each product (default %(default)s)")
-    parser.add_argument("--layouts", nargs="*", default=LAYOUTS, help="NN, NT, TN (default: all)")
-    parser.add_argument("--all", action="store_true", help="print every schedule's time, not only those of variations")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of ours and the peer's (default %(default)s)")
+    parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
     parser.add_argument("--most", type=float, default=2.0**40, help="leave out products with more multiplications")
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "benchmarks" / "gemm.json", help="where the best go (%(default)s)")
     options = parser.parse_args(arguments)
     begun, bench = time.perf_counter(), Bench()
-    runner, best = Runner(bench), Choices()
-    print(f"{bench.opened.name}; TFLOP/s in float32: the best schedule, the one chosen untried, PyTorch, best / PyTorch", flush=True)
-    todo = [case for case in cases(bench, options.layouts, options.candidates) if case.contraction.products <= options.most]
-    prepare(bench, todo[0])
-    for case, following in zip(todo, [*todo[1:], None], strict=True):
-        if time.perf_counter() - begun > options.seconds:
-            print("out of time")
-            break
-        if following is not None:
-            prepare(bench, following)
-        try:
-            one(runner, case, best, everything=options.all or len(case.schedules) > 3 * options.candidates)
-        except Exception as error:
-            print(f"{case.name:>20} {case.layout} FAILED: {type(error).__name__} {error}", flush=True)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    write(options.json, best)
-    print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
-
-
-def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
-    """Try a product, and print its line; those of all schedules, too, if `everything` is wanted."""
-    c, bench = case.contraction, runner.bench
-    found = timings(c, working(FLOAT), bench.facts, case.schedules, runner.trial, case.buffers)
-    right, peer, rate, ours = is_right(case, runner), product_seconds(case.sizes, case.layout), 2e-12 * c.products, found[0].seconds
-    guess = next((t.seconds for t in found if t.schedule == case.guess), float("inf"))
-    if not is_tiled(c):
-        guess = runner.trial(contract(c, bench.facts, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
-    line = f"{case.name:>20} {case.layout} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
-    wrong = len(case.schedules) - len(found)
-    flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")
-    print(f"{line}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
-    for timing in found if everything else ():
-        print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
-    if right:
-        best.setdefault(bench.opened.name, {})[class_of(c)] = found[0].schedule
+    todo = [p for sizes in SHAPES for layout in LAYOUTS if (p := Product(sizes, layout)).count <= options.most]
+    made = {p: routine(bench, p) for p in todo if re.search(options.only, p.name)}
+    for pipeline in [p for one in made.values() for p in bench.compiled(one)]:
+        pipeline.result()
+    print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours", flush=True)
+    found: dict[Product, Found] = {}
+    for product in made:
+        found[product] = f = measured(bench, product, made[product], options.rounds, wake=not found)
+        numbers = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f} {f.ratio:6.2f}"
+        print(f"{product.name:>22} {numbers}{'' if f.right else '  WRONG'}", flush=True)
+    print(f"{verdict(found)}\n{time.perf_counter() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`python -m benchmarks.gpu.kernels`: how fast single kernels move memory, beside PyTorch on CUDA if it is there.
 
-Each line has the bytes that a kernel must read and write at least, divided by its time. ``--constant schedule._VALUES=32`` shows what
+Each line has the bytes that a kernel must read and write at least, divided by its time; also as a part of what PyTorch's copy moves in the
+same time. What stays behind that is named at the end. ``--constant schedule._VALUES=32`` shows what
 another value of a constant of the schedules would give.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
 from volta_fn.backends.wgsl.loops import routine
 from volta_fn.backends.wgsl.routine import Routine
@@ -93,6 +95,9 @@ CASES = [
     Case("softmax gradient 65536x1024", ((65536, 1024),) * 2, "float32", softmax_gradient, None),
 ]
 
+#: What part of what PyTorch's copy moves is wanted.
+WANTED = 0.9
+
 #: Shapes so small that the interpreter can say whether results are right.
 _SMALL = 3_000_000
 
@@ -150,8 +155,16 @@ def torch_seconds(case: Case) -> float:
     return peers.seconds(lambda: call(*args))
 
 
-def line(bench: Bench, case: Case, quick: bool) -> str:
-    """What is found of a case."""
+def copying_rate() -> float:
+    """Bytes that PyTorch's copy moves in a second, on a GPU that is awake."""
+    end = time.perf_counter() + WAKING
+    while (seconds := torch_seconds(CASES[0])) and time.perf_counter() < end:
+        pass
+    return 2 * 4 * math.prod(CASES[0].shapes[0]) / seconds
+
+
+def line(bench: Bench, case: Case, quick: bool, copying: float) -> tuple[str, float]:
+    """What is found of a case, and what part of the bytes that PyTorch's copy moves, `copying` in a second, it moves."""
     wrong = error(bench, case)
     kernel = kernel_of(smaller(case) if quick else case)
     made = routine(kernel, bench.facts)
@@ -166,8 +179,9 @@ def line(bench: Bench, case: Case, quick: bool) -> str:
     moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
     there = torch_seconds(case) if not quick else float("nan")
     text = f"{len(made.dispatches)} dispatches, {sum(len(d.source) for d in made.dispatches)} characters in {compiled * 1e3:.0f} ms"
-    rates = f"{moved / seconds / 1e9:8.0f} {moved / there / 1e9:9.0f} {there / seconds:6.2f}x"
-    return f"{case.name:32} {seconds * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}"
+    part = moved / seconds / copying
+    rates = f"{moved / seconds / 1e9:8.0f} {moved / there / 1e9:9.0f} {there / seconds:6.2f}x {part:7.2f}"
+    return f"{case.name:32} {seconds * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", part
 
 
 def main() -> None:
@@ -185,13 +199,17 @@ def main() -> None:
         setattr(found, attribute, int(value))
     bench = Bench()
     print(bench.opened.name, bench.facts)
-    print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7}", flush=True)
+    print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
+    copying, behind = copying_rate(), []
     for case in CASES:
         if re.search(options.only, case.name):
             try:
-                print(line(bench, case, options.quick), flush=True)
+                text, part = line(bench, case, options.quick, copying)
+                print(text, flush=True)
+                behind += [] if part >= WANTED else [case.name]
             except Exception as failure:
                 print(f"{case.name:32} FAILED: {type(failure).__name__}: {str(failure)[:300]}", flush=True)
+    print(f"less than {WANTED} of what PyTorch's copy moves: {', '.join(behind) or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def torch() -> Any:
     return torch
 
 
-def product_seconds(sizes: tuple[int, int, int, int], layout: str) -> float:
-    """The time of a stack of products (batch, m, n, k), operands transposed in memory where the layout says T; NaN without CUDA."""
+def product(sizes: tuple[int, int, int, int], layout: str) -> Callable[[], float]:
+    """What times a stack of products (batch, m, n, k), operands transposed in memory where the layout says T; it gives NaN without CUDA."""
     library = torch()
     if library is None:
-        return float("nan")
+        return lambda: float("nan")
     batch, m, n, k = sizes
     left = library.randn((batch, m, k) if layout[0] == "N" else (batch, k, m), device="cuda")
     right = library.randn((batch, k, n) if layout[1] == "N" else (batch, n, k), device="cuda")
@@ -38,8 +38,8 @@ def product_seconds(sizes: tuple[int, int, int, int], layout: str) -> float:
     b = right if layout[1] == "N" else right.transpose(1, 2)
     out = library.empty((batch, m, n), device="cuda")
     if batch == 1:
-        return seconds(lambda: library.mm(a[0], b[0], out=out[0]))
-    return seconds(lambda: library.bmm(a, b, out=out))
+        return timer(lambda: library.mm(a[0], b[0], out=out[0]))
+    return timer(lambda: library.bmm(a, b, out=out))
 
 
 def convolution(shape: Any, number: int) -> Callable[[], Any] | None:
@@ -62,22 +62,26 @@ def convolution(shape: Any, number: int) -> Callable[[], Any] | None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """The time that the device takes for what a call begins, at best, where many follow one another: as a graph, if that can be had."""
+    """The time that the device takes for what a call begins, at best, where many follow one another."""
+    return timer(call)()
+
+
+def timer(call: Callable[[], Any]) -> Callable[[], float]:
+    """What measures that, each time it is called: by a graph of many, if that can be had."""
     library = torch()
     for _ in range(3):
         call()
     library.cuda.synchronize()
-    once = _elapsed(call, 3) / 3
-    times = int(min(200, max(3, _TURN / once)))
+    times = int(min(200, max(3, _TURN / (_elapsed(call, 3) / 3))))
     try:
         graph = library.cuda.CUDAGraph()
         with library.cuda.graph(graph):
             for _ in range(times):
                 call()
         graph.replay()
-        return min(_elapsed(graph.replay, 1) for _ in range(_TURNS)) / times
     except RuntimeError:
-        return min(_elapsed(call, times) for _ in range(_TURNS)) / times
+        return lambda: min(_elapsed(call, times) for _ in range(_TURNS)) / times
+    return lambda: min(_elapsed(graph.replay, 1) for _ in range(_TURNS)) / times
 
 
 def _elapsed(call: Callable[[], Any], times: int) -> float:
