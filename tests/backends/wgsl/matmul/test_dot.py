@@ -154,7 +154,7 @@ def test_few_rows_or_few_columns(m: int, n: int, k: int) -> None:
         check(product, *operands(rng, (m, n, k), dims, np.float32), dims)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 68, 516), (2, 36, 301), (72, 1, 1000), (1, 64, 4100)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 68, 516), (2, 36, 301), (72, 1, 1000), (1, 64, 4100), (2, 512, 8200)])
 def test_a_matrix_whose_neighbours_belong_to_different_results_by_few_vectors(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(7)
     for dims in (LAYOUTS[0], LAYOUTS[1]):

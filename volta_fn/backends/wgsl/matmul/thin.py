@@ -19,13 +19,14 @@ from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction, Map
 
-_INVOCATIONS = 256
+#: Invocations of a workgroup, the fewest and the most, and the turns that each of more than the fewest has at least.
+_FEWEST, _MOST, _TURNS = 256, 1024, 2
 
 #: The most vectors, and the least terms of a sum.
 _VECTORS, _TERMS = 2, 256
 
-#: Fours of results that a strip may have, the narrowest first, and how many strips are enough to take wider ones.
-_STRIPS, _MANY = (4, 8, 16, 32), 528
+#: Fours of results that a strip may have, the widest first, and how many such strips must there be for that. (Eight are a line of cache.)
+_STRIPS = ((32, 256), (16, 256), (8, 64), (4, 0))
 
 #: Below so many workgroups sums are cut into parts, of so many terms at least.
 _FEW, _PART = 32, 2048
@@ -44,7 +45,7 @@ def thin(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffer
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut(c.k, c.batch * strips) if parts else (c.k, 1)
-    first = _Strips(c, work, facts, buffers, wide).dispatch(epilogue, strips, length, splits)
+    first = _Strips(c, work, facts, buffers, wide, _invocations(c, work, facts, wide, length)).dispatch(epilogue, strips, length, splits)
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
@@ -58,7 +59,7 @@ def _sides(c: Contraction) -> tuple[Map, Map]:
 
 def _strip(results: int) -> int:
     """Fours of results of a workgroup."""
-    return max([n for n in _STRIPS if results >= 4 * n * _MANY], default=_STRIPS[0])
+    return next(wide for wide, strips in _STRIPS if results >= 4 * wide * strips)
 
 
 def _cut(terms: int, groups: int) -> tuple[int, int]:
@@ -68,12 +69,19 @@ def _cut(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-class _Strips:
-    """The shader being written: workgroups with strips of so many fours of results."""
+def _invocations(c: Contraction, work: Working, facts: Facts, wide: int, length: int) -> int:
+    """How many invocations share a strip's sums of so many terms: as many as have enough of them, and as the device allows."""
+    room = facts.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
+    most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _TURNS))
+    return max(_FEWEST, 1 << most.bit_length() >> 1)
 
-    def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: Buffers, wide: int) -> None:
-        self.c, self.work, self.buffers, self.wide = c, work, buffers, wide
-        self.f = f = Shader(facts, _INVOCATIONS)
+
+class _Strips:
+    """The shader being written: workgroups of so many invocations with strips of so many fours of results."""
+
+    def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: Buffers, wide: int, invocations: int) -> None:
+        self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
+        self.f = f = Shader(facts, invocations)
         self.by_row = c.m <= c.n
         self.few, self.many = sorted((c.m, c.n))
         vectors, matrix = _sides(c)
@@ -83,20 +91,20 @@ class _Strips:
 
     def dispatch(self, epilogue: Epilogue, strips: int, length: int, splits: int) -> Dispatch:
         """The whole, with sums in parts of so many terms."""
-        c, f, work, few, wide = self.c, self.f, self.work, self.few, self.wide
+        c, f, work, few, wide, all_ = self.c, self.f, self.work, self.few, self.wide, self.invocations
         split, stack, strip = digits(f, f.group, (splits, c.batch, strips))
         begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"
         end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else f"{c.k}u"
-        shared = f.workgroup("totals", work.vector, few * _INVOCATIONS)
+        shared = f.workgroup("totals", work.vector, few * all_)
         for place, sum_ in enumerate(self._sums(stack, strip, begin, end)):
-            f.line(f"{shared}[local + {place * _INVOCATIONS}u] = {sum_};")
-        add_up(f, work, shared, few, _INVOCATIONS, wide)
+            f.line(f"{shared}[local + {place * all_}u] = {sum_};")
+        add_up(f, work, shared, few, all_, wide)
         number, results_ = self.buffers.result, self.buffers.workspace
         put = results(f, work, c, number, epilogue, 1) if splits == 1 else part(f, work, c, results_, splits, 1)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
             vector, result = digits(f, "local", (few, wide * 4))
-            value = f.let(work.type, f"{shared}[{vector} * {_INVOCATIONS}u + {result} / 4u][{result} % 4u]")
+            value = f.let(work.type, f"{shared}[{vector} * {all_}u + {result} / 4u][{result} % 4u]")
             where_in = vector, f.let("u32", f"{strip} * {4 * wide}u + {result}")
             f.line(f"{put}({where}, {', '.join(where_in if self.by_row else where_in[::-1])}, {value});")
         return f.dispatch(splits * c.batch * strips, c.products)
@@ -111,7 +119,7 @@ class _Strips:
         sums = [f.var(work.vector, work.zero) for _ in lines]
         together = next(n for n in (_TOGETHER, 8, 4, 2, 1) if self.c.k % n == 0)
         start = f.let("u32", f"{begin} + {y} * {together}u")
-        with f.loop(end, start, _INVOCATIONS // wide * together) as k:
+        with f.loop(end, start, self.invocations // wide * together) as k:
             terms = [k, *[f.let("u32", f"{k} + {i}u") for i in range(1, together)]]
             fours = [self.matrix.load(line, term) for term in terms]
             for vector, sum_ in zip(lines, sums, strict=True):
