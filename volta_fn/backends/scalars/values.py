@@ -29,6 +29,11 @@ class Values:
     widens = True
 
     @property
+    def flushes(self) -> bool:
+        """Whether subnormal numbers are zeros."""
+        return False
+
+    @property
     @abstractmethod
     def bits(self) -> int:
         """The width of a number."""
@@ -205,8 +210,12 @@ class Values:
 
     def scaled(self, n: Self) -> Self:
         """self 2^n for a number near 1 and a whole n, rounded once: what is too large is infinite, what is small subnormal or 0."""
-        half = (n * 0.5).small_whole()
-        return self * half.power_of_two() * (n - half).power_of_two()
+        half, biased = n.counted(0.5, offset=BIAS[self.bits])
+        return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
+
+    def raised(self, n: Self) -> Self:
+        """The same where all of these are normal numbers."""
+        return self.scaled(n)
 
     def taken_apart(self) -> tuple[Self, Self] | None:
         """The exponent and the significand in [3/4, 3/2) by instructions, if there are any."""
@@ -256,6 +265,10 @@ class Values:
     def clamped(self, low: Scalar, high: Scalar) -> Self:
         """The float between bounds; NaN stays."""
         return self.floored(low).capped(high)
+
+    def bounded(self, low: Scalar, high: Scalar, function: Callable[[Self], Self], below: Scalar, above: Scalar) -> Self:
+        """A function of the float between bounds, and what it is at the bounds, `below` and `above`, beyond them; of NaN what it is."""
+        return function(self.clamped(low, high))
 
     def polynomial(self, coefficients: Sequence[Scalar], square: Self | None = None) -> Self:
         """The polynomial with these coefficients, highest power first, by Horner's rule.

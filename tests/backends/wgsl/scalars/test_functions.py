@@ -85,6 +85,32 @@ def test_where_fma_rounds_once():
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=op)
 
 
+def test_exp_where_subnormal_numbers_are_zeros():
+    """That text is another one, too."""
+    x = np.concatenate([np.linspace(-90, 90, 20001).astype(FLOAT32), arguments(FLOAT32, 1 << 10), edges(FLOAT32)])
+    ((_, actual),) = results(["exp"], x, facts=running.facts()._replace(subnormals=False))
+    expected = np.exp(x.astype(np.float64))
+    is_normal = ~(expected.astype(FLOAT32) < np.finfo(FLOAT32).tiny)
+    assert_within(actual[is_normal], expected[is_normal], UNITS.get("exp", 2.0), "exp")
+    assert (flushed(actual[~is_normal]) == 0).all()
+
+
+def test_quotients_where_fma_rounds_once():
+    """Infinity, NaN, and zeros with their signs are what they are; for the rest, see above."""
+    values = edges(FLOAT32)
+    x, y = [np.array(column, FLOAT32) for column in zip(*itertools.product(values, repeat=2), strict=True)]
+    inside = (np.abs(x) < 1e37) | np.isinf(x) | np.isnan(x)  # rounded twice, the product of quotient and divisor may be infinite
+    x, y = x[inside], y[inside]
+    if not running.facts().subnormals:
+        x, y = flushed(x), flushed(y)
+    ((_, actual),) = results(["div"], x, y, facts=running.facts()._replace(fma=True))
+    expected = x / y
+    if not running.facts().subnormals:
+        expected = np.where(ordinary(expected), expected, actual)
+    np.testing.assert_allclose(actual, expected, rtol=4e-7, atol=3e-45)
+    assert (np.signbit(actual) == np.signbit(expected))[expected == 0].all()
+
+
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
 def test_two_operands(dtype):
     values = edges(dtype)[:50]

@@ -6,6 +6,7 @@ subtracted in two parts with fused multiply-adds, so that r is as good as exact.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from volta_fn.backends.scalars.values import BIAS, SIGNIFICAND, Values
@@ -44,6 +45,8 @@ LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.693147
 LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
 #: exp of them is 0, infinite, and twice infinite.
 _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
+#: Between them exp in float32 is a normal number.
+_NORMAL = -87.33654, 88.72283
 
 
 class _Reduced(NamedTuple):
@@ -69,8 +72,15 @@ def _expm1_reduced(r: Values) -> Values:
 
 def exp(x: Values, halvings: int = 0) -> Values:
     """e^x 2^-halvings."""
-    n, r, _ = _reduced(x.clamped(_LOW[x.bits], _HIGH[x.bits] + halvings))
-    return r.polynomial((*_EXPM1[x.bits], 1.0, 1.0)).scaled(n - float(halvings) if halvings else n)
+    normal = x.flushes and not halvings
+
+    def inside(x: Values) -> Values:
+        n, r, _ = _reduced(x)
+        power = r.polynomial((*_EXPM1[x.bits], 1.0, 1.0))
+        return power.raised(n) if normal else power.scaled(n - float(halvings) if halvings else n)
+
+    low, high = _NORMAL if normal else (_LOW[x.bits], _HIGH[x.bits] + halvings)
+    return x.bounded(low, high, inside, 0.0, math.inf)
 
 
 def exp2(x: Values) -> Values:

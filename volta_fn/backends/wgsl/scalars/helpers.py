@@ -57,29 +57,26 @@ def fma(f: Function, type_: str) -> str:
 
 
 _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
-  let x_is_small = abs(x) < 0x1p-31f;
-  let x_is_large = abs(x) > 0x1p31f;
-  let y_is_small = abs(y) < 0x1p-31f;
-  let y_is_large = abs(y) > 0x1p31f;
-  let p = select(select(1.0f, 0x1p-31f, x_is_large), 0x1p31f, x_is_small);
-  let q = select(select(1.0f, 0x1p-31f, y_is_large), 0x1p31f, y_is_small);
-  let back = select(select(1.0f, 0x1p31f, x_is_large), 0x1p-31f, x_is_small) * q;
-  let a = x * p * p;
-  let b = y * q * q;
+  let x_is_small = abs(x) < 0x1p-60f;
+  let scale = select(select(1.0f, 0x1p-64f, abs(y) > 0x1p64f), 0x1p64f, abs(y) < 0x1p-64f);
+  let back = bitcast<f32>(bitcast<u32>(scale) | (bitcast<u32>(y) & 0x80000000u));
+  let a = x * select(1.0f, 0x1p60f, x_is_small);
+  let b = abs(y) * scale;
   let inverse = 1.0f / b;
-  let near = bitcast<f32>(bitcast<u32>(a / b) ^ bitcast<u32>(one) ^ 0x3f800000u);
-  let better = fma(fma(-near, b, a), inverse, near);
-  return select(near, better, abs(near) > 0x1p-127f && abs(near) < 0x1p127f) * back * back;
+  let near = bitcast<f32>(bitcast<u32>(a * inverse) ^ (bitcast<u32>(one) ^ 0x3f800000u));
+  let better = fma(-fma(near, min(b, 0x1.fffffep127f), -a), inverse, near);
+  return select(near, better, abs(near) <= 0x1.fffffep127f) * select(back, back * 0x1p-60f, x_is_small);
 }"""
 
 
 def quotient(f: Function) -> str:
     """x / y with a correction by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal parts for zeros: so both are scaled by
-    powers of two to sizes between 2^-64 and 2^66. (Compilers put such factors together, so their products are in range, too.) The first
-    quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is
-    rounded once with the difference.
+    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal parts for zeros: so divisors are
+    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends to where what is left of them can be told. What depends on
+    the divisor alone is computed once for many dividends; with its sign put back in the end, zeros keep theirs. The first quotient passes
+    through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
+    the difference.
     """
     one(f)
     return f.helper("quotient", _QUOTIENT)

@@ -204,6 +204,10 @@ class Lanes(Values):
         """The float between bounds; NaN stays."""
         return self.is_nan().select(self, super().floored(low).at_most(high))
 
+    def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
+        """A function of the float between bounds. It goes on beyond them, and something else is chosen: NaN stays without being told."""
+        return self.below(low).select(below, self.above(high).select(above, function(self)))
+
     def one(self) -> Lanes:
         """1.0, of which compilers do not know that it is."""
         name = helpers.one(self.f)
@@ -332,6 +336,16 @@ class Lanes(Values):
     def power_of_two(self) -> Lanes:
         """2^n of a whole number n, where that is a normal number."""
         return (self._plus(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
+
+    @property
+    def flushes(self) -> bool:
+        """Whether subnormal numbers are zeros."""
+        return self.type == "f32" and not self.f.module.facts.subnormals
+
+    def raised(self, n: Lanes) -> Lanes:
+        """self 2^n where both are normal numbers: the exponent is added to the other's. NaN stays, by a product with 0."""
+        exponent = n._plus(MAGIC[self.bits]).as_bits() << SIGNIFICAND[self.bits]
+        return self.mad(self.zero(), (self.as_bits() + exponent).as_float())
 
     def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
         """Of float32 in whole numbers."""
