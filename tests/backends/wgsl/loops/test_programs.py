@@ -19,7 +19,7 @@ from tests.compiler.kernels.oracle import partition_of
 from tests.compiler.kernels.test_fuse import layer_norm, rms_norm
 from volta_fn import lax
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops import routine
+from volta_fn.backends.wgsl.loops import routine, schedule
 from volta_fn.compiler.kernels.interpret import interpret
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
@@ -31,6 +31,18 @@ LENGTHS = [3, 16, 65, 300, 5000]
 def test_rows(function: Callable[..., Any], args: Callable[[int], tuple[Any, ...]], size: int) -> None:
     for kernel in kernels_of(function, *args(size)):
         agrees(kernel, inputs_of(kernel), f"rows of {size}", 8.0)
+
+
+@pytest.mark.parametrize("columns", [20, 36, 64])
+def test_short_rows_that_are_very_many(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "BUSY", 300)
+
+    def function(x: Any) -> Any:
+        powers = jnp.exp(x - x.max(1, keepdims=True))
+        return powers / powers.sum(1, keepdims=True), lax.argmax(x, 1)
+
+    for kernel in kernels_of(function, shaped(301, columns)):
+        agrees(kernel, inputs_of(kernel), f"rows of {columns}", 8.0)
 
 
 @pytest.mark.parametrize("columns", [36, 37])

@@ -114,7 +114,7 @@ def rows(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     statements = _per_element(facts) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
-    for parts in _powers(_parts_of_row(row.groups, most), 0 if loops else invocations):
+    for parts in _powers(_parts_of_row(row, outer.total, most), 0 if loops else invocations):
         turns = -(-row.groups // parts)
         if turns <= most:
             beside = 1 if device.subgroups and parts >= device.subgroup_most else _beside(parts, outer.total)
@@ -122,11 +122,16 @@ def rows(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
 
 
-def _parts_of_row(groups: int, turns: int) -> int:
-    """How many invocations do a row: at first, one more for each group of lanes, then each does more."""
-    if groups <= 4:
+def _parts_of_row(row: Span, rows: int, turns: int) -> int:
+    """How many invocations do a row: at first, one more for each group of lanes, then each does more.
+
+    Of short rows that are very many, each does four groups: there is less to put together.
+    """
+    if row.groups <= 4:
         return 1
-    return max(min(power_above(groups), 32), power_above(-(-groups // turns)))
+    if row.lanes > 1 and row.groups <= 16 and rows >= BUSY:
+        return power_above(-(-row.groups // 4))
+    return max(min(power_above(row.groups), 32), power_above(-(-row.groups // turns)))
 
 
 def _beside(parts: int, rows: int) -> int:
