@@ -24,8 +24,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 #: of numbers, so that tests of what programs mean run on NumPy; that the native lane means the same is what its own tests are about.
 NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
-#: Tests that are about the CPU: they run there whatever VOLTA_DEVICE says, as does every test that uses `on_cpu`.
-CPU = ("backends/native", "backends/numpy", "core/test_device.py", "test_memory.py")
+#: Tests that are about the CPU, or compute there what programs mean: they run there whatever VOLTA_DEVICE says, as does every test that
+#: uses `on_cpu`.
+CPU = ("backends/native", "backends/numpy", "compiler", "core/test_device.py", "test_memory.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
