@@ -1,8 +1,7 @@
 """Packing a whole operand, beforehand, whose rows (or columns) lie beside each other in memory: line by line, as memory has them.
 
-A task packs some k of all panels. So memory is read from end to end, which the machine fetches ahead by itself, and what is written is a
-few lines of the cache for each panel. These go past the caches where there are many: until they are wanted they would be driven out
-anyway, and need not be read to be written over.
+A task packs some k of all panels. So memory is read from end to end, which the machine fetches ahead by itself; pieces of lines, as many
+as belong to a few panels, have to be asked for one by one, and wait for memory where the caches hold something else by now.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working
 from volta_fn.backends.native.matmul.schedule import Schedule
@@ -19,7 +17,6 @@ from volta_fn.backends.native.matmul.sources import Panels, Source, Span
 from volta_fn.backends.native.matmul.tasks import digits_of
 
 _TASK_BYTES = 64 << 10  # that a task packs, about
-_PAST_CACHES = 1 << 20  # bytes of a packed operand, from which on it is written past the caches
 
 
 class Section(NamedTuple):
@@ -69,14 +66,8 @@ class LinePacking(NamedTuple):
         for section in self.sections:
             line = f"[{section.width * self.work.itemsize} x i8]"
             target = f.at(place(batch, block, i64(section.panel)), line, k)
-            panels = Panels(section.panels, self.panel_bytes, self._past_caches)
+            panels = Panels(section.panels, self.panel_bytes)
             self.source.spread(f, part._replace(outer=i64(section.start)), section.each, section.width, target, panels)
-
-    @property
-    def _past_caches(self) -> bool:
-        panels = self.plan.batch * self.plan.blocks * sum(section.panels for section in self.sections)
-        aligned = self.panel_bytes % host().vector_bytes == 0
-        return aligned and host().triple.startswith("x86_64") and panels * self.panel_bytes >= _PAST_CACHES
 
 
 def column_sections(plan: Schedule, edge_width: int) -> tuple[Section, ...]:

@@ -121,12 +121,6 @@ def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> 
         masked_store(f, value, pointer, work.itemsize, mask)
 
 
-def put_past_caches(f: Function, value: Value, pointer: Value) -> None:
-    """Store a register to where one fits exactly, past the caches. Others see it after a fence."""
-    f.module.declare("!0", "!0 = !{i32 1}")
-    f.do(f"store {value}, {pointer}, align {host().vector_bytes}, !nontemporal !0")
-
-
 def first_lanes(count: int, lanes: int) -> Value | None:
     """The mask of the first `count` lanes; None if these are all."""
     if count >= lanes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.backends.native.llvm.text import Function, Part, Value, i64, part
 from volta_fn.backends.native.matmul.loops import each, when
-from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load, put, put_past_caches, read
+from volta_fn.backends.native.matmul.numbers import Working, first_lanes, load, put, read
 from volta_fn.backends.native.matmul.tile import Lines, View, accumulate, fetch
 from volta_fn.backends.native.matmul.transpose import assembled, transposed_rows
 
@@ -113,7 +113,7 @@ def copy_line(f: Function, work: Working, dtype: np.dtype, count: int, width: in
 
 
 @functools.cache
-def spread_lines(work: Working, dtype: np.dtype, count: int, width: int, *, past_caches: bool) -> Part:
+def spread_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
     """The function that packs lines, one for each k, of `count` numbers for each of several panels side by side.
 
     Two more arguments are the number of panels, and how many bytes they are apart.
@@ -135,11 +135,7 @@ def spread_lines(work: Working, dtype: np.dtype, count: int, width: int, *, past
             first = f.at(place, f"[{width * work.itemsize} x i8]", k)
             for start in range(0, RUN * width, work.lanes):
                 value = assembled(f, numbers[start : start + work.lanes])
-                at = f.at(first, work.type, i64(start))
-                if past_caches:
-                    put_past_caches(f, value, at)
-                else:
-                    put(f, work, value, at, work.lanes)
+                f.store(value, f.at(first, work.type, i64(start)), work.itemsize)
 
         def single(k: Value, panel: Value) -> None:
             there, place = ways(k, panel)
@@ -147,12 +143,9 @@ def spread_lines(work: Working, dtype: np.dtype, count: int, width: int, *, past
 
         each(f, i64(0), whole, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
         each(f, whole, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
-        if past_caches:
-            f.module.declare("llvm.x86.sse.sfence", "declare void @llvm.x86.sse.sfence()")
-            f.run("llvm.x86.sse.sfence")
 
     parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
-    return part(f"spread_{_type(work)}_{dtype.name}_{count}to{width}{'_past' if past_caches else ''}", parameters, write)
+    return part(f"spread_{_type(work)}_{dtype.name}_{count}to{width}", parameters, write)
 
 
 def _numbers(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:

@@ -31,11 +31,10 @@ class Span(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """Panels that are packed together: how many, how many bytes apart, and whether they are written past the caches."""
+    """Panels that are packed together: how many, and how many bytes apart."""
 
     number: int
     apart: int
-    past_caches: bool
 
 
 class Source(Protocol):
@@ -110,7 +109,7 @@ class Strided:
         dtype, apart = self.operand.dtype, self.operand.inner.stride
         assert apart is not None
         start = self._at(f, self._matrix(f, span), span.outer, span.inner)
-        part = spread_lines(self.work, dtype, count, width, past_caches=panels.past_caches)
+        part = spread_lines(self.work, dtype, count, width)
         f.run_shared(part, start, i64(apart * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.apart))
 
     def fetch(self, f: Function, span: Span, count: Value) -> None:
