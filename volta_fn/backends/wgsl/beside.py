@@ -113,7 +113,7 @@ def _repeated(sources: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[s
     """Each shader with its count and how often it comes, one after the other; those whose text cannot be shared come once each."""
     for (source, count), same in itertools.groupby(zip(sources, counts, strict=True)):
         times = len([*same])
-        if may_choose(source):
+        if times > 1 and may_choose(source):
             yield source, count, times
         else:
             yield from [(source, count, 1)] * times
