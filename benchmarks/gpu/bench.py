@@ -41,9 +41,9 @@ class Bench:
     def compiled(self, routine: Routine) -> list[Future[Any]]:
         """The pipelines of a routine, which are being made on other threads."""
         for dispatch in routine.dispatches:
-            if dispatch.source not in self.pipelines:
-                self.pipelines[dispatch.source] = self.threads.submit(self._compile, dispatch.source)
-        return [self.pipelines[dispatch.source] for dispatch in routine.dispatches]
+            if dispatch.best not in self.pipelines:
+                self.pipelines[dispatch.best] = self.threads.submit(self._compile, dispatch.best)
+        return [self.pipelines[dispatch.best] for dispatch in routine.dispatches]
 
     def _compile(self, source: str) -> Any:
         module = self.device.create_shader_module(code="@compute @workgroup_size(1) fn main() {}")

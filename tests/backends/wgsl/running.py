@@ -81,18 +81,28 @@ class _Held:
 def run_routine(
     routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], *, margins: bool = True
 ) -> list[np.ndarray]:
-    """The results of a routine. Fails if an operand is changed, or if memory behind results or workspaces is.
+    """The results of a routine. Fails if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
 
     Shaders that ask for a buffer's length see the margin, too, unless there are none.
     """
+    found = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins)
+    if any(d.better is not None for d in routine.dispatches):
+        for x, y in zip(found, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins), strict=True):
+            assert x.tobytes() == y.tobytes(), "a better shader gives other bits"
+    return found
+
+
+def _run(
+    routine: Routine, texts: Sequence[str], inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], margins: bool
+) -> list[np.ndarray]:
     sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in outputs]
     contents = [np.ascontiguousarray(x).tobytes() for x in inputs]
     contents += [bytes([_FILLING]) * size for size in (*sizes, *routine.workspaces)]
     held = [_Held(c) for c in contents]
     encoder = device().create_command_encoder()
     run = encoder.begin_compute_pass()
-    for dispatch in routine.dispatches:
-        pipeline = _pipeline(dispatch.source)
+    for dispatch, text in zip(routine.dispatches, texts, strict=True):
+        pipeline = _pipeline(text)
         entries = []
         for place, number in enumerate(dispatch.buffers):
             size = held[number].buffer.size if margins else _padded(held[number].size)

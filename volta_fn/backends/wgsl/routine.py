@@ -10,7 +10,8 @@ Sizes are part of a shader's text: there are no uniforms. Equal texts are one pi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class Dispatch:
     groups: tuple[int, int, int]
     #: Multiplications, or other steps of innermost loops, if they may be very many.
     work: int = 0
+    #: Writes a module that does the same, bit by bit, in less time, but takes longer to compile; None: there is none.
+    better: Callable[[], str] | None = field(default=None, compare=False)
+
+    @property
+    def best(self) -> str:
+        """The module that takes the least time, however long it takes to compile."""
+        return self.source if self.better is None else self.better()
 
     @property
     def places_written(self) -> frozenset[int]:

@@ -28,7 +28,7 @@ def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], in
 def both(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int, int]:
     """The results, the same bits with dispatches abreast and without, and how many dispatches there are with and without."""
     found, few = run(function, *args, **options)
-    monkeypatch.setattr(program, "abreast", lambda commands, slots, facts: list(commands))
+    monkeypatch.setattr(program, "abreast", lambda commands, *_: list(commands))
     wanted, many = run(function, *args, **options)
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(x, y)

@@ -91,10 +91,17 @@ class Together:
         shader.line(f"if ({lane} == 0u) {{ {memory}[{shader.builtin('subgroup_id')}] = {x.text}; }}")
         shader.line("workgroupBarrier();")
         total = shader.var(x.type, accumulator.start[0].text)
-        with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:
-            there = shader.let("bool", f"{i} + {lane} < {count}")
-            one = Number(x.dtype, shader.let(x.type, f"{memory}[min({i} + {lane}, {count} - 1u)]"))
+
+        def add(number: str) -> None:
+            there = shader.let("bool", f"{number} < {count}")
+            one = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
             accumulator.add([total], accumulator.where(there, (one,)))
+
+        if self.team.parts <= facts.subgroup_least**2:  # there are no more subgroups than one has invocations
+            add(lane)
+        else:
+            with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:
+                add(f"{i} + {lane}")
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
     def _hop(self, accumulator: Accumulator, states: list[State], parts: int, rest: int) -> list[State]:

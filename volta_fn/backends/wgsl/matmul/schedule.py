@@ -9,6 +9,9 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.compiler.contractions.maps import Contraction
 
+#: Multiplications written in shaders that are long, at least, and the steps of a slice that are written out in short ones.
+_LONG, _SHORT = 1024, 4
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -76,6 +79,22 @@ class Schedule:
     def fitted(self, c: Contraction) -> Schedule:
         """The same with no part of the sum empty."""
         return self.split(-(-c.k // self.part(c)))
+
+    @property
+    def length(self) -> int:
+        """How many multiplications are written in the shader, which says how long it takes to compile."""
+        return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
+
+    def short(self, work: Working, facts: Facts) -> Schedule | None:
+        """One that gives the same bits by a shader that compiles much sooner, but takes more time; None if this one's is short, too.
+
+        Tiles and parts of sums are the same. More invocations share out a tile, if the device allows: most of a shader is what each does.
+        """
+        if self.length < _LONG:
+            return None
+        short = replace(self, unroll=_SHORT, once=True, twice=False)
+        shared = replace(short, thread_rows=work.lanes, thread_columns=work.lanes)
+        return shared if shared.fits(work, facts) else short
 
     def as_dict(self) -> dict[str, Any]:
         """What `Schedule` takes."""

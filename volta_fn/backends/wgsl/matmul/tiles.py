@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
@@ -35,11 +37,23 @@ def tiled(c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilo
     if c.k == 0:
         return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
     schedule = schedule.fitted(c)
-    first = Tiles(c, work, schedule, facts, epilogue, buffers).dispatch()
+    first = _dispatch(c, work, schedule, facts, epilogue, buffers)
     if schedule.splits == 1:
         return Routine((first,))
     size = schedule.splits * c.batch * c.m * c.n * work.dtype.itemsize
     return Routine((first, combine(c, work, schedule.splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+
+
+def _dispatch(c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Dispatch:
+    """The dispatch of a schedule: by a shader that compiles soon first, if the schedule's own is long."""
+
+    def written(by: Schedule) -> Dispatch:
+        return Tiles(c, work, by, facts, epilogue, buffers).dispatch()
+
+    short = schedule.short(work, facts)
+    if short is None:
+        return written(schedule)
+    return replace(written(short), better=cache(lambda: written(schedule).source))
 
 
 class Tiles:

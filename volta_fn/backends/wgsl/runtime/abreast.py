@@ -21,12 +21,22 @@ _FEW, _ENOUGH = 600, 1600
 #: Different shaders put together at most, their characters (of late ones, too), buffers, and how many dispatches one moves.
 _SHADERS = 8
 _LONGEST, _LONGEST_LATE = 1 << 16, 1 << 18
+#: Programs of so many routines have many shaders to compile, and what a few dispatches less would save is little to them.
+_MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
 
-def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Command]:
-    """Commands, with dispatches put together; only where they are nothing but dispatches. The slots' lifetimes are made to fit."""
+def longest(routines: int) -> int:
+    """Characters of shaders put together, at most, in a program of so many different routines."""
+    return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
+
+
+def abreast(commands: Sequence[Command], slots: Slots, facts: Facts, most: int = _LONGEST) -> list[Command]:
+    """Commands, with dispatches put together; only where they are nothing but dispatches. The slots' lifetimes are made to fit.
+
+    Shaders put together have `most` characters.
+    """
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
         return list(commands)
@@ -41,40 +51,40 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts) -> list[Com
             if binding in run.written:
                 first = max(first, read.get(place.slot, -1) + 1)
         first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, facts)
+        number = _joined(together, run, first, facts, most)
         for binding, place in enumerate(run.places):
             times = wrote if binding in run.written else read
             times[place.slot] = max(times.get(place.slot, -1), number)
-    _moved_back(together, facts)
+    _moved_back(together, facts, most)
     made: list[Command] = [_one(group) for group in together if group]
     _live(made, slots)
     return made
 
 
-def stays_alone(run: Run | Dispatch, late: bool) -> bool:
-    """Whether a dispatch keeps a GPU busy by itself, or is long."""
-    return run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > (_LONGEST_LATE if late else _LONGEST)
+def stays_alone(run: Run | Dispatch, late: bool, most: int) -> bool:
+    """Whether a dispatch keeps a GPU busy by itself, or is longer than `most` characters, or will be so when there is a better shader."""
+    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > (_LONGEST_LATE if late else most)
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts) -> int:
+def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts, most: int) -> int:
     """The number of the first dispatch, from one on, that does this one, too; else it is one more. Late ones only join their like."""
     for number in range(first, len(together)):
         group = together[number]
-        if (group[0].late or not run.late) and _fits(group, run, facts):
+        if (group[0].late or not run.late) and _fits(group, run, facts, most):
             group.append(run)
             return number
     together.append([run])
     return len(together) - 1
 
 
-def _moved_back(together: list[list[Run]], facts: Facts) -> None:
+def _moved_back(together: list[list[Run]], facts: Facts, most: int) -> None:
     """Dispatches that are alone join later ones, and others the late ones, if nobody waits for them; nothing is left where they were."""
     last = max([number for number, group in enumerate(together) if group[0].late], default=-1)
     for number in reversed(range(len(together))):
         group = together[number]
         for run in [] if group[0].late else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, facts)]
+            fitting = [other for other in _free(following, run) if _fits(other, run, facts, most)]
             # As late as possible, so that what it waits for may move, too.
             if fitting and (len(group) == 1 or fitting[-1] is together[last]):
                 fitting[-1].append(run)
@@ -97,16 +107,16 @@ def _waits(other: Run, run: Run) -> bool:
     return any(place.slot in (slots if binding in other.written else written) for binding, place in enumerate(other.places))
 
 
-def _fits(group: Sequence[Run], run: Run, facts: Facts) -> bool:
+def _fits(group: Sequence[Run], run: Run, facts: Facts, most: int) -> bool:
     runs = [*group, run]
     late = group[0].late
     if sum(len(r.places) for r in runs) > min(_BUFFERS, facts.buffers):
         return False
-    if any(stays_alone(r, late) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
+    if any(stays_alone(r, late, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
         return False
     sources = [r.source for r in runs]
     different = {*sources}
-    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_LATE if late else _LONGEST):
+    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_LATE if late else most):
         return False
     return bool(size_beside(sources)) and shared_beside(sources) <= facts.workgroup_memory
 

@@ -9,7 +9,7 @@ loops it may move with the number of the turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,18 @@ class Run:
     entry: int = 0
     #: Whether it is to be done together with others like it (see `compiler.postponing.late_products`).
     late: bool = False
+    #: Writes a shader that does the same in less time, but takes longer to compile (see `Dispatch`).
+    better: Callable[[], str] | None = None
+
+    @property
+    def key(self) -> tuple[str, int, frozenset[int]]:
+        """What its pipeline is known by."""
+        return self.source, len(self.places), self.written
+
+    def changed(self, change: Callable[[str], str]) -> Run:
+        """The same with its shader, and the better one, changed."""
+        better = self.better
+        return replace(self, source=change(self.source), better=None if better is None else lambda: change(better()))
 
 
 @dataclass(eq=False)

@@ -235,7 +235,7 @@ class Gpu:
     @property
     def trims(self) -> int:
         """A number that changes when prepared commands are of no use any more."""
-        return self.pool.trims + self.grids.trims + self.pipelines.drops
+        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.later.rounds
 
     @property
     def counters(self) -> Counters:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
+from functools import partial
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
@@ -38,7 +39,8 @@ def in_parts(run: Run, facts: Facts) -> Run:
         if number in run.written:
             written.update(range(len(places), len(places) + count))
         places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
-    return replace(run, source=split_text(run.source, tuple(counts), size), places=tuple(places), written=frozenset(written))
+    changed = partial(split_text, counts=tuple(counts), size=size)
+    return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import PriorityQueue
 from typing import Any, NamedTuple
 
+from volta_fn.backends.wgsl.runtime.later import Later
 from volta_fn.backends.wgsl.runtime.raw import Watched, native
 from volta_fn.backends.wgsl.runtime.selftest import ALL
 from volta_fn.errors import DeviceError
@@ -16,8 +18,12 @@ from volta_fn.errors import DeviceError
 #: Bind groups kept before all are dropped.
 _MOST_GROUPS = 1 << 14
 
-#: Threads that compile at a time, at most.
-_THREADS = 16
+#: Threads that compile at a time, at most, and processors that are left to what begins them.
+_THREADS, _LEFT = 16, 2
+
+
+#: What a pipeline is known by: its text, how many buffers it has, and which of them it writes.
+Key = tuple[str, int, frozenset[int]]
 
 
 class Pipeline(NamedTuple):
@@ -44,12 +50,14 @@ class Pipelines:
         self.device = device
         self.watched = watched
         self.checks = ALL
-        self._found: dict[tuple[str, int, frozenset[int]], Pipeline] = {}
+        self._found: dict[Key, Pipeline] = {}
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         #: How often bind groups were dropped.
         self.drops = 0
+        #: Better pipelines, which take others' places.
+        self.later = Later(self)
 
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
         """The pipeline of a module with so many buffers, some of which are written."""
@@ -61,22 +69,31 @@ class Pipelines:
                 found = self._found.setdefault(key, made)
         return found
 
+    def replace(self, key: Key, source: str) -> None:
+        """From now on, do by another text what is done by that of a key. It must give the same bits."""
+        self._found[key] = self.make(source, *key[1:], self.checks)
+
     @contextmanager
     def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """``with ahead() as begin``: `begin` has a pipeline compiled on another thread; in the end all are there that were begun."""
-        begun: dict[tuple[str, int, frozenset[int]], Future[Pipeline]] = {}
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS)) as threads:
+        begun: set[Key] = set()
+        results: list[Future[Pipeline]] = []
+        #: What no thread has begun with: the longest texts first, for they take longest.
+        waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
+        with ThreadPoolExecutor(max(2, min((os.cpu_count() or 1) - _LEFT, _THREADS))) as threads:
 
             def begin(source: str, count: int, written: frozenset[int]) -> None:
                 key = (source, count, written)
                 if key not in self._found and key not in begun:
-                    begun[key] = threads.submit(self.find, *key)
+                    begun.add(key)
+                    waiting.put((-len(source), len(begun), key))
+                    results.append(threads.submit(lambda: self.find(*waiting.get()[2])))
 
             yield begin
-        for pipeline in begun.values():
+        for pipeline in results:
             pipeline.result()
 
-    def prepare(self, wanted: Iterable[tuple[str, int, frozenset[int]]]) -> None:
+    def prepare(self, wanted: Iterable[Key]) -> None:
         """Compile what is new on several threads."""
         with self.ahead() as begin:
             for key in wanted:

@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
@@ -28,11 +29,11 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: F
     size = -(-length // -(-work // MOST)) if work > MOST else length
     if size == length or len(run.places) == facts.buffers or not _GROUP.search(run.source):
         return [run]
-    source = _text(run.source, len(run.places), size * each)
+    run = run.changed(partial(_text, binding=len(run.places), groups=size * each))
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
-    return [replace(run, source=source, places=(*run.places, rung(k, count)), groups=g) for k, g in enumerate(groups)]
+    return [replace(run, places=(*run.places, rung(k, count)), groups=g) for k, g in enumerate(groups)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.wgsl.routine import Dispatch
-from volta_fn.backends.wgsl.runtime.abreast import abreast, stays_alone
+from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
@@ -52,13 +52,17 @@ class Program:
         #: Results that take the memory of donated arguments: pairs of their numbers.
         self.reuse = dict(reusable(body, made, donated))
         with gpu.pipelines.ahead() as begin:
-            for dispatch in _long_ones(gpu, body):
+            most = longest(len({item.source.key for item in body.items if item.source is not None}))
+            for dispatch in _long_ones(gpu, body, most):
                 begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
-            writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin)
+            writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
             write_program(writer, body, made, self.reuse)
-            commands = abreast(writer.commands, writer.slots, gpu.facts)
+            commands = abreast(writer.commands, writer.slots, gpu.facts, most)
             for run in runs(commands):
-                begin(run.source, len(run.places), run.written)
+                begin(*run.key)
+        #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
+        self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
+        self.called = False
         self.slots = [*writer.slots.ordered()]
         for number, slot in enumerate(writer.regions, len(self.slots)):
             slot.number = number
@@ -86,6 +90,10 @@ class Program:
     def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
         """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
         gpu = self.gpu
+        if self.better and self.called:
+            gpu.pipelines.later.begin(self.better.items())
+            self.better = {}
+        self.called = True
         gpu.queue.hold_back()
         with gpu.queue.lock:
             if self.trend is not None:
@@ -135,12 +143,12 @@ class Program:
         return _Call(self, leases, len(given) + len(new))
 
 
-def _long_ones(gpu: Gpu, body: Body) -> Iterator[Dispatch]:
+def _long_ones(gpu: Gpu, body: Body, most: int) -> Iterator[Dispatch]:
     """Dispatches of products and other equations: theirs are the shaders that take longest to compile."""
     for item in body.items:
         if item.source is not None and isinstance(item.what, Equation):
             routine = gpu.routine(item.source)
-            yield from [] if routine is None else [d for d in routine.dispatches if stays_alone(d, item.late)]
+            yield from [] if routine is None else [d for d in routine.dispatches if stays_alone(d, item.late, most)]
 
 
 class _Call:
@@ -213,7 +221,7 @@ class _Call:
     def step(self, run: Run) -> Step:
         """One dispatch."""
         pipelines = self.gpu.pipelines
-        pipeline = pipelines.find(run.source, len(run.places), run.written)
+        pipeline = pipelines.find(*run.key)
         group = pipelines.group(pipeline, tuple([self.binding(p) for p in run.places]))
         if run.region is None:
             return Step(pipeline.handle, group, run.groups, None, 0)

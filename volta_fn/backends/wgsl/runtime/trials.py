@@ -46,7 +46,7 @@ class Trials:
         """The fastest schedule."""
         with self._lock:
             routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), Buffers()) for schedule in tried(c, work, facts)]
-            self.gpu.pipelines.prepare([(d.source, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
+            self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
             found = tune(c, work, facts, self.trial, path=users_file())
             self._operands, self._leases = (), []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
@@ -76,7 +76,7 @@ class Trials:
         pipelines, queue, null = self.gpu.pipelines, self.gpu.queue, self.gpu.queue.ffi.NULL
         steps = []
         for d in routine.dispatches:
-            pipeline = pipelines.find(d.source, len(d.buffers), d.places_written)
+            pipeline = pipelines.find(d.best, len(d.buffers), d.places_written)
             blocks = [leases[number].block for number in d.buffers]
             steps.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
         queue.wait()

@@ -45,6 +45,7 @@ class Writer(BodyWriter):
         made: Callable[[Source], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
+        longest: int,
     ) -> None:
         super().__init__()
         self.lane = lane
@@ -54,6 +55,8 @@ class Writer(BodyWriter):
         self.control_flow = control_flow
         #: Has a shader, with so many buffers of which some are written, compiled meanwhile.
         self.begin = begin
+        #: Characters of shaders that may be put beside others.
+        self.longest = longest
         #: The commands that are being written; loops have lists of their own.
         self.commands: list[Command] = []
         #: The number of the next loop.
@@ -94,8 +97,8 @@ class Writer(BodyWriter):
             self.routine(routine, item, operands, results, block)
             self.batch = self.new_batch(item, operands, results, block)
             for run in self.commands[before:]:
-                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.late):
-                    self.begin(run.source, len(run.places), run.written)
+                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.late, self.longest):
+                    self.begin(*run.key)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
             self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
         elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
@@ -129,7 +132,9 @@ class Writer(BodyWriter):
         for number, dispatch in enumerate(routine.dispatches):
             places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
             late = item.late and number == 0
-            self.run(Run(dispatch.source, dispatch.places_written, places, dispatch.groups, late=late), dispatch.work)
+            self.run(
+                Run(dispatch.source, dispatch.places_written, places, dispatch.groups, late=late, better=dispatch.better), dispatch.work
+            )
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -175,7 +180,7 @@ class Writer(BodyWriter):
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             for dispatch in routine.dispatches:
                 bound = tuple([places[b] for b in dispatch.buffers])
-                self.run(Run(dispatch.source, dispatch.places_written, bound, dispatch.groups), dispatch.work)
+                self.run(Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, better=dispatch.better), dispatch.work)
         self.slots.time += 1
         return True
 
