@@ -87,7 +87,7 @@ class GpuBackend:
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        return Program(self.gpu, closed, donated).temporaries
+        return Program(self.gpu, closed, donated, called=False).temporaries
 
     def memory(self) -> MemoryStats:
         """The device's memory."""

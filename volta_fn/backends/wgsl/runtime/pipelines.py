@@ -6,8 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from queue import PriorityQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, PriorityQueue
 from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.runtime.later import Later
@@ -18,9 +18,8 @@ from volta_fn.errors import DeviceError
 #: Bind groups kept before all are dropped.
 _MOST_GROUPS = 1 << 14
 
-#: Threads that compile at a time, at most, and processors that are left to what begins them.
+#: Threads that compile at a time, at most, and how many of them wait until nothing is begun any more: who begins needs processors, too.
 _THREADS, _LEFT = 16, 2
-
 
 #: What a pipeline is known by: its text, how many buffers it has, and which of them it writes.
 Key = tuple[str, int, frozenset[int]]
@@ -77,21 +76,28 @@ class Pipelines:
     def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """``with ahead() as begin``: `begin` has a pipeline compiled on another thread; in the end all are there that were begun."""
         begun: set[Key] = set()
-        results: list[Future[Pipeline]] = []
         #: What no thread has begun with: the longest texts first, for they take longest.
         waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
-        with ThreadPoolExecutor(max(2, min((os.cpu_count() or 1) - _LEFT, _THREADS))) as threads:
+        work: list[Future[None]] = []
+        most = min(os.cpu_count() or 1, _THREADS)
+
+        def one() -> None:
+            with suppress(Empty):  # one of those behind has done it
+                self.find(*waiting.get_nowait()[2])
+
+        with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
 
             def begin(source: str, count: int, written: frozenset[int]) -> None:
                 key = (source, count, written)
                 if key not in self._found and key not in begun:
                     begun.add(key)
                     waiting.put((-len(source), len(begun), key))
-                    results.append(threads.submit(lambda: self.find(*waiting.get()[2])))
+                    work.append(threads.submit(one))
 
             yield begin
-        for pipeline in results:
-            pipeline.result()
+            work += [more.submit(one) for _ in range(waiting.qsize())]
+        for done in work:
+            done.result()
 
     def prepare(self, wanted: Iterable[Key]) -> None:
         """Compile what is new on several threads."""

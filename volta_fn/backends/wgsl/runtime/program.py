@@ -6,7 +6,7 @@ What they have the GPU do without the host in between is written to the queue on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +16,7 @@ from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.backends.wgsl.runtime.garbage import uncollected
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
@@ -27,7 +28,7 @@ from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import Body, body_of
 from volta_fn.compiler.memory import Lifetime
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 
 #: The number of a lease's block.
 _number = attrgetter("block.number")
@@ -42,45 +43,58 @@ _MOST_TURNS = 64
 class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, posting: bool = True) -> None:
-        """Compile a program. If `posting`, small results that were read once are sent to the host at once from then on."""
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, posting: bool = True, called: bool = True) -> None:
+        """Compile a program. If `posting`, small results that were read once are sent to the host at once from then on.
+
+        If it will be `called`, the memory that it needs is asked for meanwhile.
+        """
         self.gpu = gpu
         for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
             gpu.check_dtype(aval.dtype)
-        body = body_of(closed, gpu.lane)
-        made = made_by(body)
-        #: Results that take the memory of donated arguments: pairs of their numbers.
-        self.reuse = dict(reusable(body, made, donated))
         with gpu.pipelines.ahead() as begin:
-            most = longest(len({item.source.key for item in body.items if item.source is not None}))
-            for dispatch in _long_ones(gpu, body, most):
-                begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
-            writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
-            write_program(writer, body, made, self.reuse)
-            commands = abreast(writer.commands, writer.slots, gpu.facts, most)
-            for run in runs(commands):
-                begin(*run.key)
-        #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
-        self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
-        self.called = False
-        self.slots = [*writer.slots.ordered()]
-        for number, slot in enumerate(writer.regions, len(self.slots)):
-            slot.number = number
-        self.regions = [slot.size for slot in writer.regions]
-        self.arguments = len(body.program.jaxpr.invars)
-        outputs = outputs_of(body, made)
-        put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
-        self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, posting=posting)
-        constants = [gpu.constant(array) for array in writer.slots.arrays()]
-        self.constants = [gpu.lease_of(c) for c in constants]
-        #: What is in use from call to call; single operations are called from everywhere.
-        self.trend = Trend() if posting else None
-        self.sizes, self.numbers = _shared(writer.slots.lifetimes())
-        self.commands = stretches(commands)
-        #: Whether the host has something to do in the middle, while other programs may run.
-        self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
-        #: All that a call does, if that depends on nothing but the blocks that it brings.
-        self.whole: Stretch | None = self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+            with uncollected():
+                body = body_of(closed, gpu.lane)
+                made = made_by(body)
+                #: Results that take the memory of donated arguments: pairs of their numbers.
+                self.reuse = dict(reusable(body, made, donated))
+                writer, commands = self._written(body, made, begin)
+            #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
+            self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
+            self.called = False
+            self.slots = [*writer.slots.ordered()]
+            for number, slot in enumerate(writer.regions, len(self.slots)):
+                slot.number = number
+            self.regions = [slot.size for slot in writer.regions]
+            self.arguments = len(body.program.jaxpr.invars)
+            outputs = outputs_of(body, made)
+            put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
+            self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, posting=posting)
+            constants = [gpu.constant(array) for array in writer.slots.arrays()]
+            self.constants = [gpu.lease_of(c) for c in constants]
+            #: What is in use from call to call; single operations are called from everywhere.
+            self.trend = Trend() if posting else None
+            self.sizes, self.numbers = _shared(writer.slots.lifetimes())
+            self.commands = stretches(commands)
+            #: Whether the host has something to do in the middle, while other programs may run.
+            self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
+            #: All that a call does, if that depends on nothing but the blocks that it brings.
+            self.whole: Stretch | None = self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+            if called and not self.interrupted:
+                with gpu.queue.lock:
+                    gpu.temporaries(self.sizes)
+
+    def _written(self, body: Body, made: Sequence[Var], begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
+        """The program's commands, and their writer; shaders are begun with as soon as they are written, products' first."""
+        gpu = self.gpu
+        most = longest(len({item.source.key for item in body.items if item.source is not None}))
+        for dispatch in _long_ones(gpu, body, most):
+            begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
+        writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
+        write_program(writer, body, made, self.reuse)
+        commands = abreast(writer.commands, writer.slots, gpu.facts, most)
+        for run in runs(commands):
+            begin(*run.key)
+        return writer, commands
 
     @property
     def temporaries(self) -> int:
