@@ -19,7 +19,7 @@ from volta_fn.errors import DeviceError
 _MOST_GROUPS = 1 << 14
 
 #: Threads that compile at a time, at most, and how many of them wait until nothing is begun any more: who begins needs processors, too.
-_THREADS, _LEFT = 16, 2
+_THREADS, _LEFT = 16, 1
 
 #: What a pipeline is known by: its text, how many buffers it has, and which of them it writes.
 Key = tuple[str, int, frozenset[int]]
