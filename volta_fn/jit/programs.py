@@ -14,6 +14,7 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wra
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
+from volta_fn.core.garbage import uncollected
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import solid
@@ -107,7 +108,8 @@ def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree:
     """Write down `function` for arguments of these types."""
     flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree, len(leaves))
-    closed = trace_to_jaxpr(flat, avals, name, labels)
+    with uncollected():
+        closed = trace_to_jaxpr(flat, avals, name, labels)
     program, captured = hoist_tracers(closed)
     return Traced(program, flat.out_tree, captured, (), name)
 

@@ -16,7 +16,6 @@ from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
-from volta_fn.backends.wgsl.runtime.garbage import uncollected
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
@@ -28,6 +27,7 @@ from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import Body, body_of
 from volta_fn.compiler.memory import Lifetime
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
+from volta_fn.core.garbage import uncollected
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 
 #: The number of a lease's block.

@@ -1,4 +1,4 @@
-"""Python's search for garbage stops while programs are written, and goes on as it was."""
+"""Python's search for garbage stops while programs are traced and written, and goes on as it was."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import gc
 
 import pytest
 
-from volta_fn.backends.wgsl.runtime.garbage import uncollected
+import volta_fn as vf
+from volta_fn.core.garbage import uncollected
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -20,3 +21,17 @@ def test_it_is_left_as_it_was(wanted: bool) -> None:
         assert gc.isenabled() == wanted
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_functions_are_traced_without() -> None:
+    seen = []
+
+    @vf.jit
+    def f(x: vf.Array) -> vf.Array:
+        seen.append(gc.isenabled())
+        return x + 1
+
+    assert gc.isenabled()
+    f(1.0)
+    assert seen == [False]
+    assert gc.isenabled()

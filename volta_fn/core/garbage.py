@@ -1,4 +1,4 @@
-"""Python's search for garbage, left out where very many objects are made that stay."""
+"""Python's search for garbage, left out where very many objects are made that stay: it would look at all of them, again and again."""
 
 from __future__ import annotations
 
