@@ -1,4 +1,4 @@
-"""Python's search for garbage stops while programs are traced and written, and goes on as it was."""
+"""Python's search for garbage stops while programs are traced and compiled, and goes on as it was."""
 
 from __future__ import annotations
 

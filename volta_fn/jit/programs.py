@@ -34,7 +34,8 @@ class Traced:
 
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """The traced program as a function from a list of concrete arrays to the result's pytree."""
-    run_flat = device.backend.compile(traced.jaxpr, traced.donated)
+    with uncollected():
+        run_flat = device.backend.compile(traced.jaxpr, traced.donated)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 
