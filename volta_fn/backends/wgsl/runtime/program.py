@@ -27,7 +27,6 @@ from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import Body, body_of
 from volta_fn.compiler.memory import Lifetime
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
-from volta_fn.core.garbage import uncollected
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 
 #: The number of a lease's block.
@@ -52,12 +51,11 @@ class Program:
         for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
             gpu.check_dtype(aval.dtype)
         with gpu.pipelines.ahead() as begin:
-            with uncollected():
-                body = body_of(closed, gpu.lane)
-                made = made_by(body)
-                #: Results that take the memory of donated arguments: pairs of their numbers.
-                self.reuse = dict(reusable(body, made, donated))
-                writer, commands = self._written(body, made, begin)
+            body = body_of(closed, gpu.lane)
+            made = made_by(body)
+            #: Results that take the memory of donated arguments: pairs of their numbers.
+            self.reuse = dict(reusable(body, made, donated))
+            writer, commands = self._written(body, made, begin)
             #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
             self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
             self.called = False
