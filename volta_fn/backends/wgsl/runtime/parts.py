@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
-from functools import partial
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
@@ -39,7 +38,7 @@ def in_parts(run: Run, facts: Facts) -> Run:
         if number in run.written:
             written.update(range(len(places), len(places) + count))
         places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
-    changed = partial(split_text, counts=tuple(counts), size=size)
+    changed = functools.partial(split_text, counts=tuple(counts), size=size)
     return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
 
 

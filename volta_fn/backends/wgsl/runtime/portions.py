@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
@@ -29,7 +28,7 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: F
     size = -(-length // -(-work // MOST)) if work > MOST else length
     if size == length or len(run.places) == facts.buffers or not _GROUP.search(run.source):
         return [run]
-    run = run.changed(partial(_text, binding=len(run.places), groups=size * each))
+    run = run.changed(functools.partial(_text, binding=len(run.places), groups=size * each))
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
