@@ -22,7 +22,7 @@ from volta_fn.errors import (
     TracerIndexError,
     UnhashableStaticError,
 )
-from volta_fn.jit.function import _Cache
+from volta_fn.jit.cache import Cache
 
 
 def counted(function: Any) -> tuple[Any, list[Any]]:
@@ -42,8 +42,8 @@ def counted(function: Any) -> tuple[Any, list[Any]]:
 def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls by trees that no code takes apart, or by more kinds of trees than there is code for, do not try again each time."""
     learnt: list[Any] = []
-    learn = _Cache.learn
-    monkeypatch.setattr(_Cache, "learn", lambda cache, structure, *rest: (learnt.append(structure), learn(cache, structure, *rest)))
+    learn = Cache.learn
+    monkeypatch.setattr(Cache, "learn", lambda cache, structure, *rest: (learnt.append(structure), learn(cache, structure, *rest)))
     total = vf.jit(lambda parts: sum(tree.leaves(parts)))
     trees: list[Any] = [OrderedDict(a=jnp.ones(2), b=jnp.ones(2)), *[[jnp.ones(2)] * count for count in range(2, 8)]]
     for _ in range(4):
@@ -220,6 +220,19 @@ def test_memory_that_others_see_is_never_overwritten() -> None:
     one = vf.jit(lambda x, y: (x + 1.0) * y, donate_argnums=0)
     same = fresh((5,))
     np.testing.assert_array_equal(one(same, same), (np.arange(5.0) + 1) * np.arange(5.0))
+    alias = vf.jit(lambda x: x)(same := fresh((5,)))
+    np.testing.assert_array_equal(one(same, alias), (np.arange(5.0) + 1) * np.arange(5.0))
+    np.testing.assert_array_equal(alias, np.arange(5.0))
+
+
+@pytest.mark.usefixtures("on_cpu")  # addresses
+def test_donated_memory_is_reused_though_another_array_is_passed_twice() -> None:
+    f = vf.jit(lambda x, y, z: x * y + z, donate_argnums=0)
+    x, y = fresh(), fresh()
+    place = address(x)
+    assert address(f(x, y, y)) == place
+    with pytest.raises(DonatedBufferError):
+        f(x, x, y)
 
 
 def test_donated_arguments_that_are_returned_or_read_later() -> None:

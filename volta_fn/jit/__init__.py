@@ -3,7 +3,8 @@
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` tells static, donated and dynamic arguments apart.
 - `programs` traces and compiles; `lowered` lets a traced program be looked at.
-- `function` is `jit` itself: it finds the program for a call.
+- `cache` keeps the programs of a function, and finds the one for a call.
+- `function` is `jit` itself.
 """
 
 from volta_fn.jit.function import jit as jit

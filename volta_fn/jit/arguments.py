@@ -20,9 +20,14 @@ class Statics(NamedTuple):
     donate_argnums: frozenset[int]
     donate_argnames: frozenset[str]
 
+    @property
+    def some(self) -> bool:
+        """Whether any argument is static."""
+        return bool(self.argnums or self.argnames)
+
 
 class Request:
-    """One call's arguments, with the static ones taken out."""
+    """One call's arguments, with the static ones taken out (`leaves` and `in_tree` are of the others), and `key`, without their types."""
 
     def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.statics = statics

@@ -19,6 +19,9 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import solid
 
+#: References to a donated buffer that nobody else has: its array's, those of two lists, and getrefcount's argument.
+_OWN = 4
+
 
 @dataclass(slots=True)
 class Traced:
@@ -63,9 +66,8 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
     def run_donating(args: Sequence[Any]) -> Any:
         buffers = [a._buffer if a._buffer is not None else a.buffer() for a in args]
         given = [buffers[number] for number in donated]
-        # References to a buffer that is not shared: its array's, the two lists', and getrefcount's argument. If one array is passed twice,
-        # its memory cannot be overwritten, either.
-        mine = max(map(getrefcount, given)) <= 4 and len(set(map(id, buffers))) == len(buffers) and exclusive(given)
+        # A buffer that is passed twice stands twice in the first list, so it has more references, too.
+        mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)
         outs = run_flat(mine, *buffers)
         for number, spec in gone:
             array = args[number]
@@ -85,18 +87,12 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
     def unary(args: Sequence[Any]) -> ConcreteArray:
         (x,) = args
         (out,) = run_flat(False, x._buffer)
-        result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
-        result._spec = spec
-        return result
+        return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
         x, y = args
         (out,) = run_flat(False, x._buffer, y._buffer)
-        result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
-        result._spec = spec
-        return result
+        return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         (out,) = run_flat(False, *[a._buffer for a in args])
