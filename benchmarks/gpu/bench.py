@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-import volta_fn as vf
+from benchmarks.gpu.device import opened_gpu
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.runtime.adapter import adapters, open_device
-from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 
 #: Seconds that a measurement takes, about, and how many are made, of which the least counts.
@@ -32,7 +31,7 @@ class Bench:
         self.opened = open_device(adapters()[0])
         self.device = self.opened.device
         #: The same device as programs have it, and what they are compiled with: what it was seen to do, too.
-        self.gpu: Gpu = vf.devices("gpu")[0].backend.gpu  # type: ignore[attr-defined]  # a GPU's
+        self.gpu = opened_gpu()
         self.facts = self.gpu.facts
         self.usage = wgpu().BufferUsage
         self.threads = ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2))

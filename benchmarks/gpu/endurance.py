@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import volta_fn as vf
+from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
@@ -25,7 +26,7 @@ _SETTLED, _READ, _UNDER_WAY = 200, 100, 17
 
 def endure(call: Callable[[], Any], steps: int) -> None:
     """Do steps, and print a line now and then."""
-    queue = vf.devices("gpu")[0].backend.gpu.queue  # type: ignore[attr-defined]  # a GPU's
+    queue = opened_gpu().queue
     held, most, start = 0, 0, time.perf_counter()
     for number in range(1, steps + 1):
         loss = call()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import volta_fn as vf
+from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
@@ -54,7 +54,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
     with mock.patch.object(_Call, "step", recorded), mock.patch.object(_Call, "play", watched), in_python:
         for _ in range(2):
             wait(call())
-            vf.devices("gpu")[0].backend.gpu.pipelines.later.settle()  # type: ignore[attr-defined]  # a GPU's
+            opened_gpu().pipelines.later.settle()
         seen.clear()
         wait(call())
     costs = []

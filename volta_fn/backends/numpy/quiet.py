@@ -37,6 +37,7 @@ def silenced_apart(function: Callable[..., Any], arity: int) -> Callable[..., An
     """The same for a function of `arity` arrays that looks at no context variables; written out for the fewest, where every call counts.
 
     One thread at a time can be in a context. If another one is, `run` raises RuntimeError at once, and a copy of the context serves.
+    A function that raises RuntimeError by itself is called once more, which does no harm: it has no effects but its result.
     """
     run, copy = _QUIET.run, _QUIET.copy
 

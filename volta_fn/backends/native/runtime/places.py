@@ -4,6 +4,9 @@ Linux may put a thread that wakes up on the CPU of the thread that woke it altho
 supposes that the host has taken them away). There one of the two waits for the other, and for milliseconds nobody moves either: with one
 worker on two CPUs, up to 10 ms passed in which two threads did the work of one. So before workers are woken, they are forbidden the CPU
 that the waking thread is on. Calls to the system are needed only when that is not the CPU of the last time.
+
+What workers are allowed besides is what they were when they began: CPUs that somebody takes from the running process, or gives to it
+(`taskset -ap`), are theirs again, or not yet, after the next program. A container's limits hold in any case.
 """
 
 from __future__ import annotations
