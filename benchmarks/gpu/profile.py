@@ -17,8 +17,15 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
+from volta_fn.backends.wgsl.runtime import call as calls
 from volta_fn.backends.wgsl.runtime import stretches
-from volta_fn.backends.wgsl.runtime.program import _Call
+from volta_fn.backends.wgsl.runtime.call import Call
+from volta_fn.backends.wgsl.runtime.commands import Run
+from volta_fn.backends.wgsl.runtime.queue import Queue
+from volta_fn.backends.wgsl.runtime.replay import Step, play
+
+#: A shader, the sizes of its buffers, and its grid.
+_Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]
 
 
 class Cost(NamedTuple):
@@ -33,45 +40,41 @@ class Cost(NamedTuple):
 
 def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
     """The costs of all dispatches of one call."""
-    steps: dict[int, tuple[Any, str, tuple[int, int, int], tuple[int, ...]]] = {}
-    play, step = _Call.play, _Call.step
-    seen: dict[Any, tuple[Any, list[Any]]] = {}
+    #: By the numbers of steps as objects: the call, whose memory must last, the step, and what it was made of.
+    made: dict[int, tuple[Call, Step, _Shader]] = {}
+    seen: dict[_Shader, list[Step]] = {}
+    one = Call.step
 
-    def recorded(self: Any, run: Any) -> Any:
-        made = step(self, run)
-        steps[id(made)] = (made, run.source, run.groups, tuple([p.size for p in run.places]))
-        return made
+    def recorded(self: Call, run: Run) -> Step:
+        step = one(self, run)
+        made[id(step)] = self, step, (run.source, tuple([p.size for p in run.places]), run.groups)
+        return step
 
-    def watched(self: Any, tape: Sequence[Any]) -> None:
-        for made in tape:
-            known = steps.get(id(made))
-            if known is not None and made.grids is None:
-                _, source, groups, sizes = known
-                seen.setdefault((source, groups, sizes), (self, []))[1].append(made)
-        play(self, tape)
+    def watched(queue: Queue, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if id(step) in made and step.grids is None:
+                seen.setdefault(made[id(step)][2], []).append(step)
+        play(queue, steps)
 
     in_python = mock.patch.object(stretches, "compiled", lambda: None)
-    with mock.patch.object(_Call, "step", recorded), mock.patch.object(_Call, "play", watched), in_python:
+    with mock.patch.object(Call, "step", recorded), mock.patch.object(calls, "play", watched), in_python:
         for _ in range(2):
             wait(call())
             opened_gpu().pipelines.later.settle()
         seen.clear()
         wait(call())
-    costs = []
-    for (source, groups, sizes), (played, tape) in seen.items():
-        costs.append(Cost(source, sizes, groups, len(tape), _alone(played, tape[0], repeats)))
+    costs = [Cost(*shader, len(steps), _alone(opened_gpu().queue, steps[0], repeats)) for shader, steps in seen.items()]
     return sorted(costs, key=lambda c: -c.seconds * c.times)
 
 
-def _alone(call: Any, step: Any, repeats: int) -> float:
+def _alone(queue: Queue, step: Step, repeats: int) -> float:
     """The seconds of one dispatch, done over and over, until that takes long enough to be measured."""
-    queue = call.queue
     queue.wait()
     while True:
         start = time.perf_counter()
         with queue.lock:
             for _ in range(repeats):
-                call.play([step])
+                play(queue, [step])
         queue.wait()
         seconds = time.perf_counter() - start
         if seconds > 2e-3 or repeats >= 256:

@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.backends.wgsl.matmul import choice, schedule
-from volta_fn.backends.wgsl.runtime import program
+from volta_fn.backends.wgsl.runtime.call import Call
 from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
 from volta_fn.errors import DeviceError
 
@@ -46,8 +46,8 @@ def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
 
 def test_a_better_shader_takes_the_place_of_the_first_one(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Any] = []
-    step = program._Call.step
-    monkeypatch.setattr(program._Call, "step", lambda call, run: used.append(step(call, run)) or used[-1])
+    step = Call.step
+    monkeypatch.setattr(Call, "step", lambda call, run: used.append(step(call, run)) or used[-1])
     call, wanted = product(44)
     first = call()
     np.testing.assert_allclose(first, wanted, atol=ROUNDED)

@@ -11,8 +11,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.backends.wgsl.runtime.call import Call
 from volta_fn.backends.wgsl.runtime.pipelines import Pipelines
-from volta_fn.backends.wgsl.runtime.program import _Call
 from volta_fn.errors import DeviceError
 
 GPU = vf.devices("gpu")[0]
@@ -65,7 +65,7 @@ def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: p
     w, x = [vf.device_put(np.ones(shape, np.float32) / 9, GPU) for shape in ((12, 8, 3, 3), (4, 8, 52, 52))]
     step = vf.jit(lambda w, x: (w - 0.125 * vf.grad(loss)(w, x), x + 1, jnp.exp(w)))
     done: list[str] = []
-    one = _Call.step
-    monkeypatch.setattr(_Call, "step", lambda call, run: done.append(run.source) or one(call, run))
+    one = Call.step
+    monkeypatch.setattr(Call, "step", lambda call, run: done.append(run.source) or one(call, run))
     vf.block_until_ready(step(w, x))
     assert {source for source, _ in made} <= set(done)

@@ -22,6 +22,7 @@ from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, 
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
+from volta_fn.backends.wgsl.runtime.replay import Step, play
 from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks
 from volta_fn.backends.wgsl.runtime.trials import Trials
 from volta_fn.backends.wgsl.scalars import supports
@@ -225,12 +226,7 @@ class Gpu:
         with self.queue.lock:
             bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
             group = self.pipelines.group(pipeline, bindings)
-            with self.watched:
-                run, lib = self.queue.begin(), self.queue.lib
-                lib.wgpuComputePassEncoderSetPipeline(run, pipeline.handle)
-                lib.wgpuComputePassEncoderSetBindGroup(run, 0, group, 0, self.queue.ffi.NULL)
-                lib.wgpuComputePassEncoderDispatchWorkgroups(run, 1, 1, 1)
-            self.queue.wrote(1)
+            play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
 
     @property
     def trims(self) -> int:

@@ -8,18 +8,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
-from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While, runs
+from volta_fn.backends.wgsl.runtime.call import Call
+from volta_fn.backends.wgsl.runtime.commands import Command, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
-from volta_fn.backends.wgsl.runtime.pipelines import Binding
-from volta_fn.backends.wgsl.runtime.replay import AT_A_TIME, Step
 from volta_fn.backends.wgsl.runtime.results import Results, shaped
 from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
@@ -31,12 +29,6 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 
 #: The number of a lease's block.
 _number = attrgetter("block.number")
-
-#: Dispatches of a tape that is kept, at most.
-_LONGEST = 1 << 12
-
-#: Turns of a `while` between two looks at its flag, at most.
-_MOST_TURNS = 64
 
 
 class Program:
@@ -147,12 +139,13 @@ class Program:
         self.gpu.queue.pause()
         return results
 
-    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> _Call:
+    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
         gpu = self.gpu
         scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
         leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
-        return _Call(self, leases, len(given) + len(new))
+        varying = leases if self.interrupted or self.regions else leases[: len(given) + len(new)]
+        return Call(gpu, leases, tuple(map(_number, varying)))
 
 
 def _long_ones(gpu: Gpu, body: Body, most: int) -> Iterator[Dispatch]:
@@ -161,152 +154,6 @@ def _long_ones(gpu: Gpu, body: Body, most: int) -> Iterator[Dispatch]:
         if item.source is not None and isinstance(item.what, Equation):
             routine = gpu.routine(item.source)
             yield from [] if routine is None else [d for d in routine.dispatches if stays_alone(d, item.late, most)]
-
-
-class _Call:
-    """One call of a program: the blocks of all slots."""
-
-    def __init__(self, program: Program, leases: Sequence[Lease], varying: int) -> None:
-        self.gpu = program.gpu
-        self.queue = program.gpu.queue
-        self.leases = leases  # which keeps them
-        self.blocks = blocks = [lease.block for lease in leases]
-        #: What tapes depend on, besides the turns of loops.
-        self.key = tuple([b.number for b in (blocks if program.interrupted or program.regions else blocks[:varying])])
-        self.turns: dict[int, int] = {}
-
-    def run(self, commands: Sequence[Any]) -> None:
-        """Do commands."""
-        for command in commands:
-            if isinstance(command, Stretch):
-                with self.queue.lock:
-                    self.stretch(command)
-            elif isinstance(command, Host):
-                self.host(command)
-            elif isinstance(command, While):
-                self.repeat(command)
-            elif isinstance(command, Submit):
-                self.queue.submit()
-                self.queue.hold_back()
-            else:
-                for turn in range(command.turns):
-                    self.turns[command.number] = turn
-                    self.run(command.body)
-
-    # dispatches
-
-    def stretch(self, stretch: Stretch) -> None:
-        """Write dispatches to the queue."""
-        gpu = self.gpu
-        gpu.pipelines.drop_groups()
-        trims = gpu.trims
-        key = (self.key, *self.turns.values())
-        tape = stretch.tape(key, trims)
-        if tape is not None:
-            if not tape.replay(self.queue):
-                self.play(tape.steps)
-            return
-        steps: list[Step] = []
-        count = 0
-        for step in self.steps(stretch.commands):
-            steps.append(step)
-            if len(steps) == _LONGEST:  # long ones are not kept whole
-                self.play(steps)
-                count += len(steps)
-                steps = []
-                gpu.pipelines.drop_groups()
-        self.play(steps)
-        if not count and gpu.trims == trims:
-            stretch.keep(key, steps)
-
-    def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
-        """Dispatches, one by one."""
-        for command in commands:
-            if isinstance(command, Run):
-                yield self.step(command)
-            elif isinstance(command, Loop):
-                for turn in range(command.turns):
-                    self.turns[command.number] = turn
-                    yield from self.steps(command.body)
-                self.turns.pop(command.number, None)
-
-    def step(self, run: Run) -> Step:
-        """One dispatch."""
-        pipelines = self.gpu.pipelines
-        pipeline = pipelines.find(*run.key)
-        group = pipelines.group(pipeline, tuple([self.binding(p) for p in run.places]))
-        if run.region is None:
-            return Step(pipeline.handle, group, run.groups, None, 0)
-        grids = self.blocks[run.region.grids.number].handle
-        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.parts + 12 * run.entry)
-
-    def binding(self, place: Place) -> Binding:
-        """Which part of which block a place is."""
-        offset = place.offset
-        for loop, stride in place.strides:
-            offset += stride * self.turns[loop]
-        return Binding(self.blocks[place.slot.number], offset, place.size)
-
-    def play(self, tape: Sequence[Step]) -> None:
-        """Write steps to the queue."""
-        queue, lib = self.queue, self.queue.lib
-        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
-        dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
-        null = queue.ffi.NULL
-        for start in range(0, len(tape), AT_A_TIME):
-            part = tape[start : start + AT_A_TIME]
-            with queue.watched:
-                run = queue.begin()
-                for pipeline, group, (x, y, z), grids, offset in part:
-                    set_pipeline(run, pipeline)
-                    set_group(run, 0, group, 0, null)
-                    if grids is None:
-                        dispatch(run, x, y, z)
-                    else:
-                        indirect(run, grids, offset)
-            queue.wrote(len(part))
-
-    # the host's part
-
-    def host(self, command: Host) -> None:
-        """Call NumPy."""
-        if command.flag is not None and not self.word(command.flag):
-            return
-        arrays = [self.read(*operand) for operand in command.operands]
-        results = command.compute(*arrays)
-        self.gpu.host_steps[command.name] += 1
-        for (place, shape, dtype), value in zip(command.results, results, strict=True):
-            data = np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), shape)).reshape(-1).view(np.uint8)
-            if data.nbytes:
-                self.write(place, data)
-
-    def write(self, place: Place, data: np.ndarray) -> None:
-        """Write bytes to a place, after what is waiting."""
-        binding = self.binding(place)
-        with self.queue.lock:
-            self.queue.submit()
-            self.queue.write(binding.block, data, binding.offset)
-
-    def read(self, place: Place, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array on the host."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if not size:
-            return np.empty(shape, dtype)
-        binding = self.binding(place)
-        return self.queue.read(binding.block, size, binding.offset).view(dtype).reshape(shape)
-
-    def word(self, place: Place) -> bool:
-        """Whether a word is not zero."""
-        return bool(self.read(place, (), np.dtype(np.uint32)))
-
-    def repeat(self, command: While) -> None:
-        """Turns of a `while`, some at a time: those beyond the end do nothing."""
-        turns = 1
-        while self.word(command.flag):
-            for _ in range(turns):
-                self.run(command.body)
-            if all(isinstance(c, Stretch) for c in command.body):
-                turns = min(2 * turns, _MOST_TURNS)
 
 
 def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:

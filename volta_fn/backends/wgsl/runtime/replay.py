@@ -1,4 +1,4 @@
-"""Tapes written to the queue by machine code.
+"""Dispatches written to the queue: from Python, and, as tapes that were packed, by machine code.
 
 From Python a dispatch costs three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls, a small part of that. It
 needs llvmlite; without it, Python writes tapes.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.backends.native.llvm.host import may_compile
 from volta_fn.backends.native.llvm.machine import compile_object, load_object
 from volta_fn.backends.wgsl.runtime.raw import native
+
+if TYPE_CHECKING:
+    from volta_fn.backends.wgsl.runtime.queue import Queue
 
 #: How many 64-bit words a step is in a packed tape: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
 WORDS = 6
@@ -27,13 +30,32 @@ Replay = Callable[[Any, int, int], None]
 
 
 class Step(NamedTuple):
-    """A dispatch on a tape. Its grid is at an offset in a buffer, if there is one."""
+    """A dispatch ready to be written. Its grid is at an offset in a buffer, if there is one."""
 
     pipeline: Any
     group: Any
     groups: tuple[int, int, int]
-    grids: Any
-    offset: int
+    grids: Any = None
+    offset: int = 0
+
+
+def play(queue: Queue, steps: Sequence[Step]) -> None:
+    """Write steps to the queue. Under its lock, as handles of bind groups live until there are too many."""
+    lib, null = queue.lib, queue.ffi.NULL
+    set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+    dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
+    for start in range(0, len(steps), AT_A_TIME):
+        part = steps[start : start + AT_A_TIME]
+        with queue.watched:
+            run = queue.begin()
+            for pipeline, group, (x, y, z), grids, offset in part:
+                set_pipeline(run, pipeline)
+                set_group(run, 0, group, 0, null)
+                if grids is None:
+                    dispatch(run, x, y, z)
+                else:
+                    indirect(run, grids, offset)
+        queue.wrote(len(part))
 
 
 def packed(steps: Sequence[Step]) -> np.ndarray:

@@ -22,6 +22,7 @@ from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.runtime.memory import Lease
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
+from volta_fn.backends.wgsl.runtime.replay import Step, play
 from volta_fn.compiler.contractions.maps import Contraction
 
 if TYPE_CHECKING:
@@ -73,23 +74,16 @@ class Trials:
 
     def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
         """Run a routine so many times. Returns the seconds that all took together."""
-        pipelines, queue, null = self.gpu.pipelines, self.gpu.queue, self.gpu.queue.ffi.NULL
-        steps = []
+        pipelines, queue = self.gpu.pipelines, self.gpu.queue
+        bound = []
         for d in routine.dispatches:
             pipeline = pipelines.find(d.best, len(d.buffers), d.places_written)
             blocks = [leases[number].block for number in d.buffers]
-            steps.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
+            bound.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
         queue.wait()
         start = time.perf_counter()
         with queue.lock:
-            for _ in range(times):
-                for pipeline, bindings, groups in steps:
-                    group = pipelines.group(pipeline, bindings)
-                    with queue.watched:
-                        run = queue.begin()
-                        queue.lib.wgpuComputePassEncoderSetPipeline(run, pipeline.handle)
-                        queue.lib.wgpuComputePassEncoderSetBindGroup(run, 0, group, 0, null)
-                        queue.lib.wgpuComputePassEncoderDispatchWorkgroups(run, *groups)
-                    queue.wrote(1)
+            steps = [Step(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
+            play(queue, steps * times)
         queue.wait()
         return time.perf_counter() - start
