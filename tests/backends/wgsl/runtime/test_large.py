@@ -12,9 +12,9 @@ import scipy.signal
 import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
-from volta_fn.backends.wgsl.runtime import portions
+from volta_fn.backends.wgsl.rewriting.parts import split_text
+from volta_fn.backends.wgsl.runtime import limits
 from volta_fn.backends.wgsl.runtime.backend import GpuBackend
-from volta_fn.backends.wgsl.runtime.parts import split_text
 from volta_fn.core.device import Device
 
 GPU = vf.devices("gpu")[0]
@@ -109,7 +109,7 @@ def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPa
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
     gpu = device.backend.gpu
     gpu.facts = gpu.facts._replace(groups=groups)
-    monkeypatch.setattr(portions, "MOST", 1 << 16)
+    monkeypatch.setattr(limits, "MOST", 1 << 16)
 
     def step(x: Any, w: Any) -> Any:
         y = lax.cond(x[0, 0] < 100, lambda: x @ w, lambda: x * 2)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from volta_fn.backends.wgsl.beside import beside, shared_beside, size_beside
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.rewriting.beside import beside, shared_beside, size_beside
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.commands import Command, Run
 from volta_fn.compiler.slots import Slot, Slots

@@ -18,9 +18,8 @@ from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
 from volta_fn.backends.wgsl.runtime.abreast import stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
+from volta_fn.backends.wgsl.runtime.limits import in_parts, in_portions
 from volta_fn.backends.wgsl.runtime.memory import Buffer
-from volta_fn.backends.wgsl.runtime.parts import in_parts
-from volta_fn.backends.wgsl.runtime.portions import in_portions
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
 from volta_fn.compiler.bodies import Item, Lane, Source
 from volta_fn.compiler.kernels.emit import Fused

@@ -43,14 +43,14 @@ class Array:
         return max(4 // self.dtype.itemsize, 1)
 
     @property
-    def declaration(self) -> str:
-        """The type of the buffer."""
+    def element(self) -> str:
+        """The type of the buffer's elements."""
         if self._per_word == 1:
             one = wgsl_type(self.dtype)
-            return f"array<vec4<{one}>>" if self._in_fours else f"array<{one}>"
+            return f"vec4<{one}>" if self._in_fours else one
         if self._is_atomic:
-            return "array<atomic<u32>>"
-        return "array<vec2<u32>>" if self._in_fours else "array<u32>"
+            return "atomic<u32>"
+        return "vec2<u32>" if self._in_fours else "u32"
 
     # single elements
 
@@ -212,6 +212,6 @@ class Atomics(Array):
     """A storage buffer as an array of atomic numbers, of which only the name is used."""
 
     @property
-    def declaration(self) -> str:
-        """The type of the buffer."""
-        return f"array<atomic<{wgsl_type(self.dtype)}>>"
+    def element(self) -> str:
+        """The type of the buffer's elements."""
+        return f"atomic<{wgsl_type(self.dtype)}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.form import GROUP, bound, entry
 from volta_fn.backends.wgsl.routine import Dispatch, grid
 from volta_fn.backends.wgsl.scalars.helpers import ONE
 from volta_fn.backends.wgsl.scalars.memory import Array, Atomics
@@ -68,18 +69,14 @@ class Shader(Function):
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         head = []
         for place, array in enumerate(arrays.values()):
-            access = "read_write" if array.written else "read"
-            head += [f"@group(0) @binding({place}) var<storage, {access}> {array.name}: {array.declaration};", *array.accessors]
-        parameters = ", ".join(f"@builtin({name}) _{name}: {type_}" for name, type_ in self._builtins.items())
-        main = [
-            f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{",
-            f"  let local = {self._local};",
-            f"  let group = _workgroup_id.x + _workgroup_id.y * {shape[0]}u;",
-        ]
+            head.append(bound(place, "read_write" if array.written else "read", array.name, array.element))
+            head += [f"{accessor}\n" for accessor in array.accessors]
+        main = [f"  let local = {self._local};", f"  {GROUP} + _workgroup_id.y * {shape[0]}u;"]
         if shape[0] * shape[1] > groups:
             main.append(f"  if (group >= {groups}u) {{ return; }}")
         if ONE in self.module:
             main.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
-        source = "\n".join([*head, str(self.module), *main, *self.lines, "}\n"])
+        body = "\n".join([*main, *self.lines, "}\n"])
+        source = f"{''.join(head)}{self.module}\n{entry(self.invocations, self._builtins)}{body}"
         written = frozenset(number for number, array in arrays.items() if array.written)
         return Dispatch(source, tuple(arrays), written, shape, work)

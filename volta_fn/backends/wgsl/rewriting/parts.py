@@ -1,65 +1,38 @@
 """Arrays larger than one binding, in the shaders of any routine.
 
-A device lets a shader see so many bytes through one binding, 128 MiB on the least one, though its buffers may be larger. Such a buffer is
-bound several times, a *part* each, and the shader's text is rewritten: a load ``b[i]`` becomes a call of a function that knows which part
-the element is in, a store one statement for each part, and an atomic operation a call, too. All our shaders access storage in these forms.
+A buffer that is too large for one binding is bound several times, a *part* each: a load ``b[i]`` becomes a call of a function that knows
+which part the element is in, a store one statement for each part, and an atomic operation a call, too. All our shaders access storage in
+these forms.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
 
-from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.runtime.commands import Place, Run
-from volta_fn.errors import OutOfMemoryError
+from volta_fn.backends.wgsl.form import BOUND, bound
 
-_DECLARATION = re.compile(r"@group\(0\) @binding\((\d+)\) var<storage, (\w+)> (\w+): array<(.+)>;")
 _ASSIGNMENT = re.compile(r"((?:\[[^]]*\]|\.\w+)*) ([-+*/&|^]?=)(?!=) ?")
 
 #: Bytes of types; of vectors, of a component.
 _BYTES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8, "f64": 8}
 
 
-def in_parts(run: Run, facts: Facts) -> Run:
-    """A dispatch none of whose bindings is larger than the device allows. Raises `OutOfMemoryError` if it would take too many."""
-    size = facts.binding // facts.alignment * facts.alignment
-    counts = [max(-(-p.size // size), 1) for p in run.places]
-    if max(counts) == 1:
-        return run
-    if sum(counts) > facts.buffers:
-        raise OutOfMemoryError(
-            f"an array of {max(p.size for p in run.places)} bytes is larger than a shader of this GPU can see: {facts.binding} bytes "
-            f"at once, {facts.buffers} times, and this step needs {sum(counts)} times. Split it, for example into smaller batches"
-        )
-    places, written = list[Place](), set[int]()
-    for number, (place, count) in enumerate(zip(run.places, counts, strict=True)):
-        if number in run.written:
-            written.update(range(len(places), len(places) + count))
-        places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
-    changed = functools.partial(split_text, counts=tuple(counts), size=size)
-    return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
-
-
 @functools.lru_cache(maxsize=256)
 def split_text(source: str, counts: tuple[int, ...], size: int) -> str:
     """A shader whose bindings are so many parts each, of `size` bytes but for the last one."""
     first = [sum(counts[:k]) for k in range(len(counts))]
-    added: list[str] = []
-    for number, access, name, type_ in _DECLARATION.findall(source):
-        count = counts[int(number)]
-        declarations = [
-            f"@group(0) @binding({first[int(number)] + k}) var<storage, {access}> {name}{'' if count == 1 else f'_{k}'}: array<{type_}>;"
-            for k in range(count)
-        ]
-        source = source.replace(f"@group(0) @binding({number}) var<storage, {access}> {name}: array<{type_}>;", "")
-        if count > 1:
-            split = _Split(name, type_, count, size // _bytes(type_))
-            source = split.rewritten(source)
-            declarations += split.functions.values()
-        added += declarations
-    return "\n".join([*added, source])
+    text, added = BOUND.sub("", source), list[str]()
+    for number, access, name, type_ in BOUND.findall(source):
+        start, count = first[int(number)], counts[int(number)]
+        if count == 1:
+            added.append(bound(start, access, name, type_))
+            continue
+        added += [bound(start + k, access, f"{name}_{k}", type_) for k in range(count)]
+        split = _Split(name, type_, count, size // _bytes(type_))
+        text = split.rewritten(text)
+        added += [f"{function}\n" for function in split.functions.values()]
+    return "".join([*added, text])
 
 
 def _bytes(type_: str) -> int:

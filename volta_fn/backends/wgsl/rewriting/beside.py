@@ -12,11 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.backends.wgsl.choosing import may_choose, with_one_of
+from volta_fn.backends.wgsl.form import BOUND, BUILTIN, ENTRY, bound, entry
+from volta_fn.backends.wgsl.rewriting.choosing import may_choose, with_one_of
 
-_ENTRY = re.compile(r"^@compute @workgroup_size\((\d+)\) fn main\((.*)\) \{\n", re.MULTILINE)
-_BUILTIN = re.compile(r"@builtin\((\w+)\) (\w+): ([\w<>]+)")
-_BINDING = re.compile(r"@binding\((\d+)\)")
 _SHARED = re.compile(r"^var<workgroup> (\w+): (?:array<(.*), (\d+)>|(.*));\n", re.MULTILINE)
 _DECLARED = re.compile(r"^(?:@group\(0\) @binding\(\d+\) )?(?:var(?:<[^>]*>)?|fn|const) (\w+)", re.MULTILINE)
 _TOGETHER = re.compile(r"Barrier|subgroup")
@@ -29,7 +27,7 @@ _KNOWN = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_in
 
 
 class _Parts(NamedTuple):
-    """A shader as it is written (see `scalars.Shader`): declarations, and the entry point."""
+    """A shader as it is written (see `form`): declarations, and the entry point."""
 
     invocations: int
     #: Names of built-in values, the parameters that hold them, and types.
@@ -44,15 +42,15 @@ class _Parts(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _parts(source: str) -> _Parts | None:
-    entry = _ENTRY.search(source)
-    if entry is None or not source.endswith("}\n"):
+    main = ENTRY.search(source)
+    if main is None or not source.endswith("}\n"):
         return None
-    builtins = tuple(_BUILTIN.findall(entry[2]))
-    declarations = source[: entry.start()]
+    builtins = tuple(BUILTIN.findall(main[2]))
+    declarations = source[: main.start()]
     if not {name for name, _, _ in builtins} <= _KNOWN or _TYPES.search(declarations):
         return None
-    body = source[entry.end() : -2]
-    return _Parts(int(entry[1]), builtins, declarations, body, tuple(_SHARED.findall(declarations)), bool(_TOGETHER.search(source)))
+    body = source[main.end() : -2]
+    return _Parts(int(main[1]), builtins, declarations, body, tuple(_SHARED.findall(declarations)), bool(_TOGETHER.search(source)))
 
 
 def _known(source: str) -> _Parts:
@@ -99,14 +97,12 @@ def beside(sources: Sequence[str], counts: Sequence[int]) -> str:
             own = f"let p{number}_{_GROUP} = vec3<u32>((_{_GROUP}.x - {first}u) % {count}u, 0u, 0u);"
             own += f"\n  {which} = (_{_GROUP}.x - {first}u) / {count}u;"
         texts.append(_bound_from(bindings, declarations))
-        bindings += len(_BINDING.findall(declarations))
+        bindings += len(BOUND.findall(declarations))
         first += count * times
         if parts.invocations < size:
             body = f"  if (_{_LOCAL} < {parts.invocations}u) {{\n{body}  }}\n"
         branches.append(f"if (_{_GROUP}.x < {first}u) {{\n  {own}\n{body}}}")
-    parameters = ", ".join(f"@builtin({kind}) _{kind}: {type_}" for kind, type_ in builtins.items())
-    head = f"@compute @workgroup_size({size}) fn main({parameters}) {{\n"
-    return "".join([*texts, *memory.declarations(), head, " else ".join(branches), "\n}\n"])
+    return "".join([*texts, *memory.declarations(), entry(size, builtins), " else ".join(branches), "\n}\n"])
 
 
 def _repeated(sources: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, int, int]]:
@@ -161,4 +157,4 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 def _bound_from(first: int, text: str) -> str:
     """Declarations with buffers numbered from another number on."""
-    return _BINDING.sub(lambda found: f"@binding({first + int(found[1])})", text)
+    return BOUND.sub(lambda found: bound(first + int(found[1]), *found.groups()[1:]), text)

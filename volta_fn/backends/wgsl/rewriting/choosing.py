@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_BUFFER = re.compile(r"^@group\(0\) @binding\(\d+\) var<storage, (read|read_write)> (\w+): array<([\w<>]+)>;\n", re.MULTILINE)
+from volta_fn.backends.wgsl.form import BOUND, bound
 
 #: An element of a buffer, by an index in which there are no others.
 _ELEMENT = r"(?<![\w.&]){name}\[([^\[\]]*)\]"
@@ -19,7 +19,7 @@ def may_choose(source: str) -> bool:
     """Whether a shader does nothing with its buffers but read elements, and write whole ones."""
     if "atomic" in source:
         return False
-    for _, name, _ in _BUFFER.findall(source):
+    for _, _, name, _ in BOUND.findall(source):
         element = _ELEMENT.format(name=name)
         used = len(re.findall(rf"(?<![\w.]){name}\[|&{name}\b", source))
         if used != len(re.findall(element, source)) or re.search(rf"{element}(\[[^\]]*\]|\.\w+) *=[^=]", source):
@@ -29,13 +29,13 @@ def may_choose(source: str) -> bool:
 
 def with_one_of(count: int, which: str, declarations: str, body: str) -> tuple[str, str]:
     """Declarations with `count` times the buffers, one set after the other, and the body: they use those that `which` says."""
-    buffers = _BUFFER.findall(declarations)
+    buffers = BOUND.findall(declarations)
     head = [f"var<private> {which}: u32;\n"]
     for k in range(count):
-        for n, (access, name, type_) in enumerate(buffers, k * len(buffers)):
-            head.append(f"@group(0) @binding({n}) var<storage, {access}> {name}_{k}: array<{type_}>;\n")
-    texts = [_BUFFER.sub("", declarations), body]
-    for access, name, type_ in buffers:
+        for n, (_, access, name, type_) in enumerate(buffers, k * len(buffers)):
+            head.append(bound(n, access, f"{name}_{k}", type_))
+    texts = [BOUND.sub("", declarations), body]
+    for _, access, name, type_ in buffers:
         head += _accessors(count, which, name, type_, written=access == "read_write")
         texts = [_by_accessors(text, name) for text in texts]
     return "".join([*head, texts[0]]), texts[1]

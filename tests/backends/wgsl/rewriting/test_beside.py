@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.backends.wgsl import running
-from volta_fn.backends.wgsl.beside import beside, size_beside
+from volta_fn.backends.wgsl.rewriting.beside import beside, size_beside
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars import Number, Shader
 

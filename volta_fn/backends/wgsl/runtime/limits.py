@@ -1,0 +1,57 @@
+"""What is too much for one dispatch: arrays larger than a binding, and work that takes long.
+
+A device lets a shader see so many bytes through one binding, 128 MiB on the least one, though its buffers may be larger: such a buffer is
+bound several times. And drivers take a GPU for hung that is busy with one thing for seconds, 2 of them on Windows: a dispatch with many
+multiplications becomes several, each with some of its workgroups, and each is submitted by itself. They share a shader, which reads the
+number of the portion from a word of a *ladder* (see `copying`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.rewriting.parts import split_text
+from volta_fn.backends.wgsl.rewriting.portion import may_be_portioned, portion
+from volta_fn.backends.wgsl.runtime.commands import Place, Run
+from volta_fn.errors import OutOfMemoryError
+
+#: Multiplications in a portion: half a second of a small GPU's time, which does half of 10^12 of them in one; a few milliseconds of a large
+#: one's, so that what cannot begin before the last workgroup ends costs little.
+MOST = 1 << 38
+
+
+def in_parts(run: Run, facts: Facts) -> Run:
+    """A dispatch none of whose bindings is larger than the device allows. Raises `OutOfMemoryError` if it would take too many."""
+    size = facts.binding // facts.alignment * facts.alignment
+    counts = [max(-(-p.size // size), 1) for p in run.places]
+    if max(counts) == 1:
+        return run
+    if sum(counts) > facts.buffers:
+        raise OutOfMemoryError(
+            f"an array of {max(p.size for p in run.places)} bytes is larger than a shader of this GPU can see: {facts.binding} bytes "
+            f"at once, {facts.buffers} times, and this step needs {sum(counts)} times. Split it, for example into smaller batches"
+        )
+    places, written = list[Place](), set[int]()
+    for number, (place, count) in enumerate(zip(run.places, counts, strict=True)):
+        if number in run.written:
+            written.update(range(len(places), len(places) + count))
+        places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
+    changed = functools.partial(split_text, counts=tuple(counts), size=size)
+    return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
+
+
+def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: Facts) -> list[Run]:
+    """A dispatch as portions of its workgroups. ``rung(k, n)`` is a word that holds k, of n such."""
+    across, down, _ = run.groups
+    length, each = (down, across) if down > 1 else (across, 1)
+    size = -(-length // -(-work // MOST)) if work > MOST else length
+    if size == length or len(run.places) == facts.buffers or not may_be_portioned(run.source):
+        return [run]
+    run = run.changed(functools.partial(portion, binding=len(run.places), groups=size * each))
+    count = -(-length // size)
+    lengths = [min(size, length - k * size) for k in range(count)]
+    groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
+    return [replace(run, places=(*run.places, rung(k, count)), groups=g) for k, g in enumerate(groups)]
