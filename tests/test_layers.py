@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,8 @@ LAYERS = [
     {"numpy", "lax", "random", "linalg", "fft", "special", "scipy"},
     {"nn", "optim", "io", "data", "debug", "test_util"},
 ]
+#: The layers whose packages are read as a whole, and not name by name.
+INNER = {"core", "primitives", "transforms", "compiler", "backends", "jit"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -150,6 +153,18 @@ def test_public_names_are_documented(module):
     assert not bare, f"{module}: without a docstring: {bare}"
 
 
+PACKAGES = [m for m in MODULES if m.count(".") and m.split(".")[1] in INNER and MODULES[m].name == "__init__.py"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_say_what_their_modules_are(package):
+    """So that whoever reads the package from its beginning knows where to go on."""
+    here = MODULES[package].parent
+    inside = {path.stem for path in here.glob("*.py")} | {path.parent.name for path in here.glob("*/__init__.py")}
+    named = set(re.findall(r"`(\w+)`", ast.get_docstring(parsed(MODULES[package])) or ""))
+    assert not (left := inside - named - {"__init__"}), f"{package} says nothing of {sorted(left)}"
+
+
 def unannotated(function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: bool) -> list[str]:
     """The parameters without annotations, and "return" for a result without."""
     args = function.args
@@ -188,6 +203,7 @@ PLANTED = {
     "upward": ("core.a", "from volta_fn.jit import jit", test_imports_only_from_earlier_layers),
     "inside": ("nn.a", "def f():\n    from volta_fn import tree", test_no_imports_of_our_own_inside_functions),
     "silent": ("nn.a", "def f(): pass", test_public_names_are_documented),
+    "unnamed": ("core", '"""See `b`."""', test_packages_say_what_their_modules_are),
     "untyped": ("nn.a", '"""A."""\ndef f(x):\n    """F."""', test_public_functions_are_annotated),
 }
 

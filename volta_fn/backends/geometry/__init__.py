@@ -1,1 +1,3 @@
-"""Where elements are: what the lanes' libraries know of strides, of windows at index vectors, and of sliding windows."""
+"""Where elements are: what the lanes' libraries know of `strides`, of windows at index vectors (`starts`), of sliding `windows`, and of
+lines that are accumulated along (`accumulations`).
+"""

@@ -2,5 +2,6 @@
 
 In the order in which to read: `llvm` (writing and compiling LLVM IR), `routine` (a piece of machine code that a program runs), what
 routines are made of — `scalars` (operations on vectors of numbers), `loops` (kernels), `matmul`, `convolution`, `library` (sorts, scans,
-gathers, …) — and `runtime` (whole programs: memory, threads, the cache of compiled objects).
+gathers, …) — and `routines` (all of them by name), `lane` (what the compiler is told of them), and `runtime` (whole programs: memory,
+threads, the cache of compiled objects).
 """

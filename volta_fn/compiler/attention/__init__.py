@@ -3,7 +3,7 @@
 Lanes that have routines for these equations need no array of all weights, which has an element for every query and key.
 
 In the order in which to read: `instructions` (what stands in the new program), `program` (looking things up in the old one), `softmax`,
-`products`, `logits` and `gradient` (recognising parts), `match` (all of them together), and `replace`.
+`products` and `logits` (recognising parts), `match` (all of them together), and `replace`.
 """
 
 from volta_fn.compiler.attention.instructions import Axes as Axes

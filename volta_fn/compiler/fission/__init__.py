@@ -5,4 +5,6 @@ the scanned rows alone go before the loop (`before`), those that only stacked ou
 of products, as the gradients of weights are, become products that sum over the steps as well (`sums`). These round differently.
 
 For backends that would rather not copy, what a scan stacks of its carry as each step gets it is made behind it, too (`delays`).
+
+`parts` tells what a scan's variables are outside of it, and `products` does all of this to a program.
 """

@@ -1,4 +1,8 @@
-"""Linear algebra of stacks of matrices, under the names of `jax.lax.linalg`. Leading dimensions are a batch."""
+"""Linear algebra of stacks of matrices, under the names of `jax.lax.linalg`. Leading dimensions are a batch.
+
+`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values; `matrices` is what
+they are written with.
+"""
 
 from volta_fn.primitives.linalg.factorization import lu as lu
 from volta_fn.primitives.linalg.factorization import qr as qr

@@ -2,9 +2,9 @@
 
 All take correlations, the canonical form of `compiler/contractions/geometry`. In the order in which to read: `emit` (writing code with
 indices), `nest` (register tiles, and the loops around them), `gather` and `panels` (bringing operands into order), `storing` (results out
-of registers), `blocks` (how sizes are cut up), `pieces` (several correlations in one routine); then the algorithms, `igemm` with its plan,
-`im2col`, `direct`, `winograd` with its `algebra`, shape, taps and places, `winograd_sums`, and `product` for single taps; and `choice`,
-which chooses among them.
+of registers), `blocks` (how sizes are cut up), `pieces` (several correlations in one routine); then the algorithms, `igemm` with
+`igemm_plan`, `im2col`, `direct`, `winograd` with its `algebra`, `winograd_shape`, `winograd_taps` and `winograd_places`, `winograd_sums`,
+`product` for single taps, and `zeros` for none; and `choice`, which chooses among them.
 """
 
 from volta_fn.backends.native.convolution.choice import conv_general_dilated

@@ -1,6 +1,11 @@
 """Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows.
 
-`writing`, `moving` and `starts` are what they share.
+They share `writing` (a routine's entry points), `moving` and `strided` (elements in memory) and `numbers`. In the order in which to read:
+
+- `starts` (where windows begin), `gather`, `scatter` and `dynamic_slices`;
+- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
+- `scanning` (within a vector) and `cumulative`;
+- `windows` (which elements a window meets), `pooling`, `winners` (of maxima and minima), and by those `tangents` and `cotangents`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In the order in which to read: `lanes` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
 `convert` (one family of operations each; those of floats are in `backends.scalars`), `operations` (all of them by name), `reductions`,
-`cost`.
+`cost`, and `avx512` (instructions that some CPUs have).
 """
 
 from volta_fn.backends.native.scalars.cost import cost as cost

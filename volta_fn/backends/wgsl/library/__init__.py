@@ -1,6 +1,13 @@
 """Routines of what is no loop over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
 
-`whole` (index arithmetic) and `units` (moving elements) are what they share.
+They share `whole` (index arithmetic), `units` (moving elements), `numbers` and `spaces` (workspaces). In the order in which to read:
+
+- `starts` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
+- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
+- `scatter`, by `scattering` (what goes where) and `segments` (updates of one place combined);
+- `scanning` (within a workgroup) and `cumulative`;
+- `windows` (which elements a window meets) and `pooling`;
+- `linalg`.
 """
 
 from __future__ import annotations

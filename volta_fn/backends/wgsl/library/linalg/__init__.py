@@ -1,4 +1,8 @@
-"""Factorisations of stacks of matrices, one workgroup a matrix."""
+"""Factorisations of stacks of matrices, one workgroup a matrix.
+
+In the order in which to read: `fields` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves),
+`orthogonal` (QR), `rotations` (Jacobi's method), and by those `eigh` and `svd`.
+"""
 
 from volta_fn.backends.wgsl.library.linalg.eigh import eigh as eigh
 from volta_fn.backends.wgsl.library.linalg.orthogonal import qr as qr
