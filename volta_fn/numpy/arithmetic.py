@@ -329,9 +329,9 @@ def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
 
 
 def _frexp_layout(dtype: np.dtype) -> tuple[np.dtype, int, int]:
-    """The integer dtype of a float's size, the number of its mantissa bits, and its exponent's bias."""
+    """The unsigned integer dtype of a float's size, the number of its mantissa bits, and its exponent's bias."""
     info = dtypes.finfo(dtype)
-    return np.dtype(f"int{info.bits}"), info.nmant, (1 << (info.bits - info.nmant - 2)) - 1
+    return np.dtype(f"uint{info.bits}"), info.nmant, (1 << (info.bits - info.nmant - 2)) - 1
 
 
 def frexp(x: Any, /) -> tuple[Array, Array]:
@@ -345,20 +345,21 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     if is_complex(value):
         raise ArgumentTypeError("frexp: x must be real, got complex numbers")
     bits, mantissa_bits, bias = _frexp_layout(value.dtype)
-    # Subnormal numbers have no exponent of their own: make them normal first.
-    tiny = lax.lt(lax.abs(value), full_like_scalar(value, dtypes.finfo(value.dtype).smallest_normal))
-    scaled = lax.select(tiny, lax.mul(value, full_like_scalar(value, 2.0**mantissa_bits)), value)
-    pattern = lax.bitcast_convert_type(scaled, bits)
-    field = (1 << (bits.itemsize * 8 - mantissa_bits - 1)) - 1
-    raw = lax.bitwise_and(lax.shift_right_logical(pattern, full_like_scalar(pattern, mantissa_bits)), full_like_scalar(pattern, field))
-    half = lax.bitwise_or(
-        lax.bitwise_and(pattern, full_like_scalar(pattern, ~(field << mantissa_bits))),
-        full_like_scalar(pattern, (bias - 1) << mantissa_bits),
-    )
-    exponent = lax.convert_element_type(raw, INDEX) - (bias - 1) - lax.select(tiny, mantissa_bits, np.int32(0))
-    plain = lax.bitwise_or(lax.eq(value, 0.0), lax.bitwise_not(lax.is_finite(value)))
-    mantissa = lax.select(plain, value, lax.bitcast_convert_type(half, value.dtype))
-    return mantissa, lax.select(plain, np.int32(0), exponent)
+    # All by bits, since arithmetic may take subnormal numbers for zeros.
+    pattern = lax.bitcast_convert_type(value, bits)
+    width = 8 * bits.itemsize
+    field = (1 << (width - mantissa_bits - 1)) - 1
+    sign = pattern & bits.type(1 << (width - 1))
+    raw = lax.shift_right_logical(pattern, bits.type(mantissa_bits)) & bits.type(field)
+    digits = pattern & bits.type((1 << mantissa_bits) - 1)
+    # A subnormal number has no exponent of its own: its highest digit becomes the one that normal numbers imply.
+    subnormal = (raw == 0) & (digits != 0)
+    missing = lax.select(subnormal, lax.clz(digits) - bits.type(width - 1 - mantissa_bits), bits.type(0))
+    digits = lax.shift_left(digits, missing) & bits.type((1 << mantissa_bits) - 1)
+    half = lax.bitcast_convert_type(sign | bits.type((bias - 1) << mantissa_bits) | digits, value.dtype)
+    exponent = (raw + subnormal.astype(bits)).astype(INDEX) - missing.astype(INDEX) - (bias - 1)
+    plain = (raw == field) | ((raw == 0) & ~subnormal)
+    return lax.select(plain, value, half), lax.select(plain, np.int32(0), exponent)
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:

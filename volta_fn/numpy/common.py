@@ -39,6 +39,14 @@ def operands(function: str, **values: Any) -> list[Array]:
     return [operand(function, name, value) for name, value in values.items()]
 
 
+def narrow(value: Any) -> Any:
+    """Integers of a NumPy array as int32 if they fit, for places and counts: a device may have no wider ones. Other values as they are."""
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.int64, np.uint64):
+        return value
+    info = np.iinfo(INDEX)
+    return value.astype(INDEX) if not value.size or (value.min() >= info.min and value.max() <= info.max) else value
+
+
 def promote(function: str, *values: Any) -> list[Array]:
     """The arguments as arrays of the dtype in which they combine."""
     return _promoted(function, values, lambda dtype: dtype)

@@ -87,8 +87,7 @@ def _from_host(value: Any, dtype: np.dtype | None) -> Array:
     values = np.asarray(value)
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
-    result = from_host(values)
-    return result if dtype is None else lax.convert_element_type(result, dtype)
+    return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:

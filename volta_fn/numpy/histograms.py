@@ -33,12 +33,15 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         raise ArgumentTypeError(f"bincount: x must be a vector of integers, got {value.dtype.name} of shape {value.shape}")
     if length is None:
         numbers = concrete("bincount", "x", value, "The length of the result depends on it: give length= inside traced functions.")
-        length = max(int(minlength), int(numbers.max(initial=-1)) + 1)
-    index = lax.max(lax.convert_element_type(value, INDEX), np.int32(0))
+        length = max(int(minlength), int(numbers.max()) + 1 if numbers.size else 0)
+    length = int(length)
+    value = value if value.dtype in dtypes.INTEGERS else lax.convert_element_type(value, INDEX)
+    most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # of numbers beyond int32, too
+    index = lax.convert_element_type(lax.clamp(full_like_scalar(value, 0), value, most), INDEX)
     amount = array(np.int32(1)) if weights is None else operand("bincount", "weights", weights)
     if weights is not None and amount.shape != value.shape:
         raise ShapeError(f"bincount: weights must have the shape of x, {value.shape}, got {amount.shape}")
-    return _scattered(index, broadcast_to(amount, value.shape), int(length))
+    return _scattered(index, broadcast_to(amount, value.shape), length)
 
 
 def _scattered(index: Array, amounts: Array, length: int) -> Array:

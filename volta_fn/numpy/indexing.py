@@ -22,6 +22,7 @@ from volta_fn.numpy.common import (
     flat_or_axis,
     full_like_scalar,
     is_traced,
+    narrow,
     no_out,
     operand,
     promote,
@@ -130,7 +131,7 @@ def take(
     no_out("take", out)
     value = operand("take", "a", a)
     value, place = flat_or_axis("take", value, axis)
-    index = _index_array("take", indices)
+    index = _index_array("take", narrow(indices))
     length = value.shape[place]
     if mode == "wrap":
         index, mode = _wrapped(index, length), "promise_in_bounds"
@@ -177,7 +178,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
            [3]], dtype=int32)
     """
     value = operand("take_along_axis", "arr", arr)
-    index = _index_array("take_along_axis", indices)
+    index = _index_array("take_along_axis", narrow(indices))
     value, place = flat_or_axis("take_along_axis", value, axis)
     if index.ndim != value.ndim:
         raise ShapeError(f"take_along_axis: arr and indices must have as many dimensions, got {value.shape} and {index.shape}")
@@ -225,7 +226,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplac
     """A copy of `arr` with `values` at the places that `take_along_axis` would read. `inplace=False` must be said."""
     _refuse_in_place("put_along_axis", inplace)
     value = operand("put_along_axis", "arr", arr)
-    index = _index_array("put_along_axis", indices)
+    index = _index_array("put_along_axis", narrow(indices))
     flat, place = flat_or_axis("put_along_axis", value, axis)
     grid = _grid("put_along_axis", flat, index, place)
     new = lax.convert_element_type(operand("put_along_axis", "values", values), value.dtype)
@@ -323,7 +324,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     Array([10,  2], dtype=int32)
     """
     no_out("choose", out)
-    index = _index_array("choose", a)
+    index = _index_array("choose", narrow(a))
     options = promote("choose", *choices)
     last = len(options) - 1
     if mode == "raise":

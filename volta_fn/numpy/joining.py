@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
-from volta_fn.numpy.common import Axis, axes_of, axis_of, concrete, flat_or_axis, no_out, operand, promote
+from volta_fn.numpy.common import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
@@ -251,7 +251,7 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
     """
     if isinstance(obj, slice):
         return np.arange(length)[obj]
-    numbers = concrete(function, "obj", array(obj), _STATIC_ADVICE)
+    numbers = concrete(function, "obj", array(narrow(obj)), _STATIC_ADVICE)
     if numbers.dtype == np.bool_:
         return np.flatnonzero(numbers)
     if numbers.dtype not in dtypes.INTEGERS and numbers.size:

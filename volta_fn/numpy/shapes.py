@@ -12,7 +12,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
-from volta_fn.numpy.common import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, operand, operands
+from volta_fn.numpy.common import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, narrow, operand, operands
 from volta_fn.numpy.creation import array
 from volta_fn.primitives import movement
 
@@ -276,7 +276,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     value, place = flat_or_axis("repeat", value, axis)
     if np.ndim(repeats) == 0 and not is_traced(repeats) and total_repeat_length is None:
         return _repeat_equally(value, int(repeats), place)
-    counts = movement.broadcast_to(array(repeats), (value.shape[place],))
+    counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[place],))
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
         if numbers.size and numbers.min() < 0:

@@ -85,6 +85,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     if type(operand) in (int, float, complex):  # converted from Python's own precision, not from the weak type's
         exact = np.asarray(operand, dtypes.scalar_dtype(operand)[0] if type(operand) is int else None)
         return from_host(_convert_evaluate(exact, new_dtype=dtype, weak_type=weak_type), weak_type)
+    if isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.ALL:  # NumPy's own may be of a dtype that the device lacks
+        return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
     value = as_value(operand)
     aval = value.aval
     if aval.dtype == dtype and aval.weak_type == weak_type:

@@ -35,7 +35,7 @@ def int_dtype(function: str, dtype: Any) -> np.dtype:
     return dtype_in(function, dtype, INT, dtypes.INTEGERS, "an integer dtype")
 
 
-def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array) -> Shape:
+def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array | np.ndarray) -> Shape:
     """The result's shape: the one asked for, to which the parameters must broadcast, or else the one they broadcast to."""
     given = [p.shape for p in parameters.values()]
     if shape is None:
@@ -49,6 +49,15 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array) 
         listed = ", ".join(f"{name} of shape {p.shape}" for name, p in parameters.items())
         raise ShapeError(f"{function}: {listed} must broadcast to the shape asked for, {wanted}. Leave shape out to take theirs.")
     return wanted
+
+
+def known_integers(value: Any) -> np.ndarray | None:
+    """Integers of the host, of which 64 bits may count where the device holds only 32; None for arrays, tracers and other numbers."""
+    if type(value) is int:
+        return np.asarray(value, dtypes.scalar_dtype(value)[0])
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype in dtypes.INTEGERS:
+        return np.asarray(value)
+    return None
 
 
 def parameter(value: Any, dtype: np.dtype) -> Array:

@@ -19,10 +19,13 @@ from volta_fn.core.aval import canonical_shape
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.primitives.random import check_key_data, random_fold_in, random_split
+from volta_fn.random.arguments import known_integers
 
 #: The one implementation; further ones would be told apart by this name.
 THREEFRY = "threefry2x32"
 _UINT32 = np.dtype(np.uint32)
+#: The lowest 32 bits of an integer.
+_LOW_32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -177,11 +180,15 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
 def _seeded(function: str, seed: Any) -> Array:
     if isinstance(seed, PRNGKeyArray):
         raise ArgumentTypeError(f"{function}: the seed is an integer, but a key was given; use split or fold_in to make keys from keys")
-    value = as_value(seed)
+    known = known_integers(seed)
+    value = as_value(seed) if known is None else known
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
-        raise DTypeError(f"{function}: the seed is an integer, got {value.aval}")
+        raise DTypeError(f"{function}: the seed is an integer, got a value of dtype {value.dtype.name}")
     if value.shape:
         raise ShapeError(f"{function}: the seed is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+    if isinstance(value, np.ndarray):
+        upper = int(value) >> 32 if value.dtype.itemsize == 8 else 0
+        return as_value(np.array([upper & _LOW_32, int(value) & _LOW_32], _UINT32))
     words = [lax.convert_element_type(word, _UINT32) for word in _halves(value)]
     return lax.concatenate([lax.reshape(word, (1,)) for word in words], 0)
 
@@ -267,7 +274,8 @@ def fold_in(key: Any, data: Any) -> Any:
     words = single_key("fold_in", key)
     if isinstance(data, int) and not -(2**31) <= data < 2**32:
         raise ArgumentError(f"fold_in: data has 32 bits, got {data}")
-    value = as_value(data)
+    known = known_integers(data)
+    value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, also where a device has no more
     if value.shape:
         raise ShapeError(f"fold_in: data is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     return _like(key, random_fold_in(words, value))

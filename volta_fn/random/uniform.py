@@ -13,7 +13,7 @@ from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.fma import fma
 from volta_fn.primitives.random import random_bits, random_split
-from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, parameter, shape_with
+from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, known_integers, parameter, shape_with
 from volta_fn.random.keys import single_key
 
 _UINT32 = np.dtype(np.uint32)
@@ -75,10 +75,7 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     """
     data = single_key("randint", key)
     wanted = int_dtype("randint", dtype)
-    low, high = as_value(minval), as_value(maxval)
-    for name, bound in (("minval", low), ("maxval", high)):
-        if bound.dtype not in dtypes.INTEGERS:
-            raise DTypeError(f"randint: {name} is an integer, got {bound.aval}; convert it with astype")
+    low, high = _bound("minval", minval), _bound("maxval", maxval)
     sizes = shape_with("randint", shape, minval=low, maxval=high)
     if wanted.itemsize >= 4:
         return _integers(data, sizes, low, high, wanted)
@@ -88,17 +85,29 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     return lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted)
 
 
-def _within(value: Array, dtype: np.dtype, low: int, high: int) -> Array:
+def _bound(name: str, value: Any) -> Array | np.ndarray:
+    """A bound of integers, left on the host if it is known there: it is brought into the dtype's range before a device sees it."""
+    known = known_integers(value)
+    if known is not None:
+        return known
+    bound = as_value(value)
+    if bound.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"randint: {name} is an integer, got {bound.aval}; convert it with astype")
+    return bound
+
+
+def _within(value: Array | np.ndarray, dtype: np.dtype, low: int, high: int) -> Array:
     """`value` clamped to [low, high] and converted."""
     info = dtypes.iinfo(value.dtype)
-    bounds = [value.dtype.type(min(max(b, info.min), info.max)) for b in (low, high)]
-    return lax.convert_element_type(lax.clamp(bounds[0], value, bounds[1]), dtype)
+    least, greatest = (value.dtype.type(min(max(b, info.min), info.max)) for b in (low, high))
+    clamped = np.clip(value, least, greatest) if isinstance(value, np.ndarray) else lax.clamp(least, value, greatest)
+    return lax.convert_element_type(clamped, dtype)
 
 
-def _integers(data: Array, shape: Shape, minval: Array, maxval: Array, dtype: np.dtype) -> Array:
+def _integers(data: Array, shape: Shape, minval: Array | np.ndarray, maxval: Array | np.ndarray, dtype: np.dtype) -> Array:
     info, width = dtypes.iinfo(dtype), 8 * dtype.itemsize
     unsigned = np.dtype(f"u{dtype.itemsize}")
-    beyond = lax.gt(maxval, maxval.dtype.type(min(info.max, dtypes.iinfo(maxval.dtype).max)))
+    beyond = maxval > maxval.dtype.type(min(info.max, dtypes.iinfo(maxval.dtype).max))
     low, high = _within(minval, dtype, info.min, info.max), _within(maxval, dtype, info.min, info.max)
     one = unsigned.type(1)
     span = lax.select(lax.le(high, low), as_value(one), lax.convert_element_type(high - low, unsigned))

@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import FLOATS, INTEGERS, UNSIGNED, accumulator
+from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.common import promote_inexact
 from volta_fn.primitives.movement import canonical_axis
@@ -73,7 +73,10 @@ def class_axis(loss: str, scores: Array, axis: int | None) -> int:
 
 
 def class_labels(loss: str, labels: Any, shape: tuple[int, ...], place: int) -> Array:
-    """Class numbers as signed integers; they need the shape of the scores without the axis of classes."""
+    """Class numbers as signed integers; they need the shape of the scores without the axis of classes.
+
+    Those of uint32 beyond int32 become its greatest number, which is no class either, since not every device has int64.
+    """
     numbers = as_value(labels)
     expected = (*shape[:place], *shape[place + 1 :])
     if numbers.dtype not in INTEGERS:
@@ -82,8 +85,9 @@ def class_labels(loss: str, labels: Any, shape: tuple[int, ...], place: int) -> 
         raise ShapeError(
             f"{loss}: scores of shape {shape} with classes along axis {place} need labels of shape {expected}, got {numbers.shape}"
         )
-    wide = numbers.dtype.itemsize + (numbers.dtype in UNSIGNED) > 4
-    return numbers.astype("int64" if wide else "int32")
+    if numbers.dtype == np.uint32:
+        numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))
+    return numbers.astype("int64" if numbers.dtype.itemsize == 8 else "int32")
 
 
 def pick(scores: Array, labels: Array, place: int) -> tuple[Array, Array]:

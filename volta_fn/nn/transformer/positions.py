@@ -25,7 +25,7 @@ def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Arra
     if not base > 0:
         raise ArgumentError(f"positions: the base is a number above 0, got {base}")
     rates = np.power(float(base), -np.arange(0, features, 2) / max(features, 1)).astype(dtype)
-    return as_value(positions)[..., None].astype(dtype) * rates
+    return vnp.asarray(positions, dtype)[..., None] * rates
 
 
 def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0, dtype: Any = "float32") -> Array:
@@ -78,7 +78,7 @@ def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: boo
     >>> vf.nn.apply_rotary(q, vf.numpy.arange(5)).shape
     (2, 4, 5, 8)
     """
-    value, places = as_value(x), as_value(positions)
+    value, places = as_value(x), positions if isinstance(positions, np.ndarray) else as_value(positions)
     if value.dtype not in FLOATS:
         raise DTypeError(f"apply_rotary: x is float, got {value.aval}")
     lead, features = value.shape[:-1], value.shape[-1] if value.ndim else 1
