@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import volta_fn as vf
 from tests.laws.common import on_gpu
+from tests.narrow_devices import has
 from volta_fn import lax
 
 SHAPE = (2, 3)
@@ -110,7 +111,7 @@ def drawn(seed: int, count: int, dtype: type) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=NEEDS_LLVM)])
-@given(steps=programs, seed=st.integers(0, 1000), dtype=st.sampled_from([np.float32, np.float64]))
+@given(steps=programs, seed=st.integers(0, 1000), dtype=st.sampled_from([np.float32, np.float64] if has("float64") else [np.float32]))
 @settings(max_examples=60)
 def test_values(native: bool, steps: list[Step], seed: int, dtype: type) -> None:
     """Eager against NumPy; `jit` against eager, to the last bit where NumPy computes both; `vmap` against a loop."""

@@ -29,7 +29,7 @@ from volta_fn import data, io, nn, optim, random
 
 folder, workers, fatal_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
-images = data.ArrayDataset(rng.normal(size=(26, 1, 6, 6)).astype(np.float32), rng.integers(3, size=26))
+images = data.ArrayDataset(rng.normal(size=(26, 1, 6, 6)).astype(np.float32), rng.integers(3, size=26, dtype=np.int32))
 flip = data.random_horizontal_flip()
 loader = data.DataLoader(images, 7, shuffle=True, key=1, augment=lambda key, batch: (flip(key, batch[0]), batch[1]), workers=workers)
 optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(optim.cosine_decay_schedule(0.1, 20)))

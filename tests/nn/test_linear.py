@@ -42,7 +42,7 @@ def test_bilinear_agrees_with_torch(bias, dtype):
 def test_embedding_agrees_with_torch(padding_idx, dtype):
     layer = nn.Embedding.init(KEY, 6, 3, padding_idx=padding_idx, dtype=dtype)
     oracle = torch.nn.Embedding(6, 3, padding_idx, _weight=torch.tensor(np.asarray(layer.weight)))
-    places = np.array([[0, 2, 2], [5, 1, 2]])
+    places = np.int32([[0, 2, 2], [5, 1, 2]])
     weights = numbers((2, 3, 3), dtype)
     expected = oracle(torch.tensor(places))
     (expected * torch.tensor(weights)).sum().backward()
@@ -55,8 +55,8 @@ def test_embedding_agrees_with_torch(padding_idx, dtype):
 
 def test_embedding_outside_the_table_is_nan_and_attend_is_the_transpose():
     layer = nn.Embedding.init(KEY, 4, 3)
-    assert np.isnan(layer(np.array([4]))).all()
-    np.testing.assert_allclose(layer.attend(layer(np.array([1, 2]))), layer.weight[1:3] @ layer.weight.T, rtol=1e-6)
+    assert np.isnan(layer(np.int32([4]))).all()
+    np.testing.assert_allclose(layer.attend(layer(np.int32([1, 2]))), layer.weight[1:3] @ layer.weight.T, rtol=1e-6)
     assert layer(np.zeros((0, 2), np.int32)).shape == (0, 2, 3)
 
 

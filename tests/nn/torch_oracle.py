@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import where_the_device_has_the_dtypes
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -32,6 +33,7 @@ def assert_near(actual: Any, desired: Any, dtype: str, what: str = "") -> None:
     np.testing.assert_allclose(found, wanted, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * max(float(scale), 1e-30), err_msg=what)
 
 
+@where_the_device_has_the_dtypes()
 def compare(layer: Any, oracle: Callable[..., Any], x: np.ndarray, **call: Any) -> None:
     """Output and gradients of `layer` and of `oracle(x, **parameters)`, whose parameters are tensors by the paths of the layer's.
 

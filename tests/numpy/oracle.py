@@ -16,6 +16,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from tests.narrow_devices import where_the_device_has_the_dtypes
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(t) for t in (np.float16, BF16, np.float32, np.float64)]
@@ -89,6 +90,7 @@ def assert_close(got: Any, wanted: Any, tolerance: float | None = None, where: A
     np.testing.assert_allclose(wide, target, rtol=rtol, atol=rtol * scale, err_msg=str(where))
 
 
+@where_the_device_has_the_dtypes()
 def check(
     call: Callable[..., Any], *arrays: Any, oracle: Callable[..., Any] | None = None, tolerance: float | None = None,
     jax: bool = True, traced: bool = True, index: bool = False, floats: bool = False,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import where_the_device_has_the_dtypes
 
 torch = pytest.importorskip("torch")
 
@@ -27,6 +28,7 @@ def cast(values: Sequence[Any], dtype: str) -> list[np.ndarray]:
     return [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
 
 
+@where_the_device_has_the_dtypes()
 def check(ours: Callable, theirs: Callable, values: Sequence[Any], dtype: str, wrt: Sequence[int] = (0,), second: bool = True) -> None:
     """Hold `ours` of arrays against `theirs` of tensors: the result, the gradient of its weighted sum, and a Hessian's product."""
     arrays = cast(values, dtype)

@@ -15,7 +15,7 @@ X = rng.normal(size=(6, 4)).astype(np.float32)
 Y = rng.normal(size=(6, 4)).astype(np.float32)
 P = rng.uniform(0.1, 0.9, size=(6, 4)).astype(np.float32)
 SIGNS = rng.choice([-1.0, 1.0], size=(6, 4)).astype(np.float32)
-LABELS = rng.integers(0, 4, size=6)
+LABELS = rng.integers(0, 4, size=6, dtype=np.int32)
 
 #: Every loss with arguments whose first axis is the batch.
 LOSSES = {

@@ -17,9 +17,9 @@ F = torch.nn.functional
 rng = np.random.default_rng(0)
 STEPS, COUNT, CLASSES, SIZE = 12, 5, 6, 4
 LOGITS = rng.normal(size=(STEPS, COUNT, CLASSES)) * 2
-TARGETS = np.array([[1, 2, 3, 4], [2, 2, 5, 1], [3, 3, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0]])
-FRAMES = np.array([12, 9, 12, 5, 7])
-LENGTHS = np.array([4, 4, 3, 1, 0])
+TARGETS = np.array([[1, 2, 3, 4], [2, 2, 5, 1], [3, 3, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0]], np.int32)
+FRAMES = np.array([12, 9, 12, 5, 7], np.int32)
+LENGTHS = np.array([4, 4, 3, 1, 0], np.int32)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

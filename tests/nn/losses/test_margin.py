@@ -15,7 +15,7 @@ F = torch.nn.functional
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(2, 6, 5)) * 2
 SIGNS = rng.choice([-1.0, 1.0], size=(6, 5))
-LABELS = rng.integers(0, 5, size=6)
+LABELS = rng.integers(0, 5, size=6, dtype=np.int32)
 WEIGHT = rng.uniform(0.5, 2, size=5)
 EVERY = [pytest.mark.parametrize("dtype", ["float32", "float64"]), pytest.mark.parametrize("reduction", ["mean", "sum", "none"])]
 
@@ -44,10 +44,10 @@ def test_hinge_loss_matches_optax():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_multi_margin_loss_matches_pytorch(weighted, p, reduction, dtype):
     options = {"p": p, "margin": 1.5, "reduction": reduction}
-    ours, theirs = (WEIGHT, as_torch(WEIGHT.astype(dtype))) if weighted else (None, None)
+    ours, theirs = (WEIGHT.astype(dtype), as_torch(WEIGHT.astype(dtype))) if weighted else (None, None)
     check(
         lambda x: nn.multi_margin_loss(x, LABELS, ours, **options),
-        lambda x: F.multi_margin_loss(x, as_torch(LABELS), weight=theirs, **options),
+        lambda x: F.multi_margin_loss(x, as_torch(LABELS).long(), weight=theirs, **options),
         [X],
         dtype,
         second=False,  # PyTorch has none

@@ -38,7 +38,7 @@ def test_pairwise_distance_matches_pytorch(p, dtype):
 def test_cosine_embedding_loss_matches_pytorch(reduction, dtype):
     options = {"margin": 0.1, "reduction": reduction}
     check(
-        lambda x, y: nn.cosine_embedding_loss(x, y, SIGNS, **options).astype(dtype),
+        lambda x, y: nn.cosine_embedding_loss(x, y, SIGNS.astype(dtype), **options),
         lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor(SIGNS), **options),
         [A, B],
         dtype,

@@ -50,7 +50,7 @@ def test_padding_is_as_in_packed_sequences(layer, form, given):
         return torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=first)[0], last
 
     def padded(layer: Any, x: Any, carry: Any) -> Any:
-        return layer(x, carry, np.array(LENGTHS))
+        return layer(x, carry, np.int32(LENGTHS))
 
     check_against_torch(With(ours, padded), theirs, packed, x, carry, lambda g: of_layer(g.layer))
 
@@ -71,7 +71,7 @@ def test_padding_may_hold_anything(layer):
     x = numbers((6, 2, 3), "float32")
     dirty = x.copy()
     dirty[3:, 1] = np.nan
-    lengths = np.array([6, 3])
+    lengths = np.int32([6, 3])
     clean = ours(x, lengths=lengths)
     for a, b in zip(vf.tree.leaves(clean), vf.tree.leaves(ours(dirty, lengths=lengths)), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -123,7 +123,7 @@ def test_pieces_give_what_the_whole_gives(layer):
 @layers
 def test_jit_vmap_and_their_gradients(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
-    x, lengths = numbers((6, 3, 3), "float32"), np.array(LENGTHS)
+    x, lengths = numbers((6, 3, 3), "float32"), np.int32(LENGTHS)
     loss = lambda layer, x, lengths: (layer(x, lengths=lengths)[0] ** 2).sum()
     value, gradient = vf.value_and_grad(loss)(ours, x, lengths)
     compiled = vf.jit(vf.value_and_grad(loss))(ours, x, lengths)
@@ -148,9 +148,9 @@ def test_half_precision(layer, dtype):
     exact = layer.init(vf.random.key(0), 3, 4, bidirectional=True)
     half = vf.tree.map(lambda w: w.astype(dtype), exact)
     x = numbers((5, 2, 3), "float32")
-    y, carry = half(vf.numpy.asarray(x, dtype), lengths=np.array([5, 3]))
+    y, carry = half(vf.numpy.asarray(x, dtype), lengths=np.int32([5, 3]))
     assert {a.dtype.name for a in vf.tree.leaves((y, carry))} == {dtype}
-    np.testing.assert_allclose(y.astype("float32"), exact(x, lengths=np.array([5, 3]))[0], atol=3e-2)
+    np.testing.assert_allclose(y.astype("float32"), exact(x, lengths=np.int32([5, 3]))[0], atol=3e-2)
 
 
 def test_dropout_acts_between_layers_in_training():
@@ -197,9 +197,9 @@ def test_bad_arguments():
     with pytest.raises(ShapeError, match="the carry needs shape"):
         gru(x, np.ones((2, 4), np.float32))
     with pytest.raises(ShapeError, match=r"lengths need shape \(2,\)"):
-        gru(x, lengths=np.array([1, 2, 3]))
+        gru(x, lengths=np.int32([1, 2, 3]))
     with pytest.raises(DTypeError, match="lengths are integers"):
-        gru(x, lengths=np.array([1.0, 2.0]))
+        gru(x, lengths=np.float32([1.0, 2.0]))
     for options in ({"num_layers": 0}, {"dropout": 0.5}, {"num_layers": 2, "dropout": 1.5}, {"num_layers": -1}):
         with pytest.raises(ArgumentError):
             nn.GRU.init(key, 3, 4, **options)
