@@ -1,4 +1,4 @@
-"""What tests have to do with devices without 64-bit dtypes, as every WebGPU device may be: to such numbers the right answer is to say so."""
+"""What tests have to do with devices without 64-bit dtypes, as every WebGPU device may be: they have to say so."""
 
 from __future__ import annotations
 

@@ -188,3 +188,13 @@ def test_errors(call, error, words):
 def test_sum_of_a_slice_in_a_graph(dtype):
     x = sample((4, 3), dtype, 2)
     check(lambda xp, x: xp.max(xp.sum(x, axis=0) + 1), x, tolerance=ROUGH.get(dtype))
+
+
+def test_minmax():
+    x = np.int32([[3, -1, 2], [7, 0, 7]])
+    for axis, keepdims in ((None, False), (0, True), (1, False)):
+        least, greatest = vnp.minmax(x, axis, keepdims=keepdims)
+        np.testing.assert_array_equal(least, x.min(axis, keepdims=keepdims))
+        np.testing.assert_array_equal(greatest, x.max(axis, keepdims=keepdims))
+    assert [int(v) for v in vnp.minmax(x, initial=(1, 9), where=x > 0)] == [1, 9]
+    assert [int(v) for v in vnp.minmax(x, initial=5, where=x > 9)] == [5, 5]

@@ -50,6 +50,21 @@ def test_lexsort():
         vnp.lexsort((np.ones(2), np.ones(3)))
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+def test_top_k(axis):
+    x = np.float32([[3, 1, 3, np.nan, -2], [0, 5, np.inf, 5, -np.inf]])
+    last_first = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)  # of equals the last one last, then turned round
+    orders = {"largest": x.shape[axis] - 1 - last_first, "smallest": np.argsort(x, axis, kind="stable")}
+    for mode, order in orders.items():
+        values, indices = vnp.top_k(x, 2, axis=axis, mode=mode)
+        np.testing.assert_array_equal(indices, np.take(order, [0, 1], axis))
+        np.testing.assert_array_equal(values, np.take_along_axis(x, np.asarray(indices), axis))
+    with pytest.raises(ArgumentError, match="'largest' or 'smallest'"):
+        vnp.top_k(x, 2, mode="least")
+    with pytest.raises(ArgumentError, match="from 0 to 5"):
+        vnp.top_k(x, 6)
+
+
 def test_partition():
     x = sample((4, 7), np.float32, 1)
     for kth in (0, 3, -1):

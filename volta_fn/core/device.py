@@ -92,7 +92,7 @@ class Device:
     """One processor that holds arrays and runs programs.
 
     >>> import volta_fn as vf
-    >>> vf.devices()[0]
+    >>> vf.devices("cpu")[0]
     CpuDevice(id=0)
     """
 

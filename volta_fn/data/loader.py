@@ -42,7 +42,7 @@ class DataLoader:
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
     >>> import numpy as np, volta_fn as vf
-    >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(5.0)), 2, shuffle=True, key=0)
+    >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(5, dtype=np.float32)), 2, shuffle=True, key=0)
     >>> for batch in loader:
     ...     print(batch)
     [0. 4.]
@@ -103,9 +103,9 @@ class DataLoader:
         """The batches of the epoch with this number, from batch `start` on. It leaves the loader's own position alone.
 
         >>> import numpy as np, volta_fn as vf
-        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(6)), 2)
+        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(6, dtype=np.int32)), 2)
         >>> list(loader.epoch(0, start=2))
-        [Array([4, 5], dtype=int64)]
+        [Array([4, 5], dtype=int32)]
         """
         if number < 0 or not 0 <= start <= len(self):
             raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
@@ -125,7 +125,7 @@ class DataLoader:
         Raises `ArgumentError` if the state is of a loader with other data, batch size, order or key.
 
         >>> import numpy as np, volta_fn as vf
-        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(4)), 1, shuffle=True, key=7)
+        >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(4, dtype=np.int32)), 1, shuffle=True, key=7)
         >>> for batch in loader:
         ...     break
         >>> saved, rest = loader.state(), [int(batch[0]) for batch in loader.epoch(0, start=1)]

@@ -108,7 +108,7 @@ def one_hot(num_classes: int, dtype: Any = None) -> Transform:
     It is `nn.one_hot` with a check: a label that is not in 0 … num_classes - 1 raises `DataError` (unless it is traced).
 
     >>> import numpy as np, volta_fn as vf
-    >>> vf.data.one_hot(3)(np.array([2, 0]))
+    >>> vf.data.one_hot(3)(np.int32([2, 0]))
     Array([[0., 0., 1.],
            [1., 0., 0.]], dtype=float32)
     """
@@ -131,8 +131,8 @@ def random_horizontal_flip(probability: float = 0.5) -> RandomTransform:
     """The random transform that mirrors each image left to right with the given probability.
 
     >>> import numpy as np, volta_fn as vf
-    >>> vf.data.random_horizontal_flip(1.0)(0, np.arange(3.0).reshape(1, 1, 3))
-    Array([[[2., 1., 0.]]], dtype=float64)
+    >>> vf.data.random_horizontal_flip(1.0)(0, np.float32([[[0, 1, 2]]]))
+    Array([[[2., 1., 0.]]], dtype=float32)
     """
     if not 0 <= probability <= 1:
         raise ArgumentError(f"random_horizontal_flip: a probability is between 0 and 1, got {probability}")

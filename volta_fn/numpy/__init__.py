@@ -167,6 +167,7 @@ from volta_fn.numpy.reductions import count_nonzero as count_nonzero
 from volta_fn.numpy.reductions import max as max
 from volta_fn.numpy.reductions import mean as mean
 from volta_fn.numpy.reductions import min as min
+from volta_fn.numpy.reductions import minmax as minmax
 from volta_fn.numpy.reductions import prod as prod
 from volta_fn.numpy.reductions import ptp as ptp
 from volta_fn.numpy.reductions import std as std
@@ -240,6 +241,7 @@ from volta_fn.numpy.sorting import lexsort as lexsort
 from volta_fn.numpy.sorting import partition as partition
 from volta_fn.numpy.sorting import sort as sort
 from volta_fn.numpy.sorting import sort_complex as sort_complex
+from volta_fn.numpy.sorting import top_k as top_k
 
 if TYPE_CHECKING:
     from volta_fn.numpy import linalg as linalg

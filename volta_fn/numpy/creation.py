@@ -33,8 +33,8 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     >>> jnp.array([[1, 2], [3, 4.5]])
     Array([[1. , 2. ],
            [3. , 4.5]], dtype=float32)
-    >>> jnp.array([1, 2], dtype="int64").dtype
-    dtype('int64')
+    >>> jnp.array([1, 2], dtype="uint8").dtype
+    dtype('uint8')
 
     Raises `ShapeError` for ragged nests and `ArgumentTypeError` for elements that are no numbers.
     """
@@ -309,7 +309,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     """`num` numbers from base**start to base**stop, evenly spaced on a logarithmic scale.
 
     >>> import volta_fn.numpy as jnp
-    >>> jnp.logspace(0, 2, 3)
+    >>> jnp.logspace(0, 2, 3).round(3)
     Array([  1.,  10., 100.], dtype=float32)
     """
     exponents = linspace(start, stop, num, endpoint, axis=axis)

@@ -128,6 +128,19 @@ def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 amax, amin = max, min
 
 
+def minmax(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> tuple[Array, Array]:
+    """The smallest and the largest element along `axis`; NaN if there is one. `initial` may be a pair, one for each.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.minmax(jnp.array([[1, 5], [3, 2]]), axis=1)
+    (Array([1, 2], dtype=int32), Array([5, 3], dtype=int32))
+    """
+    least, greatest = initial if isinstance(initial, tuple) else (initial, initial)
+    return min(a, axis, out, keepdims, least, where), max(a, axis, out, keepdims, greatest, where)
+
+
 def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, parts: tuple[Any, Any, Any]) -> Array:
     reduce, combine, identity = parts
     value = operand(name, "a", a)

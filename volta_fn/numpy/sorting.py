@@ -1,4 +1,4 @@
-"""Sorting: sort, argsort, lexsort, partition, argpartition, sort_complex. Sorting is always stable; NaN goes last."""
+"""Sorting: sort, argsort, lexsort, partition, argpartition, top_k, sort_complex. Sorting is always stable; NaN goes last."""
 
 from __future__ import annotations
 
@@ -105,6 +105,26 @@ def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
     length = value.shape[axis_of(function, axis, value.ndim)]
     if not -length <= kth < length:
         raise ArgumentError(f"{function}: kth={kth} is out of range for an axis of length {length}")
+
+
+def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: bool = True) -> tuple[Array, Array]:
+    """The `k` greatest (or, with mode "smallest", least) elements along `axis` and their int32 indices, in order whatever `sorted` says.
+
+    Of equal elements the one with the lower index comes first; NaN counts as greatest.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.top_k(jnp.array([3, 9, 5]), 2, mode="smallest")
+    (Array([3, 5], dtype=int32), Array([0, 2], dtype=int32))
+    """
+    if mode not in ("largest", "smallest"):
+        raise ArgumentError(f"top_k: mode is 'largest' or 'smallest', got {mode!r}")
+    value, place = _axis("top_k", a, axis)
+    if not 0 <= k <= value.shape[place]:
+        raise ArgumentError(f"top_k: k is from 0 to {value.shape[place]}, the length of axis {axis}, got {k}")
+    if mode == "largest":
+        return lax.top_k(value, k, axis=place)
+    values, indices = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, place)), dimension=place, num_keys=1)
+    return lax.slice_in_dim(values, 0, k, axis=place), lax.slice_in_dim(indices, 0, k, axis=place)
 
 
 def sort_complex(a: Any) -> Array:

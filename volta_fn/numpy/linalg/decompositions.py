@@ -79,7 +79,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     default, or "U"). Of equal eigenvalues the vectors' derivatives are taken as zero.
 
     >>> import volta_fn.numpy as jnp
-    >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
+    >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(3)
     Array([1., 3.], dtype=float32)
     """
     if UPLO not in (None, "L", "U"):

@@ -12,6 +12,7 @@ from volta_fn.backends.wgsl.runtime.memory import Lease
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.replay import Step, play
 from volta_fn.backends.wgsl.runtime.stretches import Stretch
+from volta_fn.errors import ShapeError
 
 if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.gpu import Gpu
@@ -117,7 +118,10 @@ class Call:
         results = command.compute(*arrays)
         self.gpu.host_steps[command.name] += 1
         for (place, shape, dtype), value in zip(command.results, results, strict=True):
-            data = np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), shape)).reshape(-1).view(np.uint8)
+            found = np.asarray(value, dtype)
+            if found.shape != shape:
+                raise ShapeError(f"{command.name} promises an array of shape {shape}, but its evaluation by NumPy gave {found.shape}")
+            data = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
             if data.nbytes:
                 self.write(place, data)
 
