@@ -25,7 +25,7 @@ NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_p
 
 #: Tests that are about the CPU, or compute there what programs mean: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.
-CPU = ("backends/native", "backends/numpy", "compiler", "core/test_device.py", "test_memory.py")
+CPU = ("backends/native", "backends/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,6 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive
 from volta_fn.core.trace import bind
-from volta_fn.errors import ShapeError
 from volta_fn.primitives.declare import elementwise
 from volta_fn.primitives.movement import linear_primitive, moveaxis
 
@@ -209,7 +208,7 @@ MISTAKES: list[tuple[Callable[[], Sample], Callable[[Sample], None]]] = [
 
 @pytest.mark.parametrize(("mistake", "law"), MISTAKES, ids=[f"{m.__name__}-{law.__name__}" for m, law in MISTAKES])
 def test_mistake_is_found(mistake: Callable[[], Sample], law: Callable[[Sample], None]) -> None:
-    with pytest.raises((AssertionError, ShapeError)):  # a GPU refuses results of another shape before the law sees them
+    with pytest.raises(AssertionError):
         law(mistake())
 
 

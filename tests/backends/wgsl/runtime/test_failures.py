@@ -13,6 +13,8 @@ from volta_fn.backends.wgsl.runtime.backend import GpuBackend
 from volta_fn.backends.wgsl.runtime.raw import LOST
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.core.device import Device
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import bind
 
 GPU = vf.devices("gpu")[0]
 
@@ -138,3 +140,10 @@ def test_growth_that_ends_before_the_limit_is_no_matter() -> None:
     trend = Trend()
     for call in range(1, 5000):
         trend.look(1000 * min(call, 300), 1 << 20)
+
+
+def test_an_evaluation_by_numpy_that_gives_another_shape(device: Device) -> None:
+    first = Primitive("first", lambda x: x.update(shape=(2,)), evaluate=lambda x: x[:1], listed=False)
+    with pytest.raises(vf.errors.ShapeError, match=r"first promises an array of shape \(2,\).*gave \(1,\)"):
+        np.asarray(bind(first, jnp.ones(3)))
+    assert float(jnp.ones(3).sum()) == 3
