@@ -59,12 +59,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[...,
 }
 
 
+def seeing(size: int) -> Device:
+    """A device that sees so many bytes through one binding."""
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    device.backend.gpu.facts = device.backend.gpu.facts._replace(binding=size)
+    return device
+
+
 @pytest.fixture(scope="module")
 def least() -> Device:
     """A device that sees 8 KiB through one binding."""
-    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
-    device.backend.gpu.facts = device.backend.gpu.facts._replace(binding=1 << 13)
-    return device
+    return seeing(1 << 13)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -78,6 +83,15 @@ def test_arrays_larger_than_a_binding(name: str, least: Device) -> None:
         rtol, atol = (2e-3, 2e-2) if name == "halves" else (1e-5, 1e-4)
         np.testing.assert_allclose(np.asarray(actual), expected, rtol=rtol, atol=atol)
     assert not least.backend.counters.host_steps
+
+
+def test_long_columns_of_an_array_larger_than_a_binding() -> None:
+    """The columns of a piece are cut into chunks, whose sums need memory of their own."""
+    x = normal(512, 400, 4)
+    with vf.default_device(seeing(1 << 21)):
+        found = vf.jit(lambda x: (x.sum(1), x.argmax(1)))(x)
+    np.testing.assert_allclose(np.asarray(found[0]), x.sum(1), rtol=1e-5, atol=1e-3)
+    np.testing.assert_array_equal(np.asarray(found[1]), x.argmax(1))
 
 
 def test_every_form_of_access() -> None:

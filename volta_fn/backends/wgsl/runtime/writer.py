@@ -172,15 +172,17 @@ class Writer(BodyWriter):
         if found is None:
             return False
         slots = [*operands, *results]
-        self.touch(block, *slots)
         for kernel, windows in found:
             routine = kernel_routine(kernel, self.facts)
+            workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
+            self.touch(block, *slots, *workspaces)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
+            places += [place(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
             for dispatch in routine.dispatches:
                 bound = tuple([places[b] for b in dispatch.buffers])
                 self.run(Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, better=dispatch.better), dispatch.work)
-        self.slots.time += 1
+            self.slots.time += 1
         return True
 
     def run(self, run: Run, work: int = 0) -> None:
