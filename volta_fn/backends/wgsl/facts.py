@@ -32,5 +32,7 @@ class Facts(NamedTuple):
     groups: int = 65535
     #: Offsets of bindings are multiples of this many bytes.
     alignment: int = 256
+    #: Turns that all loops of an invocation may take together: drivers in software end loops that take more.
+    turns: int = 1 << 32
     #: The adapter's name, by which schedules are remembered.
     adapter: str = ""

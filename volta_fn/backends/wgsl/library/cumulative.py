@@ -2,7 +2,8 @@
 
 Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
 few), and then the tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the
-parts before. Products of floats are taken one by one, as their parts might overflow where the whole does not.
+parts before. Products of floats are taken one by one, as their parts might overflow where the whole does not; long lines in stretches,
+since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
 
 float16 and bfloat16 accumulate in float32.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from volta_fn.backends.geometry.accumulations import REDUCTIONS, accumulation
 from volta_fn.backends.wgsl.facts import Facts
@@ -23,7 +26,9 @@ from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, convert
 from volta_fn.core.aval import ShapedArray
 
-_OPERAND, _RESULT, _TOTALS = range(3)
+_UINT32 = np.dtype(np.uint32)
+
+_OPERAND, _RESULT, _TOTALS, _PLACES = range(4)
 
 #: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
 _LONG = 256
@@ -38,6 +43,9 @@ _ENOUGH = 1 << 14
 _PART = 32
 _MOST_PARTS = 256
 
+#: Elements of a line that an invocation goes along in a dispatch, at most.
+_STRETCH = 1 << 15
+
 
 def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, name: str) -> Routine | None:
     """The routine of the primitive of that name."""
@@ -51,6 +59,8 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fa
     one_by_one = name == "cumprod" and operand.dtype.kind not in "iu"
     if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
         return _Tiles(scan, facts).routine()
+    if one_by_one and scan.size > _STRETCH:
+        return _stretches(scan, facts)
     return _lines(scan, 1 if one_by_one else _parts(scan), facts)
 
 
@@ -62,7 +72,7 @@ cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) 
 
 def _parts(scan: Scan) -> int:
     """Into how many parts lines are cut."""
-    return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS))
+    return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS), -(-scan.size // _STRETCH))
 
 
 def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
@@ -111,6 +121,34 @@ def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
     if parts == 1:
         return Routine((scan_parts(),))
     return Routine((sum_parts(), scan_parts()), (scan.lines * (parts - 1) * scan.dtype.itemsize,))
+
+
+# stretches
+
+
+def _stretches(scan: Scan, facts: Facts) -> Routine:
+    """Each dispatch goes along all lines for a stretch, from where the one before it ended, with its totals."""
+
+    def stretch(*, first: bool) -> Dispatch:
+        shader = Shader(facts, INVOCATIONS)
+        source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
+        totals, places = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_PLACES, _UINT32, written=True)
+
+        def along(line: str) -> None:
+            total = variable(shader, scan.neutral() if first else totals.load(line))
+            start = "0u" if first else shader.let("u32", places.load(line).text)
+            end = shader.let("u32", f"min({start} + {_STRETCH}u, {scan.size}u)")
+            with shader.loop(end, start) as i:
+                at = shader.let("u32", scan.place(line, i))
+                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
+                target.store(at, convert(shader, total, scan.stored))
+            totals.store(line, total)
+            places.store(line, Number(_UINT32, end))
+
+        return for_each(shader, scan.lines, along)
+
+    count = -(-scan.size // _STRETCH)
+    return Routine((stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.lines * scan.dtype.itemsize, scan.lines * 4))
 
 
 # tiles

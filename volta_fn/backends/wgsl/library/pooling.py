@@ -18,7 +18,7 @@ from volta_fn.backends.scalars.reductions import identity
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.numbers import result_array, working
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
-from volta_fn.backends.wgsl.library.windows import element_count, over_taps, over_windows, window_count
+from volta_fn.backends.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports
 from volta_fn.core.aval import ShapedArray
@@ -28,6 +28,9 @@ _OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
 
 #: The winner of a window without elements.
 _NONE = 0xFFFFFFFF
+
+#: Windows that an invocation has at most: those whose results are packed in a word.
+_AT_ONCE = 4
 
 #: So many elements are few to be looked at.
 _FEW = 16
@@ -40,7 +43,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     count = window_count(windows)
     if not count:
         return Routine(())
-    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts):
+    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.turns:
         return None
     shader = Shader(facts, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
@@ -69,7 +72,8 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], f
     fits = all(supports("max", (d, d), {}, facts) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
-    return windows_of(operand.shape, params)
+    windows = windows_of(operand.shape, params)
+    return windows if _AT_ONCE * turns(windows) <= facts.turns else None
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:

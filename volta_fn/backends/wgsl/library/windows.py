@@ -74,6 +74,14 @@ def _nested(
     level(0, outer)
 
 
+def turns(windows: Windows) -> int:
+    """Turns that the loops along a window's axes take together, with those in which they end."""
+    found = 0
+    for axis in (windows.across, *reversed(windows.vertical)):
+        found = found if axis.plain else axis.taps * (1 + found) + 1
+    return found
+
+
 def window_count(windows: Windows) -> int:
     """How many windows there are."""
     return windows.outer * windows.results * windows.across.positions

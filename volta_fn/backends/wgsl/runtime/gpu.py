@@ -23,7 +23,7 @@ from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
 from volta_fn.backends.wgsl.runtime.replay import Step, play
-from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks
+from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks, turns_of_loops
 from volta_fn.backends.wgsl.runtime.trials import Trials
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
@@ -70,6 +70,8 @@ class Gpu:
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
         self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
+        if opened.kind == "cpu":
+            self.facts = self.facts._replace(turns=turns_of_loops(self))
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),

@@ -1,4 +1,5 @@
-"""What a device is asked when it is opened: which checks its shaders need, whether its `fma` rounds once, and what subnormal numbers are.
+"""What a device is asked when it is opened: which checks its shaders need, whether its `fma` rounds once, what subnormal numbers are, and,
+if it is software, whether loops go on to their end.
 
 The translator of shaders can guard every access to memory and count the turns of every loop. Ours are in range by construction and end,
 so both are left out, but not before a shader has given without them what it gives with them: drivers have compiled such loops wrongly.
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -96,6 +98,31 @@ def keeps_subnormals(gpu: Gpu) -> bool:
     least = np.finfo(np.float32).smallest_subnormal
     x, y = np.arange(1, _WIDTH + 1, dtype=np.float32) * least, np.full(_WIDTH, 2, np.float32)
     return np.array_equal(_ternary(gpu, "x * y + z", x, y, x), x * 3)
+
+
+_LOOP = """
+@group(0) @binding(0) var<storage, read> wanted: array<u32>;
+@group(0) @binding(1) var<storage, read_write> done: array<u32>;
+@compute @workgroup_size(1)
+fn main() {
+  var mixed = wanted[1];
+  var turns = 0u;
+  for (; turns < wanted[0]; turns++) { mixed = mixed * 1664525u + turns; }
+  done[0] = turns;
+  done[1] = mixed;
+}
+"""
+
+#: Turns that loops are tried with.
+_TURNS = 1 << 18
+
+
+def turns_of_loops(gpu: Gpu) -> int:
+    """How many turns loops may take together: Mesa's software ends them after 65,535."""
+    done = gpu.put(np.zeros(_WIDTH, np.uint32))
+    gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _TURNS, np.uint32)), done], frozenset([1]), ALL)
+    turns = int(gpu.get(done)[0])
+    return turns if turns < _TURNS else Facts().turns
 
 
 def needed_checks(gpu: Gpu) -> int:

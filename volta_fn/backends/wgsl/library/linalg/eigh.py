@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
 from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, SWEEPS, declare_rotations, rotate, scaled
 from volta_fn.backends.wgsl.routine import Routine
@@ -16,7 +17,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
-    if not is_field(a.dtype, facts) or n > LARGEST:
+    if not is_field(a.dtype, facts, turns.of_eigh(n)) or n > LARGEST:
         return None
     if not a.size:
         return Routine(())

@@ -75,9 +75,9 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 }}"""
 
 
-def is_field(dtype: np.dtype, facts: Facts) -> bool:
-    """Whether the device can factor matrices of the dtype."""
-    return is_supported(dtype, facts)
+def is_field(dtype: np.dtype, facts: Facts, turns: int) -> bool:
+    """Whether the device can factor matrices of the dtype, by loops that take so many turns."""
+    return is_supported(dtype, facts) and turns <= facts.turns
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
@@ -85,16 +85,21 @@ def real_part(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
+def invocations(work: int) -> int:
+    """Invocations of a workgroup that has about so much to do side by side."""
+    return 64 if work <= 64 else 256
+
+
 def field_shader(facts: Facts, dtype: np.dtype, work: int) -> Shader:
     """A shader with these functions, for workgroups that have about so much to do side by side."""
-    invocations = 64 if work <= 64 else 256
-    shader = Shader(facts, invocations)
+    count = invocations(work)
+    shader = Shader(facts, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
     shader.helper("field", (_COMPLEX if dtype.kind == "c" else _REAL) + "\n" + _COMMON)
-    shader.workgroup("part", "R", invocations)
-    shader.workgroup("places", "u32", invocations)
-    half = invocations // 2
+    shader.workgroup("part", "R", count)
+    shader.workgroup("places", "u32", count)
+    half = count // 2
     shader.helper("sum", _TOGETHER.format(name="sum_all", half=half, combined="part[local] + part[local + reach]"))
     shader.helper("max", _TOGETHER.format(name="max_all", half=half, combined="max(part[local], part[local + reach])"))
     shader.helper("greatest", _GREATEST.format(half=half))

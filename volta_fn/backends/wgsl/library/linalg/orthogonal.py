@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, written
 from volta_fn.backends.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.backends.wgsl.routine import Routine
@@ -17,9 +18,9 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     (a,) = avals
     m, n = a.shape[-2:]
     k = min(m, n)
-    if not is_field(a.dtype, facts) or max(m, n) > LARGEST:
-        return None
     batch, wide = math.prod(a.shape[:-2]), m if params["full_matrices"] else k
+    if not is_field(a.dtype, facts, turns.of_qr(m, n, wide)) or max(m, n) > LARGEST:
+        return None
     if not batch * m:
         return Routine(())
     shader = field_shader(facts, a.dtype, max(m, n))

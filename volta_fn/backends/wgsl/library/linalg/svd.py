@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
 from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, SWEEPS, declare_rotations, rotate, scaled
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
@@ -22,12 +23,13 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
-    if not is_field(a.dtype, facts) or max(rows, columns) > LARGEST:
+    m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
+    wide = 0 if not vectors else m if params["full_matrices"] else n
+    if not is_field(a.dtype, facts, turns.of_svd(m, n, wide)) or m > LARGEST:
         return None
     if not a.size:
         return _of_nothing(a, params, facts)
-    batch, itemsize, vectors = math.prod(a.shape[:-2]), a.dtype.itemsize, params["compute_uv"]
-    m, n = max(rows, columns), min(rows, columns)
+    batch, itemsize = math.prod(a.shape[:-2]), a.dtype.itemsize
     real = real_part(a.dtype)
     spaces = 4 if vectors else 2
     shader = field_shader(facts, a.dtype, m)
@@ -40,7 +42,6 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     written(shader, _orthogonalize(source, x, v, m, n, rows < columns, real.name) + _sort(values, x, m, n))
     sizes = [batch * m * n * itemsize]
     if vectors:
-        wide = m if params["full_matrices"] else n
         u, projections = (shader.buffer(spaces + k, a.dtype, written=True).name for k in (2, 3))
         _finish(shader, (x, v, u, projections), (m, n, wide), rows < columns, a, real.name)
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
@@ -136,6 +137,7 @@ for (var j = local; j < {n}u; j += STEP) {{
   var total = R(0);
   for (var row = 0u; row < {m}u; row++) {{ total += square({x}[base + row * {n}u + j]); }}
   lengths[j] = sqrt(total);
+  order[j] = j;  // so that it is in range whatever the lengths are
 }}
 workgroupBarrier();
 for (var j = local; j < {n}u; j += STEP) {{
@@ -145,7 +147,6 @@ for (var j = local; j < {n}u; j += STEP) {{
     place += select(0u, 1u, lengths[other] > mine || (lengths[other] == mine && other < j));
   }}
   if (bad) {{
-    order[j] = j;
     {values}[group * {n}u + j] = real(nan());
   }} else {{
     order[place] = j;

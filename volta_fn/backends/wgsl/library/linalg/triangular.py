@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -24,7 +25,7 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fact
     """The routine of the primitive. What is not positive definite becomes NaN."""
     (x,) = avals
     n = x.shape[-1]
-    if not is_field(x.dtype, facts) or n > LARGEST:
+    if not is_field(x.dtype, facts, turns.of_cholesky(n)) or n > LARGEST:
         return None
     if not x.size:
         return Routine(())
@@ -68,14 +69,14 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     """The routine of the primitive: elimination, the unknowns one after another, for some columns at a time."""
     a, b = avals
     n = a.shape[-1]
-    if not is_field(a.dtype, facts) or n > 4 * LARGEST:
+    left = params["left_side"]
+    columns = b.shape[-1] if left else b.shape[-2]
+    if not is_field(a.dtype, facts, turns.of_triangular_solve(n, min(columns, _COLUMNS))) or n > 4 * LARGEST:
         return None
     if not b.size:
         return Routine(())
-    left = params["left_side"]
     turned = params["transpose_a"] != (not left)
     lower = params["lower"] != turned
-    columns = b.shape[-1] if left else b.shape[-2]
     blocks = -(-columns // _COLUMNS)
     shader = field_shader(facts, a.dtype, n * min(columns, _COLUMNS))
     matrix, source = shader.buffer(0, a.dtype).name, shader.buffer(1, b.dtype).name
@@ -126,7 +127,7 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     (a,) = avals
     m, n = a.shape[-2:]
     rank = min(m, n)
-    if not is_field(a.dtype, facts) or max(m, n) > LARGEST:
+    if not is_field(a.dtype, facts, turns.of_lu(m, n)) or max(m, n) > LARGEST:
         return None
     batch = math.prod(a.shape[:-2])
     if not batch * m:

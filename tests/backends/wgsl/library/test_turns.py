@@ -1,0 +1,74 @@
+"""Loops of many turns: drivers in software end them before their end, so such loops are kept short, or the host does what they would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.backends.meaning import meaning
+from tests.backends.wgsl.library.checking import check, least_facts, results
+from volta_fn import lax
+from volta_fn.backends.wgsl.library import ROUTINES
+from volta_fn.core.aval import ShapedArray
+
+GPU = vf.devices("gpu")[0]
+RNG = np.random.default_rng(0)
+
+#: What Mesa's drivers allow.
+TURNS = 65535
+
+
+def near_one(*shape: int) -> np.ndarray:
+    return RNG.uniform(0.9999, 1.0001, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("shape", "reverse"), [((70_001,), False), ((33_000, 2), True)])
+def test_products_of_long_lines(shape: tuple[int, ...], reverse: bool) -> None:
+    check("cumprod", [near_one(*shape)], {"axis": 0, "reverse": reverse}, exact=False)
+
+
+@pytest.mark.parametrize("reduced", [lax.add, lax.max])
+def test_windows_of_very_many_elements(reduced: Callable[..., Any]) -> None:
+    x = RNG.integers(-9, 9, 70_003).astype(np.float32)
+    start = 0.0 if reduced is lax.add else -np.inf
+    with vf.default_device(GPU):
+        found = lax.reduce_window(x, start, reduced, (70_000,), (1,), "VALID")
+    wanted = [(np.sum if reduced is lax.add else np.max)(x[k : k + 70_000]) for k in range(4)]
+    np.testing.assert_array_equal(np.asarray(found), wanted)
+
+
+#: Parameters of factorisations of square matrices, and which of their results are determined by the matrix.
+FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "cholesky": ({}, (0,)),
+    "lu": ({}, (0, 1, 2)),
+    "qr": ({"full_matrices": True}, (0, 1)),
+    "eigh": ({"lower": True, "sort_eigenvalues": True}, (1,)),
+    "svd": ({"full_matrices": True, "compute_uv": True}, (0,)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORISATIONS)
+def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None:
+    params, determined = FACTORISATIONS[name]
+    known = least_facts()._replace(turns=TURNS)
+    sizes = range(8, 400, 4)
+    n = max(n for n in sizes if ROUTINES[name]((ShapedArray((n, n), np.dtype(np.float32)),), params, known) is not None)
+    assert 32 <= n < sizes[-1]
+    x = RNG.normal(size=(n, n)).astype(np.float32)
+    x = x @ x.T / n + np.eye(n, dtype=np.float32)
+    expected = meaning(name, [x], params)
+    found = results(name, [x], params, known, expected)
+    for number in determined:
+        scale = np.abs(expected[number]).max()
+        np.testing.assert_allclose(found[number], expected[number], rtol=2e-5, atol=2e-5 * scale)
+
+
+def test_larger_matrices_are_factored_all_the_same() -> None:
+    x = RNG.normal(size=(150, 150)).astype(np.float32)
+    with vf.default_device(GPU):
+        found = np.asarray(vf.numpy.linalg.svd(x, compute_uv=False))
+    np.testing.assert_allclose(found, np.linalg.svd(x, compute_uv=False), rtol=1e-4, atol=1e-4)

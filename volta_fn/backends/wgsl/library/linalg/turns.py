@@ -1,0 +1,62 @@
+"""How many turns all loops of an invocation take, at most, in each factorisation: some devices end loops before their end (`Facts.turns`).
+
+Loops that invocations share out have so many turns as one of them gets (`_share`), and each loop that is begun has one more, in which it
+ends; sums over a triangle are half a square.
+"""
+
+from __future__ import annotations
+
+from volta_fn.backends.wgsl.library.linalg.fields import invocations
+from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS
+
+#: Turns in which what all invocations have is put together.
+_TOGETHER = 9
+
+
+def _share(count: int, work: int) -> int:
+    return -(-count // invocations(work))
+
+
+def of_cholesky(n: int) -> int:
+    """n columns, each from those before it."""
+    return n * (4 + _share(n, n) * (3 + n // 2)) + _share(n * n, n) + 2
+
+
+def of_triangular_solve(n: int, columns: int) -> int:
+    """n unknowns of some columns of right-hand sides, each taken away from those behind it."""
+    work = n * columns
+    return 3 * n + _share(work, work) * (1 + n // 2) + 2
+
+
+def of_lu(m: int, n: int) -> int:
+    """Columns with their pivots, each taken away from the matrix behind it."""
+    work, rank = max(m, n), min(m, n)
+    column = 6 + _TOGETHER + 2 * _share(m, work) + _share(n, work)
+    return _share(m * n, work) * (1 + rank // 2) + _share(m, work) + rank * column + 3
+
+
+def of_qr(m: int, n: int, wide: int) -> int:
+    """Reflections, each done to the columns behind it, and all of them to the `wide` columns of Q."""
+    work, rank = max(m, n), min(m, n)
+    column = 6 + 2 * _TOGETHER + 3 * _share(m, work)
+    reflected = rank * (2 * m - rank + 4) * (_share(n, work) + _share(wide, work))
+    return _share(m * (n + wide), work) + _share(wide * n, work) + rank * column + reflected + 6
+
+
+def _of_sweeps(n: int, step: int) -> int:
+    return SWEEPS * (2 + _TOGETHER + (n + n % 2) * (1 + step))
+
+
+def of_eigh(n: int) -> int:
+    """Rotations of rows and columns, and what sorts the eigenvalues."""
+    pairs = (n + 1) // 2
+    sweeps = _of_sweeps(n, 3 + _share(pairs, n) + 2 * _share(pairs * n, n))
+    return 3 * _share(n * n, n) + sweeps + 2 * (n + 2) * _share(n, n) + 2 * _TOGETHER + 5
+
+
+def of_svd(m: int, n: int, wide: int) -> int:
+    """Rotations of n columns, no longer than the m rows, what sorts them, and what completes them to `wide` ones (0: no vectors)."""
+    pairs = (n + 1) // 2
+    sweeps = _of_sweeps(n, 2 + (2 + m) * _share(pairs, m) + _share(pairs * m, m))
+    column = 6 + 2 * _TOGETHER + (8 + 2 * wide) * _share(m, m) + (2 + m) * _share(wide, m)
+    return 6 * _share(m * max(n, wide), m) + sweeps + (4 + m + n) * _share(n, m) + n + wide * column + 2 * _TOGETHER + 10
