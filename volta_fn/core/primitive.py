@@ -61,6 +61,55 @@ class Primitive:
         "views",
     )  # fmt: skip
 
+    # What is given when it is declared.
+
+    name: str
+    abstract: Rule
+    evaluate: Rule | None
+    jvp: Rule | None
+    transpose: Rule | None
+    batch: Rule | None
+    multiple_results: bool
+    #: Control flow: some parameters are programs that it runs.
+    holds_programs: bool
+    #: An effect must happen even if nobody uses the result (callbacks).
+    effectful: bool
+    #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
+    inplace: bool
+    #: The result may share memory with an operand.
+    views: bool
+
+    # What only some have: they get it after they are made.
+
+    partial_eval: Rule | None
+    #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
+    call_param: str | None
+    #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro
+    #: is linear, and its transpose rule takes the cotangent and the parameters alone.
+    expand: Rule | None
+    #: Position of the operand that `evaluate` may turn into the result where it is dead, told so by ``out=`` that operand.
+    overwrites: int | None
+    #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
+    ufunc_for: Callable[[Any], Any]
+    #: Number of operands of an elementwise primitive (0: it is none).
+    arity: int
+    #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
+    derivatives: tuple[Rule | None, ...]
+    #: Argument positions in which an elementwise primitive is linear.
+    linear: tuple[int, ...]
+    #: The dtypes of an elementwise primitive's operands, and where it may be sampled (see `volta_fn.primitives.declare`).
+    dtypes: frozenset[Any] | None
+    domain: Any
+    #: Of one operand, and linear: its tangent is the primitive applied to the operand's tangent.
+    maps_tangent: bool
+    #: Linear in each of its two operands, the other held fixed.
+    bilinear: bool
+
+    # What is remembered, each bounded: evaluated kernels by parameters and operands' types, which the driver keeps, and result types.
+
+    eager: dict[Any, Any]
+    _results: dict[Any, Any]
+
     def __init__(
         self,
         name: str,
@@ -80,46 +129,15 @@ class Primitive:
         if name in PRIMITIVES:
             raise VoltaError(f"a primitive named {name!r} exists already")
         self.name = name
-        self.abstract = abstract
-        self._results: dict[Any, Any] = {}
-        self.evaluate = evaluate
-        self.jvp = jvp
-        self.transpose = transpose
-        self.batch = batch
-        self.partial_eval: Rule | None = None
-        #: Control flow: some parameters are programs that it runs.
-        self.holds_programs = holds_programs
-        #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
-        self.call_param: str | None = None
-        #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro
-        #: is linear, and its transpose rule takes the cotangent and the parameters alone.
-        self.expand: Rule | None = None
-        self.multiple_results = multiple_results
-        #: An effect must happen even if nobody uses the result (callbacks).
-        self.effectful = effectful
-        #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
-        self.inplace = inplace
-        #: Position of the operand that `evaluate` may turn into the result where it is dead, told so by ``out=`` that operand.
-        self.overwrites: int | None = None
-        #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
-        self.ufunc_for: Callable[[Any], Any] = lambda dtype: evaluate
-        #: The result may share memory with an operand.
-        self.views = views
-        #: Where an elementwise primitive may be sampled: see `volta_fn.primitives.declare`.
-        self.domain: Any = None
-        self.dtypes: frozenset[Any] | None = None
-        #: Number of operands of an elementwise primitive (0: it is none).
-        self.arity = 0
-        #: Of one operand, and linear: its tangent is the primitive applied to the operand's tangent.
-        self.maps_tangent = False
-        #: Linear in each of its two operands, the other held fixed.
-        self.bilinear = False
-        #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
-        self.derivatives: tuple[Rule | None, ...] = ()
-        #: Argument positions in which an elementwise primitive is linear.
-        self.linear: tuple[int, ...] = ()
-        #: Evaluated kernels by (params, operand types), kept by the driver; bounded.
-        self.eager: dict[Any, Any] = {}
+        self.abstract, self.evaluate = abstract, evaluate
+        self.jvp, self.transpose, self.batch = jvp, transpose, batch
+        self.multiple_results, self.holds_programs = multiple_results, holds_programs
+        self.effectful, self.inplace, self.views = effectful, inplace, views
+        self.partial_eval = self.call_param = self.expand = self.overwrites = self.dtypes = self.domain = None
+        self.ufunc_for = lambda dtype: evaluate
+        self.arity, self.derivatives, self.linear = 0, (), ()
+        self.maps_tangent = self.bilinear = False
+        self.eager, self._results = {}, {}
         if listed:
             PRIMITIVES[name] = self
 

@@ -76,32 +76,40 @@ def _parts(scan: Scan) -> int:
 
 
 def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
+    """The routine that goes along lines, each in so many parts."""
     length = -(-scan.size // parts)
-    parts = -(-scan.size // length)
+    return _Lines(scan, length, -(-scan.size // length), facts).routine()
 
-    def along(shader: Shader, index: str, body: Callable[[str], None]) -> tuple[str, str]:
-        """Do the body for the places of a part of a line; gives what writes it: the line's and the part's number."""
-        line, part = shader.let("u32", remainder(index, scan.lines)), shader.let("u32", quotient(index, scan.lines))
-        first = shader.let("u32", times(part, length))
-        with shader.loop(f"min({first} + {length}u, {scan.size}u)", first) as i:
-            body(shader.let("u32", scan.place(line, i)))
-        return line, part
 
-    def sum_parts() -> Dispatch:
-        shader = Shader(facts, INVOCATIONS)
+class _Lines:
+    """Lines in parts of a length, with an invocation for each: the sums of all parts but the last, and then the results."""
+
+    def __init__(self, scan: Scan, length: int, parts: int, facts: Facts) -> None:
+        self.scan, self.length, self.parts, self.facts = scan, length, parts, facts
+
+    def routine(self) -> Routine:
+        """Both dispatches; one if lines are whole."""
+        if self.parts == 1:
+            return Routine((self.results(),))
+        return Routine((self.sums(), self.results()), (self.scan.lines * (self.parts - 1) * self.scan.dtype.itemsize,))
+
+    def sums(self) -> Dispatch:
+        """What the parts have in total, `[part, line]`."""
+        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
         source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
 
         def reduce(index: str) -> None:
             total = variable(shader, scan.neutral())
-            along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
+            self._along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
             totals.store(index, total)
 
-        return for_each(shader, scan.lines * (parts - 1), reduce)
+        return for_each(shader, scan.lines * (self.parts - 1), reduce)
 
-    def scan_parts() -> Dispatch:
-        shader = Shader(facts, INVOCATIONS)
+    def results(self) -> Dispatch:
+        """Each part from the totals of those before it on."""
+        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
-        totals = shader.buffer(_TOTALS, scan.dtype) if parts > 1 else None
+        totals = shader.buffer(_TOTALS, scan.dtype) if self.parts > 1 else None
 
         def write(index: str) -> None:
             total = variable(shader, scan.neutral())
@@ -114,13 +122,17 @@ def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
                 accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
                 target.store(at, convert(shader, total, scan.stored))
 
-            along(shader, index, step)
+            self._along(shader, index, step)
 
-        return for_each(shader, scan.lines * parts, write)
+        return for_each(shader, scan.lines * self.parts, write)
 
-    if parts == 1:
-        return Routine((scan_parts(),))
-    return Routine((sum_parts(), scan_parts()), (scan.lines * (parts - 1) * scan.dtype.itemsize,))
+    def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
+        """Do the body for the places of a part of a line."""
+        scan = self.scan
+        line, part = shader.let("u32", remainder(index, scan.lines)), shader.let("u32", quotient(index, scan.lines))
+        first = shader.let("u32", times(part, self.length))
+        with shader.loop(f"min({first} + {self.length}u, {scan.size}u)", first) as i:
+            body(shader.let("u32", scan.place(line, i)))
 
 
 # stretches

@@ -67,10 +67,24 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine
 def _orthogonalize(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
     """The columns of `x`, the matrix or its adjoint in proportion, rotated until they are orthogonal; `v` is made of the rotations."""
     pairs = (n + 1) // 2
+    return f"""{_begun(source, x, v, m, n, turned, real)}
+for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
+  var left = R(0);
+  for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
+    {_angles(x, m, n, pairs, real)}
+    sync();
+    {_rotated(x, v, m, n, pairs)}
+    sync();
+  }}
+  if (max_all(left, local) == R(0)) {{ break; }}
+}}"""
+
+
+def _begun(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
+    """`x` at first; `v` is the identity."""
     entry = f"conjugate({source}[base + (i % {n}u) * {m}u + i / {n}u])" if turned else f"{source}[base + i]"
-    more = f"if (i < {pairs * n}u) {{ let row = square_base + (i % {n}u) * {n}u; let k = i / {n}u; let at = pair(step, k);"
-    both = f"{more} if (at.y < {n}u) {{ {rotate(v, 'row + at.x', 'row + at.y')} }} }}" if v else ""
-    start = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = number(select(R(0), R(1), i / {n}u == i % {n}u)); }}"
+    one = f"number(select(R(0), R(1), i / {n}u == i % {n}u))"
+    identity = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = {one}; }}"
     return f"""
 let base = group * {m * n}u;
 let square_base = group * {n * n}u;
@@ -82,13 +96,14 @@ for (var i = local; i < {m * n}u; i += STEP) {{
   most = max(most, size(value));
   finite = finite && size(value) <= {HUGE[real]};
 }}
-{start if v else ""}
+{identity if v else ""}
 sync();
-{scaled(x, m * n)}
-for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
-  var left = R(0);
-  for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
-    for (var k = local; k < {pairs}u; k += STEP) {{
+{scaled(x, m * n)}"""
+
+
+def _angles(x: str, m: int, n: int, pairs: int, real: str) -> str:
+    """The rotations of a step's pairs of columns, and whether anything is `left` to rotate."""
+    return f"""for (var k = local; k < {pairs}u; k += STEP) {{
       let at = pair(step, k);
       if (at.y < {n}u) {{
         var a = R(0);
@@ -108,9 +123,14 @@ for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
         if (near) {{ g = zero(); }}
         rotation(k, a, b, g);
       }}
-    }}
-    sync();
-    for (var i = local; i < {pairs * m}u; i += STEP) {{
+    }}"""
+
+
+def _rotated(x: str, v: str, m: int, n: int, pairs: int) -> str:
+    """A step's pairs of columns rotated, and those of `v`."""
+    more = f"if (i < {pairs * n}u) {{ let row = square_base + (i % {n}u) * {n}u; let k = i / {n}u; let at = pair(step, k);"
+    both = f"{more} if (at.y < {n}u) {{ {rotate(v, 'row + at.x', 'row + at.y')} }} }}" if v else ""
+    return f"""for (var i = local; i < {pairs * m}u; i += STEP) {{
       {{
         let k = i / {m}u;
         let at = pair(step, k);
@@ -118,11 +138,7 @@ for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
         if (at.y < {n}u) {{ {rotate(x, "row + at.x", "row + at.y")} }}
       }}
       {both}
-    }}
-    sync();
-  }}
-  if (max_all(left, local) == R(0)) {{ break; }}
-}}"""
+    }}"""
 
 
 #: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.

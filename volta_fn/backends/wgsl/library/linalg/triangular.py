@@ -31,9 +31,13 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fact
         return Routine(())
     shader = field_shader(facts, x.dtype, n)
     a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
-    written(
-        shader,
-        f"""
+    written(shader, _factored(a, out, n, real_part(x.dtype).name))
+    return Routine((shader.dispatch(x.size // (n * n)),))
+
+
+def _factored(a: str, out: str, n: int, real: str) -> str:
+    """The factor in `out`, column by column, with zeros above; all of it NaN where a pivot is not positive."""
+    return f"""
 let base = group * {n * n}u;
 var bad = false;
 for (var j = 0u; j < {n}u; j++) {{
@@ -47,7 +51,7 @@ for (var j = 0u; j < {n}u; j++) {{
   sync();
   let square = real({out}[base + j * {n}u + j]);
   sync();
-  let good = square > R(0) && square <= {HUGE[real_part(x.dtype).name]};
+  let good = square > R(0) && square <= {HUGE[real]};
   bad = bad || !good;
   let pivot = sqrt(select(R(1), square, good));
   for (var i = local; i < {n}u; i += STEP) {{
@@ -60,9 +64,7 @@ if (bad) {{
   for (var i = local; i < {n * n}u; i += STEP) {{
     if (i % {n}u <= i / {n}u) {{ {out}[base + i] = nan(); }}
   }}
-}}""",
-    )
-    return Routine((shader.dispatch(x.size // (n * n)),))
+}}"""
 
 
 def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
@@ -83,9 +85,17 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     x = shader.buffer(2, b.dtype, written=True).name
     entry = f"{matrix}[first + c * {n}u + r]" if turned else f"{matrix}[first + r * {n}u + c]"
     place = f"r * {columns}u + c" if left else f"c * {n}u + r"
-    written(
-        shader,
-        f"""
+    written(shader, _eliminated(source, x, n, columns, place, lower=lower, unit=params["unit_diagonal"]))
+    value = f"conjugate({entry})" if params["conjugate_a"] else entry
+    shader.helper("entry", f"fn entry(first: u32, r: u32, c: u32) -> T {{ return {value}; }}")
+    return Routine((shader.dispatch(blocks * (b.size // (n * columns))),))
+
+
+def _eliminated(source: str, x: str, n: int, columns: int, place: str, *, lower: bool, unit: bool) -> str:
+    """The unknowns in `x`, at a `place` by row r and column c. `entry` gives the matrix' elements; a `unit` diagonal is not looked at."""
+    blocks = -(-columns // _COLUMNS)
+    below = place.replace("r *", "s *").replace("+ r", "+ s")
+    return f"""
 let first = (group / {blocks}u) * {n * n}u;
 let base = (group / {blocks}u) * {n * columns}u;
 let begin = (group % {blocks}u) * {_COLUMNS}u;
@@ -98,28 +108,25 @@ for (var i = local; i < {n}u * count; i += STEP) {{
 sync();
 for (var step = 0u; step < {n}u; step++) {{
   let s = {"step" if lower else f"{n - 1}u - step"};
-  {
-            ""
-            if params["unit_diagonal"]
-            else f'''let pivot = entry(first, s, s);
+  {"" if unit else _divided(x, place)}
+  for (var i = local; i < ({n}u - 1u - step) * count; i += STEP) {{
+    let r = {"s + 1u + i / count" if lower else "i / count"};
+    let c = begin + i % count;
+    {x}[base + {place}] -= times(entry(first, r, s), {x}[base + {below}]);
+  }}
+  sync();
+}}"""
+
+
+def _divided(x: str, place: str) -> str:
+    """The unknowns of row s, by the diagonal."""
+    return f"""let pivot = entry(first, s, s);
   if (local < count) {{
     let r = s;
     let c = begin + local;
     {x}[base + {place}] = over({x}[base + {place}], pivot);
   }}
-  sync();'''
-        }
-  for (var i = local; i < ({n}u - 1u - step) * count; i += STEP) {{
-    let r = {"s + 1u + i / count" if lower else "i / count"};
-    let c = begin + i % count;
-    {x}[base + {place}] -= times(entry(first, r, s), {x}[base + {place.replace("r *", "s *").replace("+ r", "+ s")}]);
-  }}
-  sync();
-}}""",
-    )
-    value = f"conjugate({entry})" if params["conjugate_a"] else entry
-    shader.helper("entry", f"fn entry(first: u32, r: u32, c: u32) -> T {{ return {value}; }}")
-    return Routine((shader.dispatch(blocks * (b.size // (n * columns))),))
+  sync();"""
 
 
 def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
