@@ -1,7 +1,7 @@
 """Factorisations of stacks of matrices, one workgroup a matrix.
 
 In the order in which to read: `fields` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves),
-`orthogonal` (QR), `rotations` (Jacobi's method), and by those `eigh` and `svd`.
+`orthogonal` (QR), `rotations` (Jacobi's method), and by those `eigh` and `svd`; `turns` says where a device ends loops too soon for them.
 """
 
 from volta_fn.backends.wgsl.library.linalg.eigh import eigh as eigh
