@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.core import device as module
 from volta_fn.core.device import Device, current_default_device, find_device, register_platform
-from volta_fn.errors import DeviceError
+from volta_fn.errors import ArgumentError, DeviceError
 
 CPU = vf.devices("cpu")[0]
 
@@ -27,6 +28,16 @@ def test_the_cpu() -> None:
     assert (repr(CPU), str(CPU)) == ("CpuDevice(id=0)", "cpu:0")
     assert find_device("cpu") is find_device("cpu:0") is find_device(CPU) is CPU
     assert pickle.loads(pickle.dumps(CPU)) is CPU
+    assert (CPU.name, CPU.kind, CPU.features, CPU.limits) == ("cpu", "cpu", (), {})
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, "1 GiB"])
+def test_limits_and_timeouts_are_numbers(bad: object) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"number of bytes or None, got {bad!r}")):
+        vf.set_memory_limit(bad)  # type: ignore[arg-type]
+    if bad != 1.5:
+        with pytest.raises(ArgumentError, match=re.escape(f"number of seconds or None, got {bad!r}")):
+            vf.synchronize(timeout=bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["cpu:1", "cpu:x", "cpu:-1", "nothing", "nothing:0"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import os
 import threading
 import time
@@ -45,6 +46,17 @@ class WorkStats(NamedTuple):
     timeouts: int = 0
 
 
+class Hardware(NamedTuple):
+    """What a device is, besides its name."""
+
+    #: "discrete", "integrated" or "cpu": a GPU may be software.
+    kind: str
+    #: What it can do beyond what all of its platform can.
+    features: tuple[str, ...]
+    #: How much it can do at once, by names: of a GPU WebGPU's limits.
+    limits: dict[str, int]
+
+
 class Backend(Protocol):
     """What a device must be able to do. It knows nothing of derivatives or pytrees."""
 
@@ -72,6 +84,9 @@ class Backend(Protocol):
     def temporaries(self, closed: Any, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
 
+    def hardware(self) -> Hardware:
+        """What the device is."""
+
     def memory(self) -> MemoryStats:
         """The device's memory."""
 
@@ -94,6 +109,13 @@ class Device:
     >>> import volta_fn as vf
     >>> vf.devices("cpu")[0]
     CpuDevice(id=0)
+    >>> vf.devices("cpu")[0].kind
+    'cpu'
+
+    Attributes:
+        platform: "cpu" or "gpu".
+        id: its number among the devices of its platform.
+        device_kind: its name.
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
@@ -109,6 +131,26 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
+
+    @property
+    def name(self) -> str:
+        """What its driver calls it."""
+        return self.device_kind
+
+    @property
+    def kind(self) -> str:
+        """ "discrete", "integrated" or "cpu": a GPU may be software."""
+        return self.backend.hardware().kind
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it can do beyond what all devices of its platform can."""
+        return self.backend.hardware().features
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How much it can do at once, by names: of a GPU WebGPU's limits, of the CPU none."""
+        return dict(self.backend.hardware().limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return find_device, (str(self),)
@@ -192,6 +234,8 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
 
     Raises `DeviceTimeoutError` after the last wait, and `DeviceError` if the device was lost.
     """
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout >= 0):
+        raise ArgumentError(f"synchronize: timeout must be a number of seconds or None, got {timeout!r}")
     for left in reversed(range(retries + 1)):
         try:
             return _device(device).backend.synchronize(timeout)
@@ -207,6 +251,8 @@ def set_memory_limit(most: int | None, device: str | Device | None = None) -> No
 
     What goes beyond raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system shares out.
     """
+    if most is not None and not (isinstance(most, numbers.Integral) and most >= 0):
+        raise ArgumentError(f"set_memory_limit: the limit must be a number of bytes or None, got {most!r}")
     _device(device).backend.limit_memory(most)
 
 

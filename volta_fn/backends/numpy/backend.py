@@ -20,7 +20,7 @@ from volta_fn.backends.numpy.program import PlannedProgram
 from volta_fn.backends.numpy.quiet import silenced, silenced_apart
 from volta_fn.compiler.lifetimes import most_temporaries
 from volta_fn.compiler.plan import Plan, make_plan
-from volta_fn.core.device import MemoryStats, WorkStats
+from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, VoltaError
@@ -127,6 +127,10 @@ class NumpyBackend:
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
         return most_temporaries(plan_of(closed, donated), plan_of)
+
+    def hardware(self) -> Hardware:
+        """A processor."""
+        return Hardware("cpu", (), {})
 
     def memory(self) -> MemoryStats:
         """The memory of the process."""

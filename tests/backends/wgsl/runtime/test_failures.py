@@ -71,12 +71,39 @@ def test_a_lost_device_is_opened_again(device: Device) -> None:
     x = jnp.ones(1000)
     y = step(x)
     assert float(y[0]) == 2.0
+    vf.set_memory_limit(1 << 26, device)
     device.backend.gpu.opened.device.destroy()
     for use in (lambda: np.asarray(y), lambda: step(x), lambda: x + x, lambda: np.asarray(x)):
         with pytest.raises(vf.errors.DeviceError, match="make them again") as caught:
             use()
         assert caught.value.message == LOST
     assert float(step(jnp.ones(1000))[3]) == 2.0
+    assert vf.device_memory_stats(device).limit == 1 << 26
+
+
+def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> None:
+    """Its arrays are gone; new ones are on the device that is opened next, and the first step there runs."""
+    step = vf.jit(lambda x: (x @ x * 0.01, x.sum()))
+    x, total = step(jnp.ones((100, 100)))
+    float(total)  # from now on totals are sent at once
+    x, total = step(x)
+    queue = device.backend.gpu.queue
+    with queue.lock:
+        queue.submit()
+        device.backend.gpu.opened.device.destroy()
+    with pytest.raises(vf.errors.DeviceError) as caught:
+        queue.mail.arrived.clear()
+        queue.mail.arrived.update(dict.fromkeys(queue.mail.expected, 3))  # what the library says of copies that will never arrive
+        float(total)
+    assert caught.value.message == LOST
+    assert float(step(jnp.ones((100, 100)))[1]) == 10_000
+
+
+def test_a_shader_for_a_device_that_is_lost_is_no_bad_shader(device: Device) -> None:
+    device.backend.gpu.opened.device.destroy()
+    with pytest.raises(vf.errors.DeviceError) as caught:
+        vf.jit(lambda x: jnp.tanh(x) + 3)(jnp.ones(5))
+    assert caught.value.message == LOST
 
 
 def test_a_wait_ends(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +129,29 @@ def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(vf.errors.DTypeError, match="has no float64"):
             vf.jit(lambda x: x.astype("float64").sum())(jnp.ones(3))
         assert float(vf.jit(lambda x: x.astype("float16").sum())(jnp.ones(3))) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "wanted"),
+    [("MEMORY", "1 GiB", "bytes"), ("MEMORY", "-1", "bytes"), ("TIMEOUT", "long", "seconds"), ("LIMITS", "browser", "'webgpu'")],
+)
+def test_settings_that_mean_nothing(variable: str, value: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"VOLTA_GPU_{variable}", value)
+    with pytest.raises(vf.errors.ArgumentError, match=f"VOLTA_GPU_{variable} must be .*{wanted}.*got '{value}'"):
+        GpuBackend(GPU.backend.adapter).memory()
+
+
+def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name and kind, and features and limits as it was opened with."""
+    assert GPU.name == GPU.device_kind == GPU.backend.adapter.info["device"]
+    assert GPU.kind in ("discrete", "integrated", "virtual", "cpu", "unknown")
+    assert GPU.limits["max-compute-workgroup-size-x"] >= 256
+    assert ("shader-f16" in GPU.features) == GPU.backend.gpu.facts.float16
+    monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    assert not least.features
+    assert least.limits["max-storage-buffers-per-shader-stage"] == 8
+    assert least.limits["max-storage-buffer-binding-size"] == 1 << 27
 
 
 def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

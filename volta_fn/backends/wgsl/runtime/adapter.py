@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.runtime.raw import native, wgpu
-from volta_fn.errors import DeviceError
+from volta_fn.errors import ArgumentError, DeviceError
 
 #: Features that shaders may use, and the names of their facts.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
@@ -94,7 +94,10 @@ def _rank(adapter: Any) -> tuple[int, int]:
 
 def open_device(adapter: Any) -> Opened:
     """A device with all that its adapter has, or with what every WebGPU device has."""
-    least = os.environ.get("VOLTA_GPU_LIMITS", "") == "webgpu"
+    wanted = os.environ.get("VOLTA_GPU_LIMITS", "")
+    if wanted not in ("", "webgpu"):
+        raise ArgumentError(f"VOLTA_GPU_LIMITS must be 'webgpu' or not be set, got {wanted!r}")
+    least = wanted == "webgpu"
     features = [] if least else [name for name in _FEATURES if name in adapter.features]
     limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
     try:
@@ -103,7 +106,7 @@ def open_device(adapter: Any) -> Opened:
         raise DeviceError(f"the GPU {adapter.info['device']} cannot be opened: {error}") from error
     kind = adapter.info["adapter_type"].removesuffix("GPU").lower()
     facts = _facts(device.limits if not least else limits, features, adapter.info)
-    return Opened(device, adapter.info["device"], kind, facts, limits["max-buffer-size"], tuple(features), dict(device.limits))
+    return Opened(device, adapter.info["device"], kind, facts, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits)
 
 
 #: Subgroups of a vendor's devices whose driver does not say that they have but one size.

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.runtime.adapter import adapters
 from volta_fn.backends.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.backends.wgsl.runtime.memory import Buffer, exclusive
 from volta_fn.backends.wgsl.runtime.program import Program
-from volta_fn.core.device import Device, MemoryStats, WorkStats
+from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 
@@ -35,6 +35,8 @@ class GpuBackend:
             with self._lock:
                 if self._gpu is found:
                     self._gpu = Gpu(self.adapter)
+                    if found is not None:
+                        self._gpu.pool.limit = found.pool.limit
                 found = self._gpu
         assert found is not None
         return found
@@ -88,6 +90,11 @@ class GpuBackend:
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
         return Program(self.gpu, closed, donated, called=False).temporaries
+
+    def hardware(self) -> Hardware:
+        """The device as it was opened: with fewer features and lower limits than it has, if that was asked for."""
+        opened = self.gpu.opened
+        return Hardware(opened.kind, opened.features, opened.limits)
 
     def memory(self) -> MemoryStats:
         """The device's memory."""

@@ -17,6 +17,7 @@ from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.matmul.remembered import find_by
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.backends.wgsl.runtime import settings
 from volta_fn.backends.wgsl.runtime.adapter import open_device
 from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
@@ -60,9 +61,9 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
         self.opened, self.facts = opened, opened.facts
-        limit = os.environ.get("VOLTA_GPU_MEMORY")
+        limit = settings.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
         self.watched = Watched()
-        self.pool = Pool(opened.device._internal, self.watched, opened.largest, int(limit) if limit else None)
+        self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
         self.pool.make_room = self._make_room
         #: Blocks from which dispatches may read their grids.

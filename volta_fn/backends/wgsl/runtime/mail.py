@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.backends.wgsl.runtime.memory import Block
-from volta_fn.backends.wgsl.runtime.raw import native
+from volta_fn.backends.wgsl.runtime.raw import LOST, native
 from volta_fn.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Mailbox:
         self.queue.wait_for(lambda: number in self.arrived)
         self.expected.discard(number)
         if self.arrived.pop(number) != _ARRIVED:
-            raise DeviceError("the GPU's memory could not be read; the GPU was probably lost. Make the arrays again")
+            self.queue.watched.lost = True  # there is no other reason why a copy that was asked for rightly does not arrive
+            raise DeviceError(LOST)
         source = self.lib.wgpuBufferGetConstMappedRange(letter.handle, 0, max(-(-letter.size // 4) * 4, 4))
         result = np.empty(letter.size, np.uint8)
         self.ffi.memmove(self.ffi.from_buffer(result), source, letter.size)

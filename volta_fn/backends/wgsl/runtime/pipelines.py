@@ -123,6 +123,8 @@ class Pipelines:
                 descriptor.compute.entryPoint.length = 4
                 handle = self.lib.wgpuDeviceCreateComputePipeline(self.device._internal, descriptor)
         except DeviceError as error:
+            if watched.lost:
+                raise
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
         self.lib.wgpuShaderModuleRelease(module)
         return Pipeline(handle, layout._internal)

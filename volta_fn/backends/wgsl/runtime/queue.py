@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.backends.wgsl.runtime import settings
 from volta_fn.backends.wgsl.runtime.interrupts import Lock, held_back
 from volta_fn.backends.wgsl.runtime.mail import Letter, Mailbox
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
@@ -33,6 +34,9 @@ _LATE = 1e-3
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
+
+#: Seconds that waiting takes without progress, unless something else is set.
+_TIMEOUT = 300.0
 
 
 #: Seconds that the process' end may take, each for threads to let go of a GPU, and without its progress.
@@ -79,7 +83,8 @@ class Queue:
         self.hearing = threading.RLock()
         self.process = os.getpid()
         _OPEN.add(self)
-        self.timeout = float(os.environ.get("VOLTA_GPU_TIMEOUT") or 300)
+        timeout = settings.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
+        self.timeout = _TIMEOUT if timeout is None else timeout
         self.mail = Mailbox(self)
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
         self._info = self.ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
