@@ -24,6 +24,10 @@ def has(dtype: str) -> bool:
     return True
 
 
+#: The widest floats of the process's default device.
+FLOAT = "float64" if has("float64") else "float32"
+
+
 def lacks_the_dtype(error: BaseException) -> bool:
     """Whether the device said that it has no such dtype, with no more than every WebGPU device has.
 

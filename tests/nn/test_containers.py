@@ -129,11 +129,11 @@ FLATTENED = [
 
 @pytest.mark.parametrize(("axes", "shape", "expected"), FLATTENED)
 def test_flatten(axes, shape, expected):
-    x = np.arange(np.prod(shape)).reshape(shape)
+    x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
     np.testing.assert_array_equal(nn.Flatten(*axes)(x), x.reshape(expected))
 
 
 @pytest.mark.parametrize(("axes", "shape"), [((), (2,)), ((2, 1), (2, 3, 4)), ((0, 5), (2, 3)), ((-3,), (2, 3))])
 def test_flatten_of_axes_that_are_not_there(axes, shape):
     with pytest.raises(ShapeError, match="Flatten: axes"):
-        nn.Flatten(*axes)(np.ones(shape))
+        nn.Flatten(*axes)(np.ones(shape, np.float32))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import FLOAT
 from tests.nn.torch_oracle import DTYPES, assert_near, compare, numbers, torch
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, ShapeError
@@ -42,14 +43,14 @@ def test_agrees_with_torch(case, dtype):
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("rank", "padding"), [(1, 2), (2, (2, 1)), (2, "same")])
 def test_padding_modes(mode, rank, padding):
-    conv = CONVS[rank].init(vf.random.key(1), 2, 3, 4, padding=padding, padding_mode=mode, dtype="float64")
-    oracle = getattr(torch.nn, f"Conv{rank}d")(2, 3, 4, padding=padding, padding_mode=mode, dtype=torch.float64)
-    compare(conv, lambda x, **own: torch.func.functional_call(oracle, own, (x,)), numbers((2, 2, *SIZES[:rank]), "float64"))
+    conv = CONVS[rank].init(vf.random.key(1), 2, 3, 4, padding=padding, padding_mode=mode, dtype=FLOAT)
+    oracle = getattr(torch.nn, f"Conv{rank}d")(2, 3, 4, padding=padding, padding_mode=mode, dtype=getattr(torch, FLOAT))
+    compare(conv, lambda x, **own: torch.func.functional_call(oracle, own, (x,)), numbers((2, 2, *SIZES[:rank]), FLOAT))
 
 
 def test_pairs_pad_the_ends_differently():
-    conv = nn.Conv2d.init(vf.random.key(0), 2, 3, 2, padding=((1, 0), (0, 2)), dtype="float64")
-    x = numbers((1, 2, 4, 4), "float64")
+    conv = nn.Conv2d.init(vf.random.key(0), 2, 3, 2, padding=((1, 0), (0, 2)), dtype=FLOAT)
+    x = numbers((1, 2, 4, 4), FLOAT)
     compare(conv, lambda x, weight, bias: FUNCTIONS[2](torch.nn.functional.pad(x, (0, 2, 1, 0)), weight, bias), x)
 
 
@@ -61,8 +62,8 @@ def test_same_padding_divides_sizes_by_the_stride(size, stride):
 
 
 def test_kernel_larger_than_the_unpadded_input():
-    conv = nn.Conv2d.init(vf.random.key(0), 1, 1, 5, padding=2, dtype="float64")
-    compare(conv, lambda x, weight, bias: FUNCTIONS[2](x, weight, bias, padding=2), numbers((1, 1, 2, 3), "float64"))
+    conv = nn.Conv2d.init(vf.random.key(0), 1, 1, 5, padding=2, dtype=FLOAT)
+    compare(conv, lambda x, weight, bias: FUNCTIONS[2](x, weight, bias, padding=2), numbers((1, 1, 2, 3), FLOAT))
 
 
 def test_initial_parameters_are_distributed_as_torchs():

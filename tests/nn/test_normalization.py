@@ -145,7 +145,7 @@ def test_standardize_options():
 @pytest.mark.parametrize("axis", [-1, 0, 1, -2])
 def test_one_hot(axis):
     jax = pytest.importorskip("jax")
-    x = np.array([[0, 2, 5], [-1, 1, 3]])
+    x = np.int32([[0, 2, 5], [-1, 1, 3]])
     np.testing.assert_array_equal(nn.one_hot(x, 4, axis=axis), jax.nn.one_hot(x, 4, axis=axis))
     assert nn.one_hot(x, 4).dtype == np.float32
     assert nn.one_hot(x.astype(np.uint8), 4, dtype=np.int8).dtype == np.int8
@@ -154,10 +154,10 @@ def test_one_hot(axis):
 
 
 def test_one_hot_along_a_named_axis():
-    rows = vf.vmap(lambda i: nn.one_hot(np.int32(2), 4, axis="c"), axis_name="c")(np.arange(4))
+    rows = vf.vmap(lambda i: nn.one_hot(np.int32(2), 4, axis="c"), axis_name="c")(np.arange(4, dtype=np.int32))
     assert rows.tolist() == [0, 0, 1, 0]
     with pytest.raises(ArgumentError, match="num_classes=3"):
-        vf.vmap(lambda i: nn.one_hot(np.int32(2), 3, axis="c"), axis_name="c")(np.arange(4))
+        vf.vmap(lambda i: nn.one_hot(np.int32(2), 3, axis="c"), axis_name="c")(np.arange(4, dtype=np.int32))
 
 
 def test_one_hot_refuses_an_axis_out_of_range():

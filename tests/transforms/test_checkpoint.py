@@ -9,12 +9,13 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
+from tests.narrow_devices import FLOAT
 from volta_fn import lax
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import ArgumentTypeError
 
-X = np.array([0.3, -0.7, 1.1])
-W = np.array([[0.2, -0.5, 1.0], [1.5, 0.1, -0.3], [0.4, 0.8, -1.2]])
+X = np.array([0.3, -0.7, 1.1], FLOAT)
+W = np.array([[0.2, -0.5, 1.0], [1.5, 0.1, -0.3], [0.4, 0.8, -1.2]], FLOAT)
 POLICIES = vf.checkpoint_policies
 
 
@@ -66,9 +67,10 @@ TRANSFORMS: list[Any] = [
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_derivatives_are_those_without_checkpoint(transform: Any, policy: Any) -> None:
     args = (W, np.stack([X, 2 * X]))
+    rounding = float(np.finfo(FLOAT).eps)
     kept = transform(vf.checkpoint(loss, policy=policy))
     for found, wanted in zip(vf.tree.leaves(kept(*args)), vf.tree.leaves(transform(loss)(*args)), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found, wanted, rtol=5000 * rounding, atol=50 * rounding)
     vf.check_jaxpr(vf.make_jaxpr(kept)(*args))
 
 

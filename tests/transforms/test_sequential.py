@@ -11,7 +11,7 @@ import volta_fn as vf
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 
-XS = {"a": np.arange(12.0).reshape(6, 2), "b": np.arange(6)}
+XS = {"a": np.arange(12, dtype=np.float32).reshape(6, 2), "b": np.arange(6, dtype=np.int32)}
 
 
 def row(x: Any) -> Any:
@@ -31,14 +31,14 @@ def test_rows(batch_size: int | None) -> None:
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_no_rows(batch_size: int | None) -> None:
-    assert lax.map(lambda x: lax.expand_dims(x, (0,)), np.zeros((0, 2)), batch_size=batch_size).shape == (0, 1, 2)
+    assert lax.map(lambda x: lax.expand_dims(x, (0,)), np.zeros((0, 2), np.float32), batch_size=batch_size).shape == (0, 1, 2)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_gradient(batch_size: int | None) -> None:
-    x = np.linspace(0.1, 1.0, 6)
+    x = np.linspace(0.1, 1.0, 6, dtype=np.float32)
     slope = vf.grad(lambda v: lax.reduce_sum(lax.map(lambda e: lax.sin(e) * e, v, batch_size=batch_size), (0,)))(x)
-    np.testing.assert_allclose(slope, np.cos(x) * x + np.sin(x))
+    np.testing.assert_allclose(slope, np.cos(x) * x + np.sin(x), rtol=1e-6)
 
 
 def test_one_batch_at_a_time() -> None:
@@ -49,7 +49,7 @@ def test_one_batch_at_a_time() -> None:
         shapes.append(x)
         return x * 2
 
-    program = vf.jit(lambda xs: lax.map(watched, xs, batch_size=4)).lower(np.arange(10.0)).jaxpr
+    program = vf.jit(lambda xs: lax.map(watched, xs, batch_size=4)).lower(np.arange(10, dtype=np.float32)).jaxpr
     (scan,) = [e for e in program.eqns if e.primitive.name == "scan"]
     assert scan.params["length"] == 2 and scan.params["jaxpr"].in_avals[0].shape == (4,)
 
@@ -57,8 +57,8 @@ def test_one_batch_at_a_time() -> None:
 MESSAGES = [
     (lambda: lax.map(row, 3.0), ShapeError, "scalar"),
     (lambda: lax.map(row, ()), ArgumentError, "length"),
-    (lambda: lax.map(row, {"a": np.ones(2), "b": np.ones(3)}), ShapeError, "one leading size"),
-    (lambda: lax.map(row, {"a": np.ones(2), "b": np.ones(3)}, batch_size=2), ShapeError, "one leading size"),
+    (lambda: lax.map(row, {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}), ShapeError, "one leading size"),
+    (lambda: lax.map(row, {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}, batch_size=2), ShapeError, "one leading size"),
     (lambda: lax.map(row, XS, batch_size=0), ArgumentError, "batch_size must be positive"),
     (lambda: lax.map(3, XS), ArgumentTypeError, "map"),
 ]

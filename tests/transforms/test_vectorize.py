@@ -12,7 +12,7 @@ import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, ArgumentTypeError, LeakedTracerError, ShapeError, TracerBoolError, TreeError, VoltaError
 
-A = np.arange(24.0).reshape(2, 3, 4)
+A = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
@@ -29,10 +29,10 @@ def test_axes_as_trees_and_prefixes() -> None:
     found = vf.vmap(f, ({"w": 1, "b": None}, None), {"y": 1, "b": None})(p, 3.0)
     np.testing.assert_array_equal(found["y"], A[0] * 3 + 2)
     np.testing.assert_array_equal(found["b"], A[0, 0])
-    found = vf.vmap(f, [{"w": 0, "b": (None, None)}, 0])(p, np.arange(3.0))
-    np.testing.assert_array_equal(found["y"], A[0] * np.arange(3.0)[:, None] + 2)
+    found = vf.vmap(f, [{"w": 0, "b": (None, None)}, 0])(p, np.arange(3.0, dtype=np.float32))
+    np.testing.assert_array_equal(found["y"], A[0] * np.arange(3.0, dtype=np.float32)[:, None] + 2)
     np.testing.assert_array_equal(found["b"], np.stack([A[0, 0]] * 3))
-    np.testing.assert_array_equal(vf.vmap(lambda x, y: x * y, (None, 0))(2.0, y := np.arange(3.0)), 2 * y)
+    np.testing.assert_array_equal(vf.vmap(lambda x, y: x * y, (None, 0))(2.0, y := np.arange(3.0, dtype=np.float32)), 2 * y)
     np.testing.assert_array_equal(vf.vmap(lambda x, *, y: x * y)(y, y=y), y * y)
     np.testing.assert_array_equal(vf.vmap(lambda x, y: x - y, in_axes=-1)(A, A[0]), A.transpose(2, 0, 1) - A[0].T[:, None])
 
@@ -40,7 +40,7 @@ def test_axes_as_trees_and_prefixes() -> None:
 def test_size_from_axis_size_alone() -> None:
     np.testing.assert_array_equal(vf.vmap(lambda: jnp.ones(2), axis_size=3)(), np.ones((3, 2)))
     np.testing.assert_array_equal(vf.vmap(lambda x: x, None, axis_size=3)(2.0), [2.0] * 3)
-    assert vf.vmap(lambda x: x * 2)(np.zeros((0, 3))).shape == (0, 3)
+    assert vf.vmap(lambda x: x * 2)(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_one_jitted_function_under_axes_of_several_sizes() -> None:
 def test_gradients_through_named_axes_are_those_of_the_stacked_function() -> None:
     f = lambda xs: jnp.sum(vf.vmap(lambda x: lax.scan(lambda c, row: (c * lax.psum(row, "i"), None), 1.0, x)[0], axis_name="i")(xs) ** 2)
     stacked = lambda xs: jnp.sum(jnp.full(3, jnp.prod(jnp.sum(xs, 0))) ** 2)
-    np.testing.assert_allclose(vf.grad(f)(A[0] / 10), vf.grad(stacked)(A[0] / 10), rtol=1e-10)
+    np.testing.assert_allclose(vf.grad(f)(A[0] / 10), vf.grad(stacked)(A[0] / 10), rtol=1e-6)  # seen: 1.2e-7
     inner = vf.vmap(vf.grad(lambda x: jnp.sum(lax.pmean(x, "i") ** 2)), axis_name="i")
     jax = pytest.importorskip("jax")
     theirs = jax.vmap(jax.grad(lambda x: jax.numpy.sum(jax.lax.pmean(x, "i") ** 2)), axis_name="i")

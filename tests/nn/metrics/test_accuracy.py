@@ -13,13 +13,13 @@ from volta_fn.nn import metrics
 sklearn = pytest.importorskip("sklearn.metrics")
 rng = np.random.default_rng(0)
 SCORES = rng.normal(size=(50, 7)).astype(np.float32)
-LABELS = rng.integers(0, 7, size=50)
-WEIGHT = rng.uniform(0, 2, size=50)
+LABELS = rng.integers(0, 7, size=50, dtype=np.int32)
+WEIGHT = rng.uniform(0, 2, size=50).astype(np.float32)
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT, WEIGHT > 1])
 def test_accuracy_matches_scikit_learn(weight):
-    guess = SCORES.argmax(1)
+    guess = SCORES.argmax(1).astype(np.int32)
     expected = sklearn.accuracy_score(LABELS, guess, sample_weight=weight)
     for predictions in (SCORES, guess, guess.astype(np.uint8)):
         np.testing.assert_allclose(metrics.accuracy(predictions, LABELS, weight=weight), expected, rtol=1e-6)
@@ -34,8 +34,8 @@ def test_top_k_accuracy_matches_scikit_learn(k, weight):
 
 
 def test_equal_scores_are_no_way_to_be_right():
-    assert metrics.top_k_accuracy(np.zeros((7, 7)), np.arange(7), 2) == np.float32(2 / 7)
-    assert metrics.accuracy(np.zeros((7, 7)), np.arange(7)) == np.float32(1 / 7)
+    assert metrics.top_k_accuracy(np.zeros((7, 7), np.float32), np.arange(7, dtype=np.int32), 2) == np.float32(2 / 7)
+    assert metrics.accuracy(np.zeros((7, 7), np.float32), np.arange(7, dtype=np.int32)) == np.float32(1 / 7)
 
 
 def test_the_axis_of_classes():

@@ -11,8 +11,8 @@ from volta_fn.nn import metrics
 
 sklearn = pytest.importorskip("sklearn.metrics")
 rng = np.random.default_rng(0)
-TRUTH, GUESS = rng.integers(0, 4, size=(2, 60))
-YES, SAID = rng.integers(0, 2, size=(2, 60))
+TRUTH, GUESS = rng.integers(0, 4, size=(2, 60), dtype=np.int32)
+YES, SAID = rng.integers(0, 2, size=(2, 60), dtype=np.int32)
 WEIGHT = rng.uniform(size=60).astype(np.float32)
 
 
@@ -26,7 +26,9 @@ def test_the_matrix_matches_scikit_learn():
 
 
 def test_matrices_of_parts_add_up_and_scores_are_taken_by_their_greatest():
-    parts = vf.vmap(lambda g, t: metrics.confusion_matrix(g, t, 4))(np.eye(4)[GUESS].reshape(6, 10, 4), TRUTH.reshape(6, 10))
+    parts = vf.vmap(lambda g, t: metrics.confusion_matrix(g, t, 4))(
+        np.eye(4, dtype=np.float32)[GUESS].reshape(6, 10, 4), TRUTH.reshape(6, 10)
+    )
     np.testing.assert_array_equal(parts.sum(0), metrics.confusion_matrix(GUESS, TRUTH, 4))
 
 

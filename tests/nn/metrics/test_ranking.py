@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import FLOAT
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.nn.metrics import roc_auc
 
@@ -17,10 +18,10 @@ rng = np.random.default_rng(0)
 @pytest.mark.parametrize("size", [2, 17, 400])
 def test_matches_scikit_learn_whatever_the_ties(size, levels):
     scores = (rng.integers(0, levels, size=size) / levels).astype(np.float32)
-    labels = np.where(np.arange(size) < 2, [0, 1] * (size // 2) + [0] * (size % 2), rng.random(size) < scores)
+    labels = np.where(np.arange(size) < 2, [0, 1] * (size // 2) + [0] * (size % 2), rng.random(size) < scores).astype(np.int32)
     expected = sklearn.roc_auc_score(labels, scores)
     np.testing.assert_allclose(roc_auc(scores, labels), expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(vf.jit(roc_auc)(scores.astype(np.float64), labels == 1), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(vf.jit(roc_auc)(scores.astype(FLOAT), labels == 1), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_is_exact_for_many_examples():

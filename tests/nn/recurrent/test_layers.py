@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import FLOAT
 from tests.nn.recurrent.oracle import check_against_torch, of_layer, random_carry, torch_twin
 from tests.nn.torch_oracle import DTYPES, numbers, torch
 from volta_fn import nn
@@ -38,11 +39,11 @@ def test_agrees_with_torch(layer, dtype, form):
 @pytest.mark.parametrize("form", FORMS, ids=["one", "bidirectional", "three"])
 @pytest.mark.parametrize("given", [False, True], ids=["from zeros", "from a carry"])
 def test_padding_is_as_in_packed_sequences(layer, form, given):
-    ours = layer.init(vf.random.key(0), 3, 4, **form, dtype="float64")
+    ours = layer.init(vf.random.key(0), 3, 4, **form, dtype=FLOAT)
     theirs = torch_twin(ours)
     first = ours.batch_first
-    x = numbers((3, 6, 3) if first else (6, 3, 3), "float64")
-    carry = random_carry(ours, (len(ours.cells) + len(ours.reverse_cells), 3, 4), "float64") if given else None
+    x = numbers((3, 6, 3) if first else (6, 3, 3), FLOAT)
+    carry = random_carry(ours, (len(ours.cells) + len(ours.reverse_cells), 3, 4), FLOAT) if given else None
 
     def packed(x: Any, carry: Any) -> Any:
         rows = torch.nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=first, enforce_sorted=False)
