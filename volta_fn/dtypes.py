@@ -271,13 +271,13 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtype) if dtype == _BF16 else np.finfo(dtype)
 
 
-def iinfo(dtype: Any) -> np.iinfo:
+def iinfo(int_type: Any) -> np.iinfo:
     """Limits of an integer dtype: `min`, `max`, `bits`.
 
     >>> iinfo("uint8").max
     255
     """
-    dtype = as_dtype(dtype)
+    dtype = as_dtype(int_type)
     if dtype not in INTEGERS:
         raise DTypeError(f"iinfo: {dtype.name} is not an integer dtype; use finfo")
     return np.iinfo(dtype)

@@ -134,3 +134,14 @@ def test_counts():
 def test_wrong_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 2), -1])
+def test_softmax_is_scipys(axis):
+    """Over all elements, if no axis is given; that of `nn` is along the last one."""
+    x = np.random.default_rng(5).normal(size=(3, 4, 5)).astype(np.float32) * 20
+    for name, off in (("softmax", 1e-30), ("log_softmax", 2e-7)):  # the logarithm of a sum near 1 is off by as much as that
+        expected = getattr(scipy_special, name)(x.astype(float), axis=axis)
+        # Sums of 60 exponentials at most, whose arguments, up to some 100, are rounded to 4e-6.
+        np.testing.assert_allclose(getattr(special, name)(x, axis=axis), expected, rtol=2e-5, atol=off)
+        np.testing.assert_array_equal(getattr(vf.nn, name)(x), getattr(special, name)(x, axis=-1))

@@ -209,6 +209,17 @@ def test_register_with_keys_and_class():
     tree.register_pytree_with_keys(Keyed, lambda n: (zip(keys, (n.a, n.b), strict=True), None), lambda aux, kids: Keyed(*kids))
     assert [tree.keystr(path) for path, _ in tree.leaves_with_path({"k": Keyed(1, (2,))})] == ["['k'].a", "['k'].b[0]"]
 
+    class Either(Keyed):
+        pass
+
+    tree.register_pytree_node(
+        nodetype=Either,
+        flatten_func=lambda n: ((n.a, n.b), None),
+        unflatten_func=lambda aux, kids: Either(*kids),
+        flatten_with_keys_func=lambda n: (zip(keys, (n.a, n.b), strict=True), None),
+    )
+    assert [tree.keystr(path) for path, _ in tree.leaves_with_path(Either(1, (2,)))] == [".a", ".b[0]"]
+
     class Broken:
         def tree_flatten(self):
             return [1]

@@ -361,14 +361,14 @@ def as_value(value: Any) -> Array:
     )
 
 
-def aval_of(value: Any) -> ShapedArray:
+def aval_of(x: Any) -> ShapedArray:
     """The aval of an array, tracer, NumPy array, scalar or `ShapeDtypeStruct`."""
-    if isinstance(value, Array):
-        return value.aval
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(x, Array):
+        return x.aval
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is not None and dtype is not None:
-        return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(value, "weak_type", False)))
-    return as_value(value).aval
+        return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(x, "weak_type", False)))
+    return as_value(x).aval
 
 
 #: JAX's name for it.

@@ -168,12 +168,12 @@ def register_platform(platform: str, discover: Callable[[], list[Device]]) -> No
     _discoverers[platform] = discover
 
 
-def devices(platform: str | None = None) -> list[Device]:
-    """The devices of a platform ("cpu", …), or of the default device's platform.
+def devices(backend: str | None = None) -> list[Device]:
+    """The devices of a platform ("cpu", …), which JAX calls a backend here, or of the default device's platform.
 
     Raises `DeviceError` for an unknown platform.
     """
-    name = platform or current_default_device().platform
+    name = backend or current_default_device().platform
     with _lock:
         if name not in _found:
             if name not in _discoverers:
@@ -182,9 +182,9 @@ def devices(platform: str | None = None) -> list[Device]:
         return list(_found[name])
 
 
-def device_count(platform: str | None = None) -> int:
+def device_count(backend: str | None = None) -> int:
     """The number of devices of a platform (default: the default device's)."""
-    return len(devices(platform))
+    return len(devices(backend))
 
 
 def default_backend() -> str:

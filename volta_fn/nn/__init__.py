@@ -130,6 +130,6 @@ from volta_fn.nn.transformer import sinusoidal_positions as sinusoidal_positions
 from volta_fn.nn.weight_norm import SpectralNorm as SpectralNorm
 from volta_fn.nn.weight_norm import SpectralNormState as SpectralNormState
 from volta_fn.nn.weight_norm import WeightNorm as WeightNorm
-from volta_fn.special import log_softmax as log_softmax
 from volta_fn.special import logsumexp as logsumexp
-from volta_fn.special import softmax as softmax
+from volta_fn.special.exponential import log_softmax as log_softmax
+from volta_fn.special.exponential import softmax as softmax

@@ -13,7 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import BOOL, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.special import logsumexp, softmax
+from volta_fn.special.exponential import logsumexp, softmax
 
 
 def dot_product_attention(

@@ -106,9 +106,9 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
     return concatenate([expand_dims(v, (dim,)) for v in values], dim)
 
 
-def unstack(operand: Any, axis: int = 0) -> list[Array]:
+def unstack(x: Any, axis: int = 0) -> list[Array]:
     """The arrays along a dimension, which they lose."""
-    value = as_value(operand)
+    value = as_value(x)
     dim = canonical_axis(axis, value.ndim)
     return [index_in_dim(value, i, dim, keepdims=False) for i in range(value.shape[dim])]
 
@@ -132,9 +132,9 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
     return reshape(value, ((1,) * (rank - value.ndim)) + value.shape)
 
 
-def broadcast_like(x: Any, y: Any) -> Array:
-    """`x` broadcast to the shape of `y`."""
-    return broadcast_to(as_value(x), as_value(y).shape)
+def broadcast_like(arr: Any, like_arr: Any) -> Array:
+    """`arr` broadcast to the shape of `like_arr`."""
+    return broadcast_to(as_value(arr), as_value(like_arr).shape)
 
 
 #: The reductions that `reduce` knows by the function that combines two elements: the reduction, and its value for no elements.

@@ -15,7 +15,7 @@ from volta_fn.random.continuous import exponential
 from volta_fn.random.keys import single_key
 from volta_fn.random.normal import normal
 from volta_fn.random.uniform import rademacher, uniform
-from volta_fn.special import softmax
+from volta_fn.special.exponential import softmax
 from volta_fn.special.incomplete_gamma import random_gamma_grad
 from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.vectorize import vmap
@@ -147,7 +147,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     return (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below)
 
 
-def t(key: Any, df: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Student's t distribution with `df` degrees of freedom."""
     wanted = float_dtype("t", dtype)
     freedom = parameter(df, wanted)

@@ -24,9 +24,7 @@ from volta_fn.special.error import erfinv as erfinv
 from volta_fn.special.error import log_ndtr as log_ndtr
 from volta_fn.special.error import ndtr as ndtr
 from volta_fn.special.error import ndtri as ndtri
-from volta_fn.special.exponential import log_softmax as log_softmax
 from volta_fn.special.exponential import logsumexp as logsumexp
-from volta_fn.special.exponential import softmax as softmax
 from volta_fn.special.gamma import beta as beta
 from volta_fn.special.gamma import betaln as betaln
 from volta_fn.special.gamma import comb as comb
@@ -42,3 +40,5 @@ from volta_fn.special.gamma import polygamma as polygamma
 from volta_fn.special.gamma import zeta as zeta
 from volta_fn.special.incomplete_gamma import gammainc as gammainc
 from volta_fn.special.incomplete_gamma import gammaincc as gammaincc
+from volta_fn.special.shares import log_softmax as log_softmax
+from volta_fn.special.shares import softmax as softmax

@@ -52,7 +52,7 @@ KeyPath = tuple[Any, ...]
 _KEY_TYPES = (SequenceKey, DictKey, GetAttrKey, FlattenedIndexKey)
 
 
-def keystr(path: KeyPath, *, simple: bool = False, separator: str = "") -> str:
+def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
     """A path in Python's notation; `simple` leaves out brackets, dots and quotes.
 
     >>> keystr((DictKey("a"), SequenceKey(0), GetAttrKey("weight")))
@@ -60,7 +60,7 @@ def keystr(path: KeyPath, *, simple: bool = False, separator: str = "") -> str:
     >>> keystr((DictKey("a"), SequenceKey(0)), simple=True, separator="/")
     'a/0'
     """
-    return separator.join(_bare(key) if simple else str(key) for key in path)
+    return separator.join(_bare(key) if simple else str(key) for key in keys)
 
 
 def _bare(key: Any) -> str:

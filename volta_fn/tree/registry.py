@@ -23,35 +23,43 @@ C = TypeVar("C", bound=type)
 FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
 
+#: Takes a node apart into children and auxiliary data; into pairs of keys and children, and auxiliary data; and puts one together.
+Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
+FlattenWithKeys = Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]]
+Unflatten = Callable[[Any, Sequence[Any]], Any]
+
+
 def register_node(
-    cls: type,
-    flatten: Callable[[Any], tuple[Iterable[Any], Hashable]],
-    unflatten: Callable[[Any, Sequence[Any]], Any],
+    nodetype: type, flatten_func: Flatten, unflatten_func: Unflatten, flatten_with_keys_func: FlattenWithKeys | None = None
 ) -> None:
-    """Make `cls` a pytree node: `flatten(node) -> (children, aux)` and `unflatten(aux, children) -> node`.
+    """Make a class a pytree node: `flatten_func(node) -> (children, aux)` and `unflatten_func(aux, children) -> node`.
 
-    Raises `TreeError` if `cls` is registered already.
+    With `flatten_with_keys_func(node) -> (((key, child), …), aux)` paths name the children. Raises `TreeError` if the class is registered
+    already.
     """
-
-    _register(cls, lambda node: _pair(cls, flatten(node)), unflatten)
+    if flatten_with_keys_func is not None:
+        register_pytree_with_keys(nodetype, flatten_with_keys_func, unflatten_func)
+    else:
+        _register(nodetype, lambda node: _pair(nodetype, flatten_func(node)), unflatten_func)
 
 
 register_pytree_node = register_node
 
 
 def register_pytree_with_keys(
-    cls: type,
-    flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]],
-    unflatten: Callable[[Any, Sequence[Any]], Any],
+    nodetype: type, flatten_with_keys: FlattenWithKeys, unflatten_func: Unflatten, flatten_func: Flatten | None = None
 ) -> None:
-    """Like `register_node`, with a flatten that returns `((key, child), …), aux`, so that paths name the children."""
+    """Like `register_node`, with a flatten that returns `((key, child), …), aux`, so that paths name the children.
+
+    `flatten_func` is accepted for compatibility: there is nothing for it to say.
+    """
 
     def flatten(node: Any) -> tuple[list[Any], Any, list[Any]]:
-        keyed, aux = _pair(cls, flatten_with_keys(node))
+        keyed, aux = _pair(nodetype, flatten_with_keys(node))
         pairs = list(keyed)
         return [child for _, child in pairs], aux, [key for key, _ in pairs]
 
-    _register(cls, flatten, unflatten)
+    _register(nodetype, flatten, unflatten_func)
 
 
 def register_pytree_node_class(cls: C) -> C:

@@ -76,18 +76,18 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
     return treedef.unflatten([f(*row) for row in zip(first, *columns, strict=True)])
 
 
-def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
-    """`f` folded over the leaves from the left, starting with `initializer` or, without one, with the first leaf.
+def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
+    """`function` folded over the leaves from the left, starting with `initializer` or, without one, with the first leaf.
 
     >>> reduce(lambda total, x: total + x, [1, (2, 3)], 0)
     6
     """
     items = leaves(tree, is_leaf)
     if initializer is not _MISSING:
-        return functools.reduce(f, items, initializer)
+        return functools.reduce(function, items, initializer)
     if not items:
         raise TreeError("tree.reduce: a tree without leaves needs an initializer")
-    return functools.reduce(f, items)
+    return functools.reduce(function, items)
 
 
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:

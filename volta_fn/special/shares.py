@@ -1,0 +1,30 @@
+"""Softmax as `jax.scipy.special` has it: over all elements, unless axes are given. (`nn.softmax` is along the last axis.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.core.array import Array
+from volta_fn.special import exponential
+from volta_fn.special.exponential import Axis
+
+
+def softmax(x: Any, /, *, axis: Axis = None) -> Array:
+    """exp(x) divided by its sum along some axes, or over all elements.
+
+    >>> import volta_fn as vf
+    >>> vf.special.softmax(vf.numpy.zeros((2, 2)))
+    Array([[0.25, 0.25],
+           [0.25, 0.25]], dtype=float32)
+    """
+    return exponential.softmax(x, axis)
+
+
+def log_softmax(x: Any, /, *, axis: Axis = None) -> Array:
+    """log(softmax(x)), to full precision where the softmax is small.
+
+    >>> import volta_fn as vf
+    >>> vf.special.log_softmax(vf.numpy.array([0.0, 1000.0]))
+    Array([-1000.,     0.], dtype=float32)
+    """
+    return exponential.log_softmax(x, axis)
