@@ -20,7 +20,14 @@ def test_one_operand(dtype: str) -> None:
     check("sort", [numbers(dtype, (60, 3))], params(0, stable=False))
 
 
-@pytest.mark.parametrize("size", [7, 200])
+@pytest.mark.parametrize("size", [33, 64, 700, 2048])
+def test_keys_alone(size: int) -> None:
+    x = numbers("float32", (3, size))
+    check("sort", [x], params(1))
+    check("sort", [-np.sort(x, axis=1)], params(1))
+
+
+@pytest.mark.parametrize("size", [7, 200, 1500])
 def test_zeros_keep_their_order(size: int) -> None:
     x = np.where(np.arange(size) % 3 == 0, -0.0, np.where(np.arange(size) % 5 == 0, 0.0, -1.0)).astype(np.float32)
     (got,) = results("sort", [x], params(0), least_facts(), [x])

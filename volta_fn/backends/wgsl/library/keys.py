@@ -1,8 +1,8 @@
 """Keys: unsigned integers that order as numbers do, so that sorting knows nothing of dtypes.
 
 Negative floats have all bits turned around, the others their sign; every NaN is the greatest key. Zeros of either sign are equals, but a
-key that is to be turned back into its number must tell them apart: such *faithful* keys of -0.0 and 0.0 are neighbours, and `level` makes
-one of them the other. Keys of more than 32 bits are several words, the most important first.
+key that is to be turned back into its number must tell them apart: such *faithful* keys of -0.0 and 0.0 are neighbours. Keys of more than
+32 bits are several words, the most important first.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ def number_of(dtype: np.dtype, faithful: str) -> Number:
     return Number(storage(dtype), f"({faithful} ^ {sign}u)" if dtype.kind == "i" else faithful)
 
 
-def level(dtype: np.dtype, faithful: str) -> str:
-    """What faithful keys are ranked by."""
-    if not is_float(dtype):
-        return faithful
-    return f"({faithful} + select(0u, 1u, {faithful} == {(1 << (8 * dtype.itemsize - 1)) - 1}u))"
+def lesser_zero(dtype: np.dtype) -> int | None:
+    """The faithful key of -0.0, which is an equal of 0.0's, the next; None where there is no -0.0."""
+    return (1 << (8 * dtype.itemsize - 1)) - 1 if is_float(dtype) else None

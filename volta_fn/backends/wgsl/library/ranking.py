@@ -2,7 +2,7 @@
 
 Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone counts its
 digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, equals in their order.
-Counts of two digits share a word.
+Counts of eight digits share a word, and sums of two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rank = Callable[[str], str]
 
 
 class Tile(NamedTuple):
-    """How many invocations a workgroup has, and how many elements each holds, eight at most."""
+    """How many invocations a workgroup has, and how many elements each holds, fifteen at most."""
 
     invocations: int
     each: int
@@ -33,7 +33,13 @@ class Tile(NamedTuple):
     @property
     def room(self) -> int:
         """Words of workgroup memory that sorting takes."""
-        return max(self.size, 8 * self.invocations)
+        words = max(self.size, 8 * self.invocations)
+        return words + words // 32
+
+
+def cell(i: str) -> str:
+    """Where in `scratch` a word is by its number. One in 33 is left out, so that words at equal distances lie in different banks."""
+    return f"{i} + ({i} >> 5u)"
 
 
 def exclusive(shader: Shader, value: str) -> str:
@@ -103,8 +109,28 @@ def _exchange(shader: Shader, tile: Tile, places: list[str], variables: list[str
     for place, variable in zip(places, variables, strict=True):
         shader.line(f"scratch[{place}] = {variable};")
     shader.line("workgroupBarrier();")
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"{variable} = scratch[{cell_}];")
+    shader.line("workgroupBarrier();")
+
+
+def _own(shader: Shader, each: int) -> list[str]:
+    """Where an invocation's own words are, if everyone has so many."""
+    numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
+    return [shader.let("u32", cell(i)) for i in numbers]
+
+
+def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
+    """Deal elements out anew, so that each invocation holds neighbours, where neighbours held neighbours before."""
+    if not variables:
+        return
+    shader.workgroup("scratch", "u32", tile.room)
     for k, variable in enumerate(variables):
-        shader.line(f"{variable} = scratch[{shader.local} * {tile.each}u + {k}u];")
+        at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
+        shader.line(f"scratch[{cell(at)}] = {variable};")
+    shader.line("workgroupBarrier();")
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"{variable} = scratch[{cell_}];")
     shader.line("workgroupBarrier();")
 
 
@@ -112,30 +138,37 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
     """Deal elements out anew, so that invocations that are neighbours hold neighbours. Returns names of what stands before them."""
     if not variables:
         return []
-    for k, variable in enumerate(variables):
-        shader.line(f"scratch[{shader.local} * {tile.each}u + {k}u] = {variable};")
+    shader.workgroup("scratch", "u32", tile.room)
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"scratch[{cell_}] = {variable};")
     shader.line("workgroupBarrier();")
     before = []
     for k, variable in enumerate(variables):
         at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
-        shader.line(f"{variable} = scratch[{at}];")
-        before.append(shader.let("u32", f"scratch[max({at}, 1u) - 1u]"))
+        earlier = shader.let("u32", f"max({at}, 1u) - 1u")
+        shader.line(f"{variable} = scratch[{cell(at)}];")
+        before.append(shader.let("u32", f"scratch[{cell(earlier)}]"))
     shader.line("workgroupBarrier();")
     return before
 
 
 def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
-    """Where each element goes."""
-    with shader.loop(8) as k:
-        shader.line(f"scratch[{k} * {tile.invocations}u + {shader.local}] = 0u;")
+    """The cell to which each element goes."""
+    packed = [shader.var("u32", "0u") for _ in range(2)]
     counters, halves, ranks = [], [], []
     for text in digits:
         digit = shader.let("u32", text)
-        counters.append(shader.let("u32", f"({digit} & 7u) * {tile.invocations}u + {shader.local}"))
-        halves.append(shader.let("u32", f"({digit} >> 3u) * 16u"))
-        before = shader.let("u32", f"scratch[{counters[-1]}]")
-        ranks.append(shader.let("u32", f"({before} >> {halves[-1]}) & 0xffffu"))
-        shader.line(f"scratch[{counters[-1]}] = {before} + (1u << {halves[-1]});")
+        shift, upper = shader.let("u32", f"({digit} & 7u) * 4u"), shader.let("bool", f"{digit} > 7u")
+        ranks.append(shader.let("u32", f"(select({packed[0]}, {packed[1]}, {upper}) >> {shift}) & 15u"))
+        shader.line(f"{packed[0]} += select(1u << {shift}, 0u, {upper});")
+        shader.line(f"{packed[1]} += select(0u, 1u << {shift}, {upper});")
+        counter = shader.let("u32", f"({digit} & 7u) * {tile.invocations}u + {shader.local}")
+        counters.append(shader.let("u32", cell(counter)))
+        halves.append(shader.let("u32", f"select(0u, 16u, {upper})"))
+    for k in range(8):
+        at = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
+        lower, upper = (f"(({counts} >> {4 * k}u) & 15u)" for counts in packed)
+        shader.line(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
     shader.line("workgroupBarrier();")
     _sum_counts(shader)
     places = [
@@ -143,19 +176,16 @@ def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
         for counter, half, rank in zip(counters, halves, ranks, strict=True)
     ]
     shader.line("workgroupBarrier();")
-    return places
+    return [shader.let("u32", cell(place)) for place in places]
 
 
 def _sum_counts(shader: Shader) -> None:
     """Make of each count the sum of those before it. All counts of digits in the lower halves come before those in the upper."""
-    first = shader.let("u32", f"{shader.local} * 8u")
-    total = shader.var("u32", "0u")
-    with shader.loop(8) as k:
-        shader.line(f"{total} += scratch[{first} + {k}];")
-    sums = exclusive(shader, total)
-    shader.line(f"{total} = {sums}.x + ({sums}.y << 16u);")
-    with shader.loop(8) as k:
-        count = shader.let("u32", f"scratch[{first} + {k}]")
-        shader.line(f"scratch[{first} + {k}] = {total};")
+    cells = _own(shader, 8)
+    counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
+    sums = exclusive(shader, " + ".join(counts))
+    total = shader.var("u32", f"{sums}.x + ({sums}.y << 16u)")
+    for cell_, count in zip(cells, counts, strict=True):
+        shader.line(f"scratch[{cell_}] = {total};")
         shader.line(f"{total} += {count};")
     shader.line("workgroupBarrier();")

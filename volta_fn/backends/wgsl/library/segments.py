@@ -7,14 +7,16 @@ the piece is in between, in its *head*. Then tails are combined with the heads t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.numbers import summing
-from volta_fn.backends.wgsl.library.radix import Sorting, Word, sort_rows
+from volta_fn.backends.wgsl.library.radix import sort_rows
 from volta_fn.backends.wgsl.library.scattering import Rows
+from volta_fn.backends.wgsl.library.sorting import Sorting, Word
 from volta_fn.backends.wgsl.library.spaces import Spaces
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each, in_units
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
@@ -27,7 +29,13 @@ _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
 #: Rows that are on their way together.
-_AT_ONCE = 4
+_AT_ONCE = 8
+
+#: ``is_same(i)`` is the text of whether a number has the slot.
+Test = Callable[[str], str]
+
+#: ``load(i)`` gives what has a number.
+Load = Callable[[str], list[Number]]
 
 
 def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
@@ -52,8 +60,8 @@ class _Segments:
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = summing(self.stored)
         self.slots, self.order = spaces.words(rows.number), spaces.words(rows.number)
-        # As many pieces as rows in a piece, or so. Products are not cut: parts might overflow where the whole does not.
-        length = max(_SHORTEST, 1 << (rows.number.bit_length() + 1) // 2)
+        # Some more pieces than rows in a piece. Products are not cut: parts might overflow where the whole does not.
+        length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         self.length = rows.number if op == "reduce_prod" else min(rows.number, length)
         self.pieces = -(-rows.number // self.length)
         count = 2 * self.pieces * rows.elements * lanes
@@ -104,6 +112,22 @@ class _Segments:
         for total, x, y in zip(totals, first, then, strict=True):
             shader.line(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
+    def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
+        """Combine with the variables what the variable `next_` numbers and what follows, up to the end or what belongs to another slot."""
+        with shader.block(f"while ({next_} < {end})"):
+            numbers, same = [], "true"
+            for k in range(_AT_ONCE):
+                number = shader.let("u32", f"min({next_} + {k}u, {end} - 1u)")
+                same = shader.let("bool", f"{same} && {next_} + {k}u < {end} && {is_same(number)}")
+                # What is not wanted is not read, either.
+                numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
+            shader.line(f"if (!{numbers[0][1]}) {{ break; }}")
+            values = [load(number) for number, _ in numbers]
+            for (_, same), value in zip(numbers, values, strict=True):
+                with shader.block(f"if ({same})"):
+                    self._combine(shader, totals, totals, value)
+                    shader.line(f"{next_} += 1u;")
+
     def combine_pieces(self) -> Dispatch:
         """The rows of each slot in each piece."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
@@ -130,19 +154,7 @@ class _Segments:
                     self._combine(shader, totals, self._load(shader, target, at), totals)
                 end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
                 next_ = shader.var("u32", f"{first} + 1u")
-                with shader.block(f"while ({next_} < {end})"):
-                    shader.line(f"if ({slots.name}[{next_}] != {slot}) {{ break; }}")
-                    same = "true"
-                    numbers = []
-                    for k in range(_AT_ONCE):
-                        at_k = shader.let("u32", f"{next_} + {k}u")
-                        same = shader.let("bool", f"{same} && {at_k} < {end} && {slots.name}[min({at_k}, {end} - 1u)] == {slot}")
-                        numbers.append((shader.let("u32", f"select({first}, {at_k}, {same})"), same))
-                    values = [update(number) for number, _ in numbers]
-                    for (_, same), value in zip(numbers, values, strict=True):
-                        with shader.block(f"if ({same})"):
-                            self._combine(shader, totals, totals, value)
-                            shader.line(f"{next_} += 1u;")
+                self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
                 if not parts:
                     return self._store(shader, target, at, totals)
                 behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
@@ -177,10 +189,11 @@ class _Segments:
 
                 totals = self._variables(shader, part(f"({piece} * 2u + 1u)"))
                 next_ = shader.var("u32", f"{piece} + 1u")
-                with shader.block(f"while ({next_} < {self.pieces}u)"):
-                    shader.line(f"if ({slots.name}[{next_} * {self.length}u] != {slot}) {{ break; }}")
-                    self._combine(shader, totals, totals, part(f"({next_} * 2u)"))
-                    shader.line(f"{next_} += 1u;")
+
+                def is_same(number: str) -> str:
+                    return f"{slots.name}[{number} * {self.length}u] == {slot}"
+
+                self._go_on(shader, totals, next_, f"{self.pieces}u", is_same, lambda i: part(f"({i} * 2u)"))
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
 
         return for_each(shader, (self.pieces - 1) * rows.elements, reduce)

@@ -7,15 +7,15 @@ if its keys can be turned back, nor does a second one whose bits can stand in fo
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.library.keys import KeyWord, key_words, level, number_of, read_key, storage
+from volta_fn.backends.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
 from volta_fn.backends.wgsl.library.numbers import result_array
-from volta_fn.backends.wgsl.library.radix import Emit, Key, Sorting, Word, sort_rows
+from volta_fn.backends.wgsl.library.radix import sort_rows
+from volta_fn.backends.wgsl.library.sorting import Emit, Key, Sorting, Word
 from volta_fn.backends.wgsl.library.spaces import Spaces
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
@@ -90,7 +90,7 @@ def _whole(avals: tuple[ShapedArray, ...], rows: Rows) -> Sorting:
 
         return write
 
-    words = (Word(key, which.bits, partial(level, dtype)),)
+    words = (Word(key, which.bits, lesser_zero(dtype)),)
     two = len(avals) == 2
     return Sorting(rows.number, rows.size, words, emit, value if two else None, two)
 

@@ -1,7 +1,7 @@
 """The greatest of rows, with where they were.
 
-Rows are sorted, the greatest first. Where only a few of long rows are wanted, pieces that a workgroup can hold are sorted first, and what
-is wanted of each of them goes on, until one piece is left.
+Rows are sorted, the greatest first. Where only a few of long rows are wanted, these are sought in pieces of the rows first, and among what
+was found in these then, until one piece is left.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.library.keys import KeyWord, key_words, read_key, storage
-from volta_fn.backends.wgsl.library.radix import LAST, SHORT, Key, Sorting, Word, sort_rows
+from volta_fn.backends.wgsl.library.keys import KeyWord, key_of, key_words, storage
+from volta_fn.backends.wgsl.library.radix import sort_rows
+from volta_fn.backends.wgsl.library.short import SHORT
+from volta_fn.backends.wgsl.library.sieve import MOST, Sieving, sieve
 from volta_fn.backends.wgsl.library.sort import Rows, by_keys, ordered, rows_of
 from volta_fn.backends.wgsl.library.spaces import Spaces
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
@@ -23,8 +25,8 @@ from volta_fn.core.aval import ShapedArray
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
 _UINT32 = np.dtype(np.uint32)
 
-#: How many are chosen from pieces, at most.
-_FEW = SHORT // 8
+#: Pieces have at least so many elements if there are less than so many of them.
+_LEAST, _MANY = 4096, 1024
 
 
 def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
@@ -36,11 +38,10 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) 
     rows = rows_of(operand, params["dimension"])
     spaces = Spaces(_SPACES)
     words = key_words(operand.dtype)
-    if rows.size > SHORT and k <= _FEW and len(words) == 1:
-        dispatches = _choose(rows, words[0], k, facts, spaces)
-    else:
-        sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
-        dispatches = sort_rows(sorting, facts, spaces)
+    if rows.size > SHORT and k <= MOST and len(words) == 1:
+        return Routine(tuple(_choose(rows, words[0], k, facts, spaces)), spaces.sizes)
+    sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
+    dispatches = sort_rows(sorting, facts, spaces)
     return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, facts)), spaces.sizes)
 
 
@@ -54,59 +55,88 @@ class _Candidates(NamedTuple):
 
 def _choose(rows: Rows, which: KeyWord, k: int, facts: Facts, spaces: Spaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
-    while candidates.number > SHORT:
-        pieces = -(-candidates.number // SHORT)
-        kept = _Candidates(pieces * k, *(spaces.words(rows.number * pieces * k) for _ in range(2)))
-        dispatches += _round(rows, which, k, candidates, kept, facts, spaces)
+    while True:
+        length = _length(rows.number, candidates.number)
+        pieces = -(-candidates.number // length)
+        kept = _Candidates(pieces * k, *(spaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
+        dispatches.append(_round(rows, which, k, candidates, length, kept, facts))
+        if kept is None:
+            return dispatches
         candidates = kept
-    return dispatches + _round(rows, which, k, candidates, None, facts, spaces)
 
 
-def _round(
-    rows: Rows, which: KeyWord, k: int, candidates: _Candidates, kept: _Candidates | None, facts: Facts, spaces: Spaces
-) -> list[Dispatch]:
-    """The greatest of every piece, to candidates or to the result. Behind a row's last candidate stands what comes last."""
-    pieces = -(-candidates.number // SHORT)
+def _length(rows: int, size: int) -> int:
+    """Elements of a piece, so that there are many pieces to work on, but each is worth while."""
+    pieces = min(-(-size // _LEAST), -(-_MANY // rows))
+    return -(-size // (4 * pieces)) * 4
 
-    def reader(what: int | None) -> Key:
-        def bind(shader: Shader) -> Any:
-            array = shader.buffer(_OPERAND if what is None else what, storage(which.dtype) if what is None else _UINT32)
 
-            def read(piece: str, number: str) -> str:
-                line = shader.let("u32", quotient(piece, pieces))
-                i = shader.let("u32", plus(times(remainder(piece, pieces), SHORT), number))
-                found = shader.var("u32", LAST)
-                with shader.block(f"if ({i} < {candidates.number}u)"):
-                    if what is None:
-                        at = shader.let("u32", rows.place(line, i))
-                        shader.line(f"{found} = {read_key(shader, array, which, at, falling=True)};")
-                    else:
-                        shader.line(f"{found} = {array.load(plus(times(line, candidates.number), i)).text};")
-                return found
+def _round(rows: Rows, which: KeyWord, k: int, given: _Candidates, length: int, kept: _Candidates | None, facts: Facts) -> Dispatch:
+    """The greatest of every piece, to candidates or to the results. Behind a row's last candidate stands what comes last."""
+    pieces = -(-given.number // length)
 
-            return read
+    def line(piece: str) -> str:
+        return quotient(piece, pieces)
 
-        return bind
+    def number(piece: str, i: str) -> str:
+        return plus(times(remainder(piece, pieces), length), i)
 
-    def number_in_row(_: Shader) -> Any:
-        return lambda piece, number: plus(times(remainder(piece, pieces), SHORT), number)
+    def keys(shader: Shader) -> Any:
+        stored = storage(which.dtype) if given.keys is None else _UINT32
+        fours = given.number % 4 == 0 and (given.keys is not None or rows.columns == 1)
+        array = shader.buffer(_OPERAND if given.keys is None else given.keys, stored, size=rows.number * given.number if fours else 0)
+
+        def key(bits: str) -> str:
+            return bits if given.keys is not None else f"({key_of(shader, which.dtype, bits, faithful=False)} ^ {(1 << which.bits) - 1}u)"
+
+        def read(piece: str, i: str) -> list[str]:
+            first = shader.let("u32", number(piece, i))
+            if fours:
+                within = f"min({first} / 4u, {given.number // 4 - 1}u)"
+                four = array.load4(shader.let("u32", plus(times(line(piece), given.number // 4), within)))
+            else:
+                places = [shader.let("u32", f"min({first} + {c}u, {given.number - 1}u)") for c in range(4)]
+                four = [array.load(place(piece, at)) for at in places]
+            return [shader.let("u32", key(x.text)) for x in four]
+
+        return read
+
+    def place(piece: str, i: str) -> str:
+        return rows.place(line(piece), i) if given.keys is None else plus(times(line(piece), given.number), i)
+
+    def numbers(shader: Shader) -> Any:
+        if given.numbers is None:
+            return number
+        array = shader.buffer(given.numbers, _UINT32)
+        return lambda piece, i: array.load(place(piece, number(piece, i))).text
 
     def emit(shader: Shader) -> Any:
-        numbers = (_INDICES,) if kept is None else (kept.keys, kept.numbers)
-        targets = [shader.buffer(n, _UINT32, written=True) for n in numbers if n is not None]
+        if kept is None:
+            return _results(shader, rows, which, k)
+        targets = [shader.buffer(n, _UINT32, written=True) for n in (kept.keys, kept.numbers) if n is not None]
 
-        def write(piece: str, place: str, key: str, number: str) -> None:
-            with shader.block(f"if ({place} < {k}u)"):
-                if kept is None:
-                    shader.line(f"{targets[0].name}[{rows.place(piece, place, k)}] = {number};")
-                else:
-                    at = shader.let("u32", plus(times(piece, k), place))
-                    shader.line(f"{targets[0].name}[{at}] = {key};")
-                    shader.line(f"{targets[1].name}[{at}] = {number};")
+        def write(piece: str, i: str, *found: str) -> None:
+            at = shader.let("u32", plus(times(piece, k), i))
+            for target, value in zip(targets, found, strict=True):
+                shader.line(f"{target.name}[{at}] = {value};")
 
         return write
 
-    value = number_in_row if candidates.numbers is None else reader(candidates.numbers)
-    size = min(SHORT, candidates.number)
-    words = (Word(reader(candidates.keys), which.bits),)
-    return sort_rows(Sorting(rows.number * pieces, size, words, emit, value), facts, spaces)
+    def size(piece: str) -> str:
+        return f"min({length}u, {given.number}u - {number(piece, '0u')})"
+
+    return sieve(Sieving(rows.number * pieces, size, k, keys, numbers, emit), facts)
+
+
+def _results(shader: Shader, rows: Rows, which: KeyWord, k: int) -> Any:
+    """Writes where the greatest are, and the greatest."""
+    stored = storage(which.dtype)
+    source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)
+    indices = shader.buffer(_INDICES, _UINT32, written=True)
+
+    def write(row: str, i: str, _: str, number: str) -> None:
+        at = shader.let("u32", rows.place(row, i, k))
+        shader.line(f"{indices.name}[{at}] = {number};")
+        values.store(at, source.load(rows.place(row, number)))
+
+    return write

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from volta_fn.backends.geometry.strides import Dims, merged
+from volta_fn.backends.wgsl.library.whole import plus
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, constant
 
@@ -19,6 +20,9 @@ Unit = list[Number]
 
 #: Invocations of a workgroup, where nothing else matters.
 INVOCATIONS = 128
+
+#: Units that an invocation moves together, where there are many.
+TOGETHER, MANY = 4, 1 << 20
 
 _DTYPES: dict[int, np.dtype] = {16: np.dtype(np.uint32), 4: np.dtype(np.uint32), 2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
 
@@ -106,9 +110,17 @@ def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Num
 
 def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
     """The shader that writes what ``element(index)`` is to every unit of an array."""
-    if unit == 16:
-        return for_each(shader, count, lambda i: target.store4(i, element(i)))
-    return fill(shader, target, count, lambda i: element(i)[0])
+    if unit < 4:
+        return fill(shader, target, count, lambda i: element(i)[0])
+    each = TOGETHER if count >= MANY else 1
+    first = shader.let("u32", f"{shader.group} * {shader.invocations * each}u + {shader.local}")
+    places = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
+    # All are on their way together: what is loaded does not wait for what is stored.
+    values = [element(shader.let("u32", f"min({place}, {count - 1}u)")) for place in places]
+    for place, value in zip(places, values, strict=True):
+        with shader.block(f"if ({place} < {count}u)"):
+            store_unit(target, unit, place, value)
+    return shader.dispatch(-(-count // (shader.invocations * each)))
 
 
 def copy(shader: Shader, source: int, target: int, size: int) -> Dispatch:
