@@ -48,6 +48,16 @@ def time_line(row: dict[str, Any]) -> str:
     return line(row["name"], [*seconds, ratio(row["ratio"]), *first])
 
 
+def gpu_heading() -> str:
+    """Above the lines of `gpu_line`."""
+    return time_heading() + "".join(f"  {cell:>12s}" for cell in ("our rate", "of ceiling", "dispatches"))
+
+
+def gpu_line(row: dict[str, Any]) -> str:
+    """`time_line`, what our framework does in a second and what part of the measured ceiling that is, and a call's dispatches."""
+    return time_line(row) + "".join(f"  {cell:>12s}" for cell in (row["rate"], ratio(row["of_ceiling"]), str(row["dispatches"])))
+
+
 def peak_heading() -> str:
     """Above the lines of `peak_line`."""
     return line("peak memory of training steps", [*FRAMEWORKS, "over jax", *(f"all {name[:5]}" for name in FRAMEWORKS)])

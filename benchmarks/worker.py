@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.machine import ROOT, on_gpu
 from benchmarks.workloads import named
-from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant
+from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant, library, map_arrays
 
 NOTHING = Contestant(lambda: None, lambda result: None)
 STEPS = 3  # of a training step, the losses before it, after one and after two updates are compared
@@ -72,6 +72,8 @@ class Bench:
     def __init__(self, framework: str) -> None:
         self.framework = framework
         self.work = NOTHING
+        #: What the function is that the work does, and arguments' shapes and dtypes; volta_fn's.
+        self.outline: tuple[Any, ...] = ()
         if framework == "torch":
             importlib.import_module("torch").set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -90,8 +92,14 @@ class Bench:
         seconds = time.perf_counter() - start
         results = [arrays_in(result)] + [arrays_in(work.call()) for _ in range(STEPS - 1 if case.stateful else 0)]
         self.work = work
+        if self.framework == "volta_fn":
+            self.outline = case.functional(library("volta_fn")), map_arrays(_cost().outline, case.inputs)
         gc.disable()
         return seconds, results
+
+    def cost(self) -> Any:
+        """What a call of volta_fn's costs."""
+        return _cost().cost(*self.outline, self.work.call)
 
     def turn(self, count: int, warm_up: bool) -> float:
         """The seconds of one of so many calls; on a GPU those of all of them, until the last one is done, shared out."""
@@ -104,6 +112,11 @@ class Bench:
         if on_gpu():
             wait(result)
         return (time.perf_counter() - start) / count
+
+
+def _cost() -> Any:
+    """The module that counts; it imports volta_fn, which other frameworks' processes do not."""
+    return importlib.import_module("benchmarks.cost")
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """`python -m benchmarks.gpu`: volta_fn's WGSL beside JAX and PyTorch on CUDA, in true float32, on one GPU and in one run.
 
 Frameworks take turns, each in its own process. A turn is many calls, begun one after another and awaited together, as in a training loop.
+First the ceilings are measured: the bytes that a copy moves in a second and the operations that a large product does, by the fastest
+framework. With ``--all`` come the tables of single kernels on the device, without the host's part, which have commands of their own.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,11 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fresh, report
+from benchmarks.cost import Ceilings, Cost
+from benchmarks.cost import rate as cost_rate
 from benchmarks.harness import QUICK, Pace, WrongResultError, measure
 from benchmarks.machine import ROOT, describe, installed, use_gpu
-from benchmarks.targets import geometric_mean
+from benchmarks.targets import GPU, geometric_mean, judge
 from benchmarks.worker import Worker
-from benchmarks.workloads.large import TRAINING, WORKLOADS
+from benchmarks.workloads.case import Workload
+from benchmarks.workloads.large import COPY, SQUARE, TRAINING, WORKLOADS
+
+#: The tables that have commands of their own.
+TABLES = ("gemm", "kernels", "attention", "library")
 
 OUTPUT = ROOT / "build" / "benchmarks" / "gpu.json"
 
@@ -31,6 +40,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="turns of each framework (default %(default)s)")
     parser.add_argument("--json", type=Path, default=OUTPUT, metavar="FILE", help="where the numbers go (%(default)s)")
     parser.add_argument("--first", action="store_true", help="also time first training steps, each in a fresh process")
+    parser.add_argument("--all", action="store_true", help="also the tables of products, kernels, attention and the library by themselves")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see whether everything runs")
     return parser.parse_args(arguments)
 
@@ -39,20 +49,37 @@ def times(options: argparse.Namespace, results: dict[str, Any]) -> None:
     """Every workload, the frameworks in turns; failures are written down, and the others go on."""
     pace = QUICK if options.quick else Pace(options.rounds, turn=0.05, budget=4.0)
     workers = {framework: Worker(framework) for framework in installed()}
-    print(report.time_heading(), flush=True)
+    found = {workload.name: costed(workload, workers, pace, options.quick) for workload in (COPY, SQUARE)}
+    ceilings = at_most(found[COPY.name], found[SQUARE.name])
+    results["ceilings"] = ceilings._asdict()
+    print(f"ceilings, measured: {ceilings.operations / 1e12:.3g} TFLOP/s, {ceilings.moved / 1e9:.3g} GB/s")
+    print(report.gpu_heading(), flush=True)
     for workload in WORKLOADS:
         if not re.search(options.only, workload.name):
             continue
         try:
-            row = measure(workload, workers, pace, options.quick)
+            row, cost = found.get(workload.name) or costed(workload, workers, pace, options.quick)
         except (WrongResultError, RuntimeError) as error:
             results["failures"].append({"name": workload.name, "error": str(error)})
             print(f"{workload.name} FAILED: {error}", flush=True)
         else:
-            results["times"].append(row)
-            print(report.time_line(row), flush=True)
+            rate, part = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
+            results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": part})
+            print(report.gpu_line(results["times"][-1]), flush=True)
     for worker in workers.values():
         worker.stop()
+
+
+def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any], Cost]) -> Ceilings:
+    """What the fastest framework does and moves in a second."""
+    seconds = [min(row["seconds"].values()) for row, _ in (copied, multiplied)]
+    return Ceilings(multiplied[1].operations / seconds[1], copied[1].moved / seconds[0])
+
+
+def costed(workload: Workload, workers: dict[str, Worker], pace: Pace, quick: bool) -> tuple[dict[str, Any], Cost]:
+    """A workload measured, and what it costs."""
+    row = measure(workload, workers, pace, quick)
+    return row, workers["volta_fn"].ask("cost")
 
 
 def first_steps(options: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -77,6 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         first_steps(options, results)
     results["geometric_mean"] = geometric_mean(results)
     print(f"geometric mean over the faster peer: {report.ratio(results['geometric_mean'])}")
+    for judged in judge(results, GPU):
+        print(report.target_line(judged), flush=True)
+    for name in TABLES if options.all else ():
+        print(f"\npython -m benchmarks.gpu.{name}", flush=True)
+        subprocess.run([sys.executable, "-m", f"benchmarks.gpu.{name}"], check=False)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return 1 if results["failures"] else 0

@@ -8,6 +8,7 @@ from benchmarks.workloads.case import Workload
 from benchmarks.workloads.convolutions import Kind, forward, gradients
 from benchmarks.workloads.networks import lenet, mlp, resnet18
 from benchmarks.workloads.sequences import SMALL_GPT, gpt, lstm
+from benchmarks.workloads.training import adam_step
 
 MLP, SMALL_MLP = {"batch": 128, "widths": (784, 1024, 1024, 10)}, {"batch": 4, "widths": (7, 6, 5, 3)}
 GPT = {"batch": 8, "tokens": 128, "width": 256, "layers": 4, "heads": 4, "vocabulary": 256}
@@ -29,7 +30,13 @@ def _matrix(rows: int, columns: int, **others: int | None) -> dict[str, int | No
 
 
 _SMALL = operations.SMALL_MATRIX
+
+#: What moves bytes, and what computes, as fast as anything does.
+COPY = Workload("gpu op/copy 64M", operations.negative, {"count": 2**26}, {"count": 100})
+SQUARE = Workload("gpu product/4096×4096×4096", products.matmul, {"m": 4096, "k": 4096, "n": 4096}, products.QUICK)
+
 OPERATIONS = [
+    COPY,
     Workload("gpu op/add 64M", operations.add, {"count": 2**26}, {"count": 100}),
     Workload("gpu op/gelu 64M", operations.gelu, {"count": 2**26, "approximate": True}, {"count": 100}),
     *(Workload(f"gpu op/softmax {m}×{n}", operations.softmax, _matrix(m, n), _SMALL) for m, n in ((65536, 1024), (32768, 4096))),
@@ -52,11 +59,12 @@ OPERATIONS = [
     Workload("gpu op/gather 16384 of 32768×256", operations.gather, operations.TABLE, operations.SMALL_TABLE),
     Workload("gpu op/embedding gradient 16384 to 32768×256", operations.embedding_gradient, operations.TABLE, operations.SMALL_TABLE),
     Workload("gpu op/random normal 16M", operations.random_normal, {"count": 2**24}, {"count": 100}),
+    Workload("gpu op/Adam step of 16 × 4M", adam_step, {"count": 16, "size": 2**22}, {"count": 3, "size": 7}),
     Workload("gpu op/attention 8×1024×16×64", attention, HEADS, SMALL_HEADS),
     Workload("gpu op/attention gradient 8×1024×16×64", attention_gradient, HEADS, SMALL_HEADS),
 ]
 
-_SHAPES = [(s, s, s) for s in (512, 1024, 2048, 4096)]
+_SHAPES = [(s, s, s) for s in (512, 1024, 2048)]
 _SHAPES += [
     (8192, 1024, 1024),
     (1024, 8192, 256),
@@ -67,6 +75,7 @@ _SHAPES += [
     (1024, 1024, 256),
 ]
 PRODUCTS = [
+    SQUARE,
     *(Workload(f"gpu product/{m}×{k}×{n}", products.matmul, {"m": m, "k": k, "n": n}, products.QUICK) for m, k, n in _SHAPES),
     Workload("gpu product/transposed 1024×8192×1024", products.by_transposed, {"m": 1024, "k": 8192, "n": 1024}, products.QUICK),
     Workload(

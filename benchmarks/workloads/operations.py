@@ -18,6 +18,11 @@ def gelu(rng: np.random.Generator, count: int, approximate: bool) -> Case:
     )
 
 
+def negative(rng: np.random.Generator, count: int) -> Case:
+    """-x: a copy that nobody gets away with not making."""
+    return Case((normal(rng, count),), lambda lib: lambda x: -x, lambda torch, x: lambda: -x)
+
+
 def add(rng: np.random.Generator, count: int) -> Case:
     """x + y."""
     return Case((normal(rng, count), normal(rng, count)), lambda lib: lambda x, y: x + y, lambda torch, x, y: lambda: x + y)

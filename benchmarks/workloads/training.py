@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.case import Case, Library, map_arrays
+from benchmarks.workloads.case import Case, Library, map_arrays, normal
 
 RATE, MOMENTUM = 1e-2, 0.9
 ADAM_RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
@@ -84,3 +84,30 @@ def training(
         return step
 
     return Case(((params, moments), *batch), functional, torch_work, stateful=True, tolerance=1e-3)
+
+
+def adam_step(rng: np.random.Generator, count: int, size: int) -> Case:
+    """Adam's update of so many arrays; its result is one of the new numbers."""
+    params, grads = ({f"p{i:02d}": normal(rng, size) for i in range(count)} for _ in range(2))
+    moments = (map_arrays(np.zeros_like, params), map_arrays(np.zeros_like, params), np.float32(0))
+
+    def functional(lib: Library) -> Callable[..., Any]:
+        def step(state: Any, grads: Any) -> Any:
+            params, moments = adam(lib, state[0], grads, state[1])
+            return (params, moments), params["p00"][0]
+
+        return step
+
+    def torch_work(torch: Any, state: Any, grads: Any) -> Callable[[], Any]:
+        params = {name: value.requires_grad_() for name, value in state[0].items()}
+        for name, value in params.items():
+            value.grad = grads[name]
+        update = _torch_optimizer(torch, adam, list(params.values()))
+
+        def step() -> Any:
+            update.step()
+            return params["p00"].detach()[0].clone()
+
+        return step
+
+    return Case(((params, moments), grads), functional, torch_work, stateful=True)

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+import volta_fn as vf
 from benchmarks import __main__ as program
-from benchmarks import fresh, report, targets
+from benchmarks import cost, fresh, report, targets
 from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
 from benchmarks.worker import Worker
 from benchmarks.workloads import WORKLOADS, named
+from volta_fn import lax
 
 README = (ROOT / "benchmarks" / "README.md").read_text()
 
@@ -77,7 +79,7 @@ def test_a_failure_is_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pyt
     assert results["failures"] == [{"name": "call/jitted add", "error": "RuntimeError: planted"}]
 
 
-def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On the CPU here: what differs is only where the frameworks compute."""
     monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn",))
     monkeypatch.setattr(gpu_program, "use_gpu", lambda: None)
@@ -86,6 +88,41 @@ def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytes
     results = json.loads(path.read_text())
     assert [row["name"] for row in results["times"]] == ["gpu train/mlp", "gpu product/512×512×512"]
     assert results["first_steps"]["gpu train/mlp"]["volta_fn"] > 0 and results["failures"] == []
+    assert results["ceilings"]["moved"] > 0 < results["ceilings"]["operations"]
+    product = results["times"][1]
+    assert (product["operations"], product["moved"]) == (2 * 3 * 8 * 5, 4 * (3 * 8 + 8 * 5 + 3 * 5))
+    assert product["rate"].endswith(("TFLOP/s", "GB/s")) and product["of_ceiling"] > 0 and product["dispatches"] == 0  # NumPy has none
+    printed = capsys.readouterr().out
+    assert "ceilings, measured" in printed and "longest first training step, over JAX's" in printed
+
+
+def test_what_a_step_costs() -> None:
+    """Products in loops, in branches and in functions that are called, convolutions and their gradients."""
+
+    def step(x: Any, w: Any, images: Any, taps: Any) -> Any:
+        y = lax.scan(lambda c, _: (vf.jit(lambda c: c @ w)(c), None), x, None, length=3)[0]
+        z = lax.cond(y[0, 0] > 0, lambda y: y @ w @ w, lambda y: y, y)
+        return z, lax.conv_general_dilated(images, taps, (2, 2), "VALID")
+
+    shapes = [vf.ShapeDtypeStruct(shape, "float32") for shape in ((5, 4), (4, 4), (2, 3, 9, 9), (6, 3, 3, 3))]
+    product, convolution = 2 * 5 * 4 * 4, 2 * (2 * 6 * 4 * 4) * 3 * 3 * 3
+    assert cost.operations(vf.make_jaxpr(step)(*shapes).jaxpr) == 5 * product + convolution
+    gradient = vf.make_jaxpr(vf.grad(lambda *inputs: step(*inputs)[1].sum(), (2, 3)))
+    assert 2 * convolution <= cost.operations(gradient(*shapes).jaxpr) <= 6 * convolution
+    found = cost.cost(step, tuple(shapes), lambda: vf.numpy.ones(3))
+    assert cost.rate(found._replace(operations=10**12, moved=10**6), 0.1, cost.Ceilings(2e13, 1e12)) == ("10 TFLOP/s", 0.5)
+    assert cost.rate(found._replace(operations=10, moved=10**9), 0.01, cost.Ceilings(2e13, 1e12)) == ("100 GB/s", 0.1)
+
+
+def test_targets_of_the_gpu() -> None:
+    times = [
+        {"name": f"gpu train/{name}", "seconds": {"volta_fn": 1.0, "jax": 2.0}, "peer": "jax", "first_call": {"volta_fn": 1.0, "jax": 5.0}}
+        for name in ("mlp", "lenet", "lstm", "gpt small")
+    ]
+    steps, first = targets.judge({"times": times, "first_steps": {}}, targets.GPU)
+    assert (steps["value"], first["value"]) == (0.5, 0.2) and steps["met"] and first["met"]
+    first = targets.judge({"times": times, "first_steps": {"gpu train/mlp": {"volta_fn": 2.0, "jax": 5.0}}}, targets.GPU)[1]
+    assert first["value"] == 0.4 and not first["met"]
 
 
 def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:

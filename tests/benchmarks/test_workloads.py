@@ -12,7 +12,7 @@ from benchmarks.workloads.case import Case, Workload, arrays_in, competes, conte
 NAMES = [workload.name for workload in WORKLOADS]
 
 # Of the GPU's those that are not the same functions at other sizes.
-LARGE = ["gpu train/resnet-18", *(workload.name for workload in large.WORKLOADS if "attention" in workload.name)]
+LARGE = ["gpu train/resnet-18", *(w.name for w in large.WORKLOADS if "attention" in w.name or "Adam" in w.name)]
 
 # JAX takes long to compile even tiny programs, and shares its definitions with volta_fn: a few show that these are JAX's language too.
 FOR_JAX = ["train/mlp", "train/hessian", "op/cumsum 2048×2048", "product/64×64×64", "conv/transposed 4×4 forward", "call/jitted add"]
