@@ -89,6 +89,7 @@ def test_files_of_torch_are_read(tmp_path):
         np.testing.assert_array_equal(np.asarray(loaded[name]).astype(np.complex64), tensor.to(torch.complex64).numpy())
 
 
+@pytest.mark.usefixtures("on_cpu")  # whose memory the file is
 def test_arrays_view_the_file(tmp_path):
     path = tmp_path / "x.safetensors"
     io.save_safetensors(path, {"a": np.arange(1000, dtype=np.float32), "b": np.ones(3, np.float64)})

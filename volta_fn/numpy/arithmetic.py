@@ -373,10 +373,15 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     if exponent.dtype not in dtypes.INTEGERS:
         raise ArgumentTypeError(f"ldexp: x2 must be integers, got {exponent.dtype.name}")
     (value,) = promote_inexact("ldexp", x1)
-    # In three steps, because 2**x2 alone may overflow where the product does not.
-    third = operators.floor_divide(exponent, 3)
-    for step in (third, third, exponent - 2 * third):
-        value = lax.mul(value, lax.exp2(to_dtype(step, value.dtype)))
+    bits, mantissa_bits, bias = _frexp_layout(value.dtype)
+    # In three steps, because 2**x2 alone may overflow where the product does not; what is beyond `most` gives zero or infinity.
+    info, most = dtypes.iinfo(exponent.dtype), 3 * (bias - 1)
+    least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, -most), min(info.max, most)))
+    places = lax.convert_element_type(lax.clamp(least, exponent, greatest), INDEX)
+    third = operators.floor_divide(places, 3)
+    for step in (third, third, places - 2 * third):
+        power = lax.shift_left(lax.convert_element_type(step + bias, bits), bits.type(mantissa_bits))
+        value = lax.mul(value, lax.bitcast_convert_type(power, value.dtype))
     return value
 
 
