@@ -12,8 +12,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.core.trace import EVAL, Tracer, current_trace
+from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
 from volta_fn.transforms.jvp import JVPTrace
 from volta_fn.transforms.linearize import LinearTrace
@@ -99,6 +100,17 @@ class Arguments(NamedTuple):
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
 
 
+class Rule:
+    """A user's rule for one call, on flat lists of arrays: first come the tracers in arguments that are not differentiated."""
+
+    def __init__(self, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+        self.arguments = arguments
+        #: The structures of the differentiable arguments and of the function's value, whose types are the last.
+        self.in_tree = in_tree
+        self.out_tree = traced.out_tree
+        self.out_avals = traced.jaxpr.out_avals
+
+
 class CustomCall:
     """The function behind a custom derivative rule."""
 
@@ -116,6 +128,19 @@ class CustomCall:
             raise ArgumentError(f"{self.name} has no arguments {unknown}, which nondiff_argnames names")
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         self.nondiff = frozenset([*numbers, *[names.index(n) for n in nondiff_argnames]])
+
+    def bind(
+        self, primitive: Primitive, rule: Callable[[Arguments, Any, TracedCall], Rule], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call as one equation of a primitive, which has the function's program and what `rule` makes for this call."""
+        arguments = self.split(args, kwargs)
+        leaves, in_tree = tree.flatten(arguments.differentiable)
+        values = [as_value(x) for x in leaves]
+        traced = self.trace(arguments, in_tree, values)
+        operands = [*traced.captured, *arguments.traced, *values]
+        made = rule(arguments, in_tree, traced)
+        outs = bind(primitive, *operands, call_jaxpr=traced.jaxpr, rule=made, num_captured=len(traced.captured))
+        return tree.unflatten(traced.out_tree, outs)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Tell a call's arguments apart."""

@@ -15,7 +15,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.movement import moveaxis
-from volta_fn.transforms.custom_call import Arguments, CustomCall, TracedCall, checked_outputs
+from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, checked_outputs
 from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
@@ -82,25 +82,15 @@ class custom_jvp:  # JAX's name
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defjvp")
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
-        arguments = self.call.split(args, kwargs)
-        leaves, in_tree = tree.flatten(arguments.differentiable)
-        values = [as_value(x) for x in leaves]
-        traced = self.call.trace(arguments, in_tree, values)
-        rule = JvpRule(self, arguments, in_tree, traced)
-        operands = [*traced.captured, *arguments.traced, *values]
-        outs = bind(custom_jvp_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule, num_captured=len(traced.captured))
-        return tree.unflatten(traced.out_tree, outs)
+        return self.call.bind(custom_jvp_call_p, functools.partial(JvpRule, self), args, kwargs)
 
 
-class JvpRule:
-    """A user's rule on flat lists of arrays: first come the tracers in arguments that are not differentiated, whose tangents it ignores."""
+class JvpRule(Rule):
+    """A derivative rule; tangents of what is not differentiated are ignored."""
 
     def __init__(self, function: custom_jvp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+        super().__init__(arguments, in_tree, traced)
         self.function = function
-        self.arguments = arguments
-        self.in_tree = in_tree
-        self.out_tree = traced.out_tree
-        self.out_avals = traced.jaxpr.out_avals
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         count = len(self.arguments.traced)

@@ -17,7 +17,7 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import moveaxis
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.transforms.custom_call import Arguments, CustomCall, TracedCall, checked_outputs
+from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, checked_outputs
 from volta_fn.transforms.subprograms import chosen
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
@@ -64,25 +64,15 @@ class custom_vjp:  # JAX's name
             raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defvjp(fwd, bwd)")
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
-        arguments = self.call.split(args, kwargs)
-        leaves, in_tree = tree.flatten(arguments.differentiable)
-        values = [as_value(x) for x in leaves]
-        traced = self.call.trace(arguments, in_tree, values)
-        rule = VjpRule(self, arguments, in_tree, traced)
-        operands = [*traced.captured, *arguments.traced, *values]
-        outs = bind(custom_vjp_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule, num_captured=len(traced.captured))
-        return tree.unflatten(traced.out_tree, outs)
+        return self.call.bind(custom_vjp_call_p, functools.partial(VjpRule, self), args, kwargs)
 
 
-class VjpRule:
-    """A user's pair of rules on flat lists of arrays: first the tracers among the arguments that are not differentiated."""
+class VjpRule(Rule):
+    """A pair of rules, forward and backward."""
 
     def __init__(self, function: custom_vjp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+        super().__init__(arguments, in_tree, traced)
         self.function = function
-        self.arguments = arguments
-        self.in_tree = in_tree
-        self.out_tree = traced.out_tree
-        self.out_avals = traced.jaxpr.out_avals
 
     def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
         """The outputs, the residuals, and what turns cotangents into the operands' cotangents."""
