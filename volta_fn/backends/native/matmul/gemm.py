@@ -289,57 +289,69 @@ class Gemm:
 
     def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, scratch: _Scratch) -> None:
         """All tiles of a task, for one block of k."""
-        plan, rows = self.plan, scratch.rows
+        plan = self.plan
         first, depth = self._block(f, block)
-        panel_type = f"[{plan.width * plan.depth * self.work.itemsize} x i8]"
-        rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
-        start = scratch.columns
-        if plan.pack_columns is Packing.WHOLE:
-            start = self._packed_panel(f, buffers, task.batch, block, i64(0))
-        elif plan.pack_columns is Packing.TASK:
-            if not self._own_stack:
-                start = f.at(self._workspace_at(f, buffers, self.packed), f"[{plan.block_elements * self.work.itemsize} x i8]", task.number)
-            back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
-            start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
-            self._pack_block(f, Span(buffers, task.batch, i64(0), first, depth), (task.first_column, task.end_column), start)
+        whole = Span(buffers, task.batch, i64(0), first, depth)
+        columns = self._columns_of_task(f, task, block, whole, scratch)
 
         def row_group(start_row: Value) -> None:
             stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
+            rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
+
+            def own(panel: Value) -> Value:
+                return f.at(scratch.rows, rows_type, f.binary("sub", panel, start_row))
+
             if plan.pack_rows is Packing.TASK:
-                span = Span(buffers, task.batch, i64(0), first, depth)
-                self._pack_row_panels(f, span, (start_row, stop), lambda panel: f.at(rows, rows_type, f.binary("sub", panel, start_row)))
+                self._pack_row_panels(f, whole, (start_row, stop), own)
 
             def row_panel(panel: Value) -> None:
                 def sized(row: Value, count: int) -> None:
-                    span = Span(buffers, task.batch, row, first, depth)
+                    span = whole._replace(outer=row)
                     if plan.pack_rows is Packing.WHOLE:
                         a = self._packed_rows(f, buffers, task.batch, block, panel)
-                    elif plan.pack_rows is Packing.TASK:
-                        a = f.at(rows, rows_type, f.binary("sub", panel, start_row))
                     else:
-                        a = self.lhs.address(f, span)
-                    across(span, a, count)
+                        a = own(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, span)
+                    self._across(f, task, span, a, columns, count, state, scratch.strip)
 
                 self._for_height(f, panel, sized)
 
             each(f, start_row, stop, row_panel)
 
-        def across(span: Span, a: Value, count: int) -> None:
-            def column_panel(panel: Value) -> None:
-                column = f.binary("mul", panel, i64(plan.width))
-                if plan.pack_columns is Packing.NONE:
-                    b = self.rhs.address(f, span._replace(outer=column))
-                else:
-                    b = f.at(start, panel_type, panel)
-                strip = f.at(scratch.strip, f"[{plan.width * self.work.itemsize} x i8]", f.binary("sub", panel, task.first_column))
-                spot = Spot(buffers, task.batch, span.outer, column, depth, a, b, task.split, state, strip)
-                self._for_width(f, panel, lambda columns: self.tiles.write(f, count, columns, spot))
-
-            each(f, task.first_column, task.end_column, column_panel)
-            if self.tiles.strips is not None and plan.splits == 1:
-                self._finish_strip(f, self.tiles.strips, task, span, count, state, scratch.strip)
-
         each(f, task.first_row, task.end_row, row_group, plan.row_group)
+
+    def _columns_of_task(self, f: Function, task: Task, block: Value, whole: Span, scratch: _Scratch) -> Value:
+        """Where the panels of B's columns begin, which are packed now if each task packs its own; anything if none are packed."""
+        plan = self.plan
+        if plan.pack_columns is Packing.WHOLE:
+            return self._packed_panel(f, whole.buffers, task.batch, block, i64(0))
+        if plan.pack_columns is not Packing.TASK:
+            return scratch.columns
+        start = scratch.columns
+        if not self._own_stack:
+            elements = f"[{plan.block_elements * self.work.itemsize} x i8]"
+            start = f.at(self._workspace_at(f, whole.buffers, self.packed), elements, task.number)
+        back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
+        start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
+        self._pack_block(f, whole, (task.first_column, task.end_column), start)
+        return start
+
+    def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
+        """The tiles of a panel of A's rows, so many of which there are, with all panels of the task's columns."""
+        plan, itemsize = self.plan, self.work.itemsize
+
+        def column_panel(panel: Value) -> None:
+            column = f.binary("mul", panel, i64(plan.width))
+            if plan.pack_columns is Packing.NONE:
+                b = self.rhs.address(f, span._replace(outer=column))
+            else:
+                b = f.at(columns, f"[{plan.width * plan.depth * itemsize} x i8]", panel)
+            strip = f.at(sums, f"[{plan.width * itemsize} x i8]", f.binary("sub", panel, task.first_column))
+            spot = Spot(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
+            self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, spot))
+
+        each(f, task.first_column, task.end_column, column_panel)
+        if self.tiles.strips is not None and plan.splits == 1:
+            self._finish_strip(f, self.tiles.strips, task, span, count, state, sums)
 
     def _finish_strip(self, f: Function, epilogue: Fused, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
         """The epilogue of a panel of A's rows, after the last block of k."""

@@ -126,22 +126,7 @@ def _write_share(module: Module) -> None:
     free = f.let("i1", f"extractvalue {pair}, 1")
 
     def together() -> None:
-        f.store(function, _word(_FUNCTION), 8)
-        f.store(buffers, _word(_BUFFERS), 8)
-        f.store(tasks, _word(_TASKS), 8)
-        threads = f.binary("add", _read(f, _WORKERS), i64(1))
-        parts = f.select(f.compare("icmp slt", threads, i64(_MOST_PARTS)), threads, i64(_MOST_PARTS))
-        f.store(parts, _word(_PARTS), 8)
-
-        def begin(part: Value, _: list[Value]) -> list[Value]:
-            f.store(_start_of(f, part, tasks, parts), _next_of(f, part), 8)
-            return []
-
-        f.loop(i64(0), parts, 1, [], begin, once=True)
-        _write(f, _OPEN, i64(1))
-        _add(f, _ROUND, 1)
-        asleep = f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0))
-        f.branch(asleep, wake)
+        _announce(f, function, buffers, tasks)
         f.run("take", i64(0))
         _write(f, _OPEN, i64(0))
 
@@ -152,17 +137,37 @@ def _write_share(module: Module) -> None:
         _repeat(f, wait)
         _write(f, _TAKEN, i64(0))
 
+    def alone() -> None:
+        f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
+
+    f.branch(free, together, alone)
+    f.finish()
+
+
+def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> None:
+    """Write down what is to be done, in how many parts, and begin a round; wake those who sleep."""
+    f.store(function, _word(_FUNCTION), 8)
+    f.store(buffers, _word(_BUFFERS), 8)
+    f.store(tasks, _word(_TASKS), 8)
+    threads = f.binary("add", _read(f, _WORKERS), i64(1))
+    parts = f.select(f.compare("icmp slt", threads, i64(_MOST_PARTS)), threads, i64(_MOST_PARTS))
+    f.store(parts, _word(_PARTS), 8)
+
+    def begin(part: Value, _: list[Value]) -> list[Value]:
+        f.store(_start_of(f, part, tasks, parts), _next_of(f, part), 8)
+        return []
+
+    f.loop(i64(0), parts, 1, [], begin, once=True)
+    _write(f, _OPEN, i64(1))
+    _add(f, _ROUND, 1)
+
     def wake() -> None:
         f.run("make_way")
         f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
         f.call("pthread_cond_broadcast", "i32", _word(_CONDITION))
         f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
 
-    def alone() -> None:
-        f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
-
-    f.branch(free, together, alone)
-    f.finish()
+    f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
 
 
 def _write_work(module: Module) -> None:
@@ -174,32 +179,8 @@ def _write_work(module: Module) -> None:
 
     def turn() -> Value:
         last = f.load("i64", seen, 8)
-        spins = f.alloca("i64", align=8)
-        f.store(i64(0), spins, 8)
-
-        def spin() -> Value:
-            _pause(f)
-            count = f.binary("add", f.load("i64", spins, 8), i64(1))
-            f.store(count, spins, 8)
-            same = f.compare("icmp eq", _read(f, _ROUND), last)
-            return f.binary("and", same, f.compare("icmp slt", count, i64(_SPINS)))
-
-        _repeat(f, spin)
-
-        def sleep() -> None:
-            f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
-            _add(f, _SLEEPERS, 1)
-            # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
-            still = f.compare("icmp eq", _read(f, _ROUND), last)
-
-            def wait() -> None:
-                f.call("pthread_cond_wait", "i32", _word(_CONDITION), _word(_MUTEX))
-
-            f.branch(still, wait)
-            _add(f, _SLEEPERS, -1)
-            f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
-
-        f.branch(f.compare("icmp eq", _read(f, _ROUND), last), sleep)
+        _spin(f, last)
+        f.branch(f.compare("icmp eq", _read(f, _ROUND), last), lambda: _sleep(f, last))
         f.store(_read(f, _ROUND), seen, 8)
         _add(f, _BUSY, 1)
 
@@ -212,6 +193,36 @@ def _write_work(module: Module) -> None:
 
     _repeat(f, turn)
     f.finish()
+
+
+def _spin(f: Function, last: Value) -> None:
+    """Wait a while for a round after the last one, awake."""
+    spins = f.alloca("i64", align=8)
+    f.store(i64(0), spins, 8)
+
+    def spin() -> Value:
+        _pause(f)
+        count = f.binary("add", f.load("i64", spins, 8), i64(1))
+        f.store(count, spins, 8)
+        same = f.compare("icmp eq", _read(f, _ROUND), last)
+        return f.binary("and", same, f.compare("icmp slt", count, i64(_SPINS)))
+
+    _repeat(f, spin)
+
+
+def _sleep(f: Function, last: Value) -> None:
+    """Sleep until there may be another round than the last one."""
+    f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
+    _add(f, _SLEEPERS, 1)
+    # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
+    still = f.compare("icmp eq", _read(f, _ROUND), last)
+
+    def wait() -> None:
+        f.call("pthread_cond_wait", "i32", _word(_CONDITION), _word(_MUTEX))
+
+    f.branch(still, wait)
+    _add(f, _SLEEPERS, -1)
+    f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
 
 
 def _write_reset(module: Module) -> None:
