@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import reductions
-from volta_fn.numpy.arithmetic import floor_divide
 from volta_fn.numpy.arithmetic import round as round_
 from volta_fn.numpy.common import concrete, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.creation import linspace
@@ -170,11 +169,24 @@ def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     """From `end` towards `edge` (of size 1 along the axis) in `count` steps, the edge itself left out."""
     if is_inexact(edge):
         return linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
-    # Integers stay integers, for division must not round up.
-    wide = lax.convert_element_type(edge, np.int64 if edge.dtype.itemsize == 8 or edge.dtype == np.uint32 else np.int32)
-    step = lax.broadcasted_iota(wide.dtype, [count if i == axis else 1 for i in range(edge.ndim)], axis)
-    risen = floor_divide(lax.mul(lax.sub(wide, full_like_scalar(wide, end)), step), full_like_scalar(wide, max(count, 1)))
-    return lax.convert_element_type(lax.add(full_like_scalar(wide, end), risen), edge.dtype)
+    return _integer_ramp(edge, end, count, axis)
+
+
+def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
+    """The same of integers, rounded down. Distances are unsigned numbers: those between any two integers of as many bits fit."""
+    info = dtypes.iinfo(edge.dtype)
+    if end != int(end) or not info.min <= end <= info.max:
+        raise ArgumentError(f"pad: end_values has {end}, which is no {edge.dtype.name}")
+    unsigned = np.dtype(np.uint64 if info.bits == 64 else np.uint32)
+    first = full_like_scalar(edge, int(end))
+    rises = edge >= first
+    start, stop = (lax.convert_element_type(v, unsigned) for v in (first, edge))
+    distance = lax.select(rises, stop - start, start - stop)
+    step = lax.broadcasted_iota(unsigned, [count if i == axis else 1 for i in range(edge.ndim)], axis)
+    parts = unsigned.type(max(count, 1))
+    up = lax.select(rises, unsigned.type(0), parts - unsigned.type(1))  # a ramp that falls goes the larger part
+    gone = distance // parts * step + (distance % parts * step + up) // parts
+    return lax.convert_element_type(lax.select(broadcast_to(rises, gone.shape), start + gone, start - gone), edge.dtype)
 
 
 def _statistic(value: Array, widths: Widths, mode: str, stat_length: Any = None) -> Array:
