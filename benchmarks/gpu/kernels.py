@@ -1,8 +1,8 @@
 """`python -m benchmarks.gpu.kernels`: how fast single kernels move memory, beside PyTorch on CUDA if it is there.
 
 Each line has the bytes that a kernel must read and write at least, divided by its time; also as a part of what PyTorch's copy moves in the
-same time. What stays behind that is named at the end. ``--constant schedule._VALUES=32`` shows what
-another value of a constant of the schedules would give.
+same time. The kernel, PyTorch's and that copy take turns, and medians count. What stays behind that is named at the end.
+``--constant schedule._VALUES=32`` shows what another value of a constant of the schedules would give.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import importlib
 import math
 import re
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import WAKING, Bench
+from benchmarks.gpu.bench import Bench
 from volta_fn import nn
 from volta_fn.backends.wgsl.loops import routine
 from volta_fn.backends.wgsl.routine import Routine
@@ -95,7 +96,10 @@ CASES = [
     Case("softmax gradient 65536x1024", ((65536, 1024),) * 2, "float32", softmax_gradient, None),
 ]
 
-#: What part of what PyTorch's copy moves is wanted.
+#: The bytes that PyTorch's copy, the first case, moves.
+COPIED = 2 * 4 * math.prod(CASES[0].shapes[0])
+
+#: What part of what it moves in the same time is wanted.
 WANTED = 0.9
 
 #: Shapes so small that the interpreter can say whether results are right.
@@ -145,26 +149,34 @@ def room(bench: Bench, kernel: Kernel, made: Routine, inputs: Sequence[np.ndarra
     return [*map(bench.put, inputs), *outputs, *map(bench.room, made.workspaces)]
 
 
-def torch_seconds(case: Case) -> float:
-    """PyTorch's time on CUDA; NaN without it."""
+def torch_timer(case: Case) -> Callable[[], float]:
+    """What measures PyTorch's time on CUDA; it gives NaN without that."""
     torch = peers.torch()
     if torch is None or case.torchs is None:
-        return float("nan")
+        return lambda: float("nan")
     args = [torch.ones(shape, dtype=getattr(torch, case.dtype), device="cuda") for shape in case.shapes]
     call = case.torchs
-    return peers.seconds(lambda: call(*args))
+    return peers.timer(lambda: call(*args))
 
 
-def copying_rate() -> float:
-    """Bytes that PyTorch's copy moves in a second, on a GPU that is awake."""
-    end = time.perf_counter() + WAKING
-    while (seconds := torch_seconds(CASES[0])) and time.perf_counter() < end:
-        pass
-    return 2 * 4 * math.prod(CASES[0].shapes[0]) / seconds
+class Found(NamedTuple):
+    """Medians over all turns: seconds, ours and PyTorch's, and what part of the bytes that PyTorch's copy moves in a second is moved."""
+
+    ours: float
+    theirs: float
+    part: float
 
 
-def line(bench: Bench, case: Case, quick: bool, copying: float) -> tuple[str, float]:
-    """What is found of a case, and what part of the bytes that PyTorch's copy moves, `copying` in a second, it moves."""
+def measured(bench: Bench, made: Routine, buffers: Sequence[Any], moved: int, timers: Sequence[Callable[[], float]], rounds: int) -> Found:
+    """A kernel's times, on a GPU that is awake, by turns with what `timers` measure: PyTorch's kernel, and its copy."""
+    bench.seconds(made, buffers, wake=True)
+    turns = [(bench.seconds(made, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
+    parts = [moved / COPIED * copying / ours for ours, _, copying in turns]
+    return Found(*[statistics.median(numbers) for numbers in ([t[0] for t in turns], [t[1] for t in turns], parts)])
+
+
+def line(bench: Bench, case: Case, quick: bool, copying: Callable[[], float], rounds: int) -> tuple[str, float]:
+    """What is found of a case, and what part of the bytes that PyTorch's copy moves, whose time `copying` measures, it moves."""
     wrong = error(bench, case)
     kernel = kernel_of(smaller(case) if quick else case)
     made = routine(kernel, bench.facts)
@@ -173,21 +185,21 @@ def line(bench: Bench, case: Case, quick: bool, copying: float) -> tuple[str, fl
     for pipeline in bench.compiled(made):
         pipeline.result()
     compiled = time.perf_counter() - start
-    seconds = bench.seconds(made, buffers, wake=True)
+    moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
+    theirs = torch_timer(case) if not quick else lambda: float("nan")
+    found = measured(bench, made, buffers, moved, (theirs, copying), rounds)
     for buffer in buffers:
         buffer.destroy()
-    moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
-    there = torch_seconds(case) if not quick else float("nan")
     text = f"{len(made.dispatches)} dispatches, {sum(len(d.source) for d in made.dispatches)} characters in {compiled * 1e3:.0f} ms"
-    part = moved / seconds / copying
-    rates = f"{moved / seconds / 1e9:8.0f} {moved / there / 1e9:9.0f} {there / seconds:6.2f}x {part:7.2f}"
-    return f"{case.name:32} {seconds * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", part
+    rates = f"{moved / found.ours / 1e9:8.0f} {moved / found.theirs / 1e9:9.0f} {found.theirs / found.ours:6.2f}x {found.part:7.2f}"
+    return f"{case.name:32} {found.ours * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", found.part
 
 
 def main() -> None:
     """Print a line for each case."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description="Memory speed of single kernels.")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of ours and PyTorch's (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--constant", action="append", default=[], metavar="MODULE.NAME=VALUE", help="another value of a constant in loops")
     options = parser.parse_args()
@@ -200,11 +212,11 @@ def main() -> None:
     bench = Bench()
     print(bench.opened.name, bench.facts)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
-    copying, behind = copying_rate(), []
+    copying, behind = torch_timer(CASES[0]), []
     for case in CASES:
         if re.search(options.only, case.name):
             try:
-                text, part = line(bench, case, options.quick, copying)
+                text, part = line(bench, case, options.quick, copying, options.rounds)
                 print(text, flush=True)
                 behind += [] if part >= WANTED else [case.name]
             except Exception as failure:

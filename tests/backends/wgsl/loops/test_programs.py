@@ -19,7 +19,7 @@ from tests.compiler.kernels.oracle import partition_of
 from tests.compiler.kernels.test_fuse import layer_norm, rms_norm
 from volta_fn import lax
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops import routine, schedule
+from volta_fn.backends.wgsl.loops import routine, schedule, tiles
 from volta_fn.compiler.kernels.interpret import interpret
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
@@ -122,14 +122,20 @@ TRANSPOSES: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
     ("with-another", lambda x, y: x[::-1].T + y, (shaped(164, 130), shaped(130, 164))),
     ("bytes", lambda x: (x.T, x + 1), (shaped(160, 132, dtype="uint8"),)),
     ("halves", lambda x: x.T * 2, (shaped(162, 128, dtype="bfloat16"),)),
+    ("halves-across", lambda x: x.T * 2, (shaped(160, 130, dtype="bfloat16"),)),
+    ("other-halves", lambda x: (x.T * 2, x + 1), (shaped(144, 130, dtype="float16"),)),
+    ("complex", lambda x: (x.T * 2, x + 1), (shaped(144, 130, dtype="complex64"),)),
+    ("narrow", lambda x: x.transpose(0, 2, 1) + 1.0, (shaped(60, 16, 20),)),
     ("batched", lambda x: x.transpose(0, 2, 1) + 1.0, (shaped(8, 36, 100),)),
     ("rotated", lambda x: x.transpose(2, 0, 1) + 1.0, (shaped(8, 36, 100),)),
     ("padded", lambda x: lax.pad(x, np.float32(3), [(1, 2, 0), (3, 1, 0)]).T * 2.0, (shaped(200, 100),)),
 ]
 
 
+@pytest.mark.parametrize("large", [False, True], ids=["small-squares", "large-squares"])
 @pytest.mark.parametrize(("function", "args"), [c[1:] for c in TRANSPOSES], ids=[c[0] for c in TRANSPOSES])
-def test_transposes(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def test_transposes(function: Callable[..., Any], args: tuple[Any, ...], large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_MANY", 0 if large else 1 << 30)
     for kernel in partition_of(function, *args).kernels:
         agrees(kernel, inputs_of(kernel), "a transpose")
 
@@ -140,7 +146,7 @@ def test_transposes_go_through_workgroup_memory() -> None:
     assert "workgroupBarrier" in dispatch.source
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(1_100_001, "float32"), (4_400_002, "int8"), (4_194_312, "bfloat16")])
+@pytest.mark.parametrize(("size", "dtype"), [(1_100_001, "float32"), (4_400_002, "int8"), (4_400_016, "int8"), (4_194_312, "bfloat16")])
 def test_large_arrays(size: int, dtype: str) -> None:
     (kernel,) = kernels_of(lambda x, y: x + y, shaped(size, dtype=dtype), shaped(size, dtype=dtype))
     inputs = inputs_of(kernel)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.loops.span import Span, Texts
+from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
 from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
 from volta_fn.compiler.kernels.facts import Facts, coefficient
@@ -149,9 +149,9 @@ class Place:
 
     def _read(self, number: int, array: Array) -> Numbers:
         place = self.nest.facts.load_places[number]
-        quarter = self.quarter(place)
-        if quarter is not None:
-            return tuple(array.load4(quarter))
+        vector = self.vector(place)
+        if vector is not None:
+            return tuple(array.load4(vector))
         node = self.nest.facts.kernel.nodes[number]
         assert isinstance(node, Load)
         size = self.nest.facts.kernel.inputs[node.input].size
@@ -184,9 +184,9 @@ class Place:
         nest, array = self.nest, self.nest.outputs[number]
         place, values = nest.facts.store_places[number], self.number(nest.facts.kernel.stores[number].value)
         if is_store_in_fours(nest.facts, self.span, number):
-            quarter = self.quarter(place)
-            assert quarter is not None
-            array.store4(quarter, values * self.lanes if len(values) == 1 else values)
+            vector = self.vector(place)
+            assert vector is not None
+            array.store4(vector, values * self.lanes if len(values) == 1 else values)
             return
         absent = [a for a in self.axes if a >= 0 and a not in place.axes and nest.facts.kernel.sizes[a] > 1]
         index = self.affine(place)
@@ -205,9 +205,9 @@ class Place:
         """Whether a number differs between lanes."""
         return any(len(self.axes[a]) > 1 for a in affine.axes)
 
-    def quarter(self, place: Affine) -> str | None:
+    def vector(self, place: Affine) -> str | None:
         """The number of the vector in which the lanes' elements are, if they are one."""
-        found = self.span.quarter(place) if self.span else None
+        found = self.span.vector(place) if self.span else None
         return None if found is None else self.affine(found)[0]
 
     def affine(self, affine: Affine) -> Texts:
@@ -282,14 +282,14 @@ class Place:
 
     def _is_together(self, value: Affine, from_zero: bool, end: int | None) -> bool:
         """Whether ``0 <= value < end`` is the same in all lanes."""
-        quarter = self.span.quarter(Affine(value.terms, 0)) if self.span else None
-        aligned = quarter is not None and self.span is not None and self.span.is_aligned
+        vector = self.span.vector(Affine(value.terms, 0)) if self.span else None
+        aligned = vector is not None and self.span is not None and self.span.is_aligned
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
 def is_store_in_fours(facts: Facts, span: Span | None, number: int) -> bool:
     """Whether a store writes whole vectors."""
-    if span is None or span.quarter(facts.store_places[number]) is None:
+    if span is None or span.vector(facts.store_places[number]) is None:
         return False
     walked = facts.outer | (facts.inner if facts.store_axes(number) & facts.inner else frozenset())
     return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
@@ -301,18 +301,19 @@ def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers
     So are those that are `absent`: what is loaded from them is known.
     """
     kernel = facts.kernel
+    lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
         size = b.size if any(is_store_in_fours(facts, span, s) for span in spans) else 0
-        outputs.append(shader.buffer(number, b.dtype, written=True, size=size))
+        outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
         by_number[number] = outputs[-1]
-    fours = {node.input for n, node in facts.loads.items() if any(span.quarter(facts.load_places[n]) is not None for span in spans)}
+    fours = {node.input for n, node in facts.loads.items() if any(span.vector(facts.load_places[n]) is not None for span in spans)}
     present = {node.input for node in facts.loads.values()}.difference(absent)
     for i in sorted(present):
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:
-            by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0)
+            by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0, lanes=lanes)
     return Nest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
 
 

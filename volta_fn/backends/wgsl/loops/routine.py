@@ -43,7 +43,7 @@ def dispatch(step: Step, device: Device) -> Dispatch:
         plan = schedule.rows_or_columns(facts, device, step.bound is not None)
     else:
         plan = schedule.elementwise(facts, device)
-        cross = crossing(facts, device, plan.rows.axes[-1])
+        cross = crossing(facts, plan.rows.axes[-1])
         if cross is not None:
             return write_tiles(facts, cross, device, step)
         if plan.turns > 1:

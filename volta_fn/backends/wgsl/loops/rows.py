@@ -156,11 +156,11 @@ class _Rows:
         exist = [self.exists(k) for k in range(len(places))]
         result = []
         for number, accumulator in zip(here.reduces, accumulators, strict=True):
-            lanes = [
+            states = [
                 [accumulator.where(exists, x) for x in self.contributions(number, accumulator, place)]
                 for place, exists in zip(places, exist, strict=True)
             ]
-            result.append(self.over_lanes(accumulator, [accumulator.merged(list(one)) for one in zip(*lanes, strict=True)]))
+            result.append(self.merged(accumulator, states))
         certain = [place for place, exists in zip(places, exist, strict=True) if exists is None]
         self.store(here.stores, certain, [self.live])
         for place, exists in zip(places, exist, strict=True):
@@ -176,9 +176,11 @@ class _Rows:
         where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in place.affine(self.number_in_row)]
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]
 
-    def over_lanes(self, accumulator: Accumulator, lanes: list[State]) -> list[State]:
-        """Lanes are parts of one row, or each a row."""
-        return [accumulator.merged(lanes)] if self.schedule.row.lanes > 1 else lanes
+    def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
+        """What places have, each in its lanes, as one, or, if lanes are rows, as one for each of them."""
+        if self.schedule.row.lanes > 1:
+            return [accumulator.merged([state for lanes in states for state in lanes])]
+        return [accumulator.merged(rows) for rows in zip(*states, strict=True)]
 
     # long rows
 
@@ -186,10 +188,10 @@ class _Rows:
         """A pass over a row by loops."""
         row, parts, turns = self.schedule.row, self.schedule.parts, self.schedule.turns
         whole = row.groups // (parts * turns)
-        totals = self.variables(accumulators, turns if whole else 1)
+        totals = self.variables(accumulators)
         if whole > 2 * _BLOCK and any(a.rounds for a in accumulators):
             with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
-                sums = self.variables(accumulators, turns)
+                sums = self.variables(accumulators)
                 stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
                 first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
                 self.loop(here, accumulators, place, (first, stop, turns), sums)
@@ -201,17 +203,11 @@ class _Rows:
         if whole * turns * parts < row.groups:
             first = f"{self.team.part} + {whole * turns * parts}u" if whole else self.team.part
             self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
-        lanes = self.schedule.lanes.lanes
-        result = []
-        for accumulator, variables in zip(accumulators, totals, strict=True):
-            states = [accumulator.read(v) for v in variables]
-            merged = [accumulator.merged(states[k::lanes]) for k in range(lanes)]
-            result.append(self.over_lanes(accumulator, merged))
-        return result
+        return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
-    def variables(self, accumulators: list[Accumulator], turns: int) -> list[list[list[str]]]:
-        """For every reduction variables for all lanes of so many turns."""
-        return [[a.variables() for _ in range(turns * self.schedule.lanes.lanes)] for a in accumulators]
+    def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
+        """For every reduction variables for all rows that are lanes."""
+        return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
 
     def loop(
         self, here: Pass, accumulators: list[Accumulator], place: Place, bounds: tuple[str, str, int], totals: list[list[list[str]]]
@@ -227,18 +223,18 @@ class _Rows:
             if self.bound is None:
                 self.step(here, accumulators, places, totals)
                 return
-            for k, one in enumerate(places):
+            for one in places:
                 holds = one.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
-                    self.step(here, accumulators, [one.child({})], [t[k * len(t) // turns :] for t in totals])
+                    self.step(here, accumulators, [one.child({})], totals)
 
     def step(self, here: Pass, accumulators: list[Accumulator], places: list[Place], totals: list[list[list[str]]]) -> None:
-        """What is done in one turn of a loop."""
+        """What is done in one turn of a loop: what its places have becomes one, which is added to what there was."""
         write_together(places, here.targets(self.facts))
         for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
-            states = [state for place in places for state in self.contributions(number, accumulator, place)]
-            for state, into in zip(states, variables, strict=False):
+            states = self.merged(accumulator, [self.contributions(number, accumulator, place) for place in places])
+            for state, into in zip(states, variables, strict=True):
                 accumulator.add(into, state)
         self.store(here.stores, places, [self.live])
 

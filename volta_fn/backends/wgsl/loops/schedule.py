@@ -12,12 +12,13 @@ from volta_fn.backends.wgsl.loops.span import LANES, Span
 from volta_fn.backends.wgsl.loops.split import Cut
 from volta_fn.backends.wgsl.scalars import wgsl_type
 from volta_fn.compiler.kernels.facts import Facts, coefficient
-from volta_fn.compiler.kernels.ir import Constant, Reduce
+from volta_fn.compiler.kernels.index import Affine
+from volta_fn.compiler.kernels.ir import Buffer, Constant, Reduce
 
 #: A workgroup, if nothing else is asked for. Enough of them keep a GPU busy with few invocations each.
 _GROUP = 256
 _SMALL_GROUP = 64
-_ELEMENTWISE_GROUP = 128
+_LARGE_GROUP = 128
 
 #: Statements per element, for all elements that are written out in a row.
 _STATEMENTS = 400
@@ -47,14 +48,21 @@ def elementwise(facts: Facts, device: Device) -> Schedule:
     sizes = facts.kernel.sizes
     place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
-    rows = _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True)
-    group = _ELEMENTWISE_GROUP if rows.groups > BUSY else _SMALL_GROUP
-    return Schedule(rows, _NOTHING, 1, min(group, power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
+    rows = _wider(facts, _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True))
+    return Schedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
+
+
+def _group(invocations: int) -> int:
+    """The invocations of a workgroup that need not be many: a GPU begins only so many workgroups in a time."""
+    return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
 def _turns_of_elements(facts: Facts, rows: Span) -> int:
-    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that some bytes of each array are under way."""
-    if rows.groups <= 8 * BUSY:
+    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that some bytes of each array are under way.
+
+    Wide groups of narrow numbers are enough one by one, and half the text.
+    """
+    if rows.groups <= 8 * BUSY or rows.lanes > LANES:
         return 1
     widest = max([b.dtype.itemsize for b in (*facts.kernel.inputs, *facts.kernel.outputs)])
     statements = rows.lanes * len(facts.kernel.nodes)
@@ -70,13 +78,30 @@ def _in_lanes(facts: Facts, span: Span, apart: bool) -> Span:
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or apart):
         return span
-    kernel = facts.kernel
-    places = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
-    places += list(zip(facts.store_places, kernel.outputs, strict=True))
-    fours = [b for p, b in places if wide.quarter(p) is not None]
+    fours = [b for p, b in _places(facts) if wide.vector(p) is not None]
     if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
         return wide
     return span
+
+
+def _places(facts: Facts) -> list[tuple[Affine, Buffer]]:
+    """What is accessed, and where."""
+    kernel = facts.kernel
+    loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
+    return [*loads, *zip(facts.store_places, kernel.outputs, strict=True)]
+
+
+def _wider(facts: Facts, span: Span) -> Span:
+    """A long span by lanes that are 16 bytes of memory, if all that is read and written are numbers of one narrow width."""
+    accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
+    width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
+    wide = span._replace(lanes=max(16 // width, LANES))
+    if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(facts.kernel.nodes) > _ELEMENT_STATEMENTS:
+        return span
+    fits = span.total % wide.lanes == 0 and all(
+        b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
+    )
+    return wide if fits else span
 
 
 def rows_or_columns(facts: Facts, device: Device, loops: bool = False) -> Schedule:
@@ -135,7 +160,7 @@ def _parts_of_row(row: Span, rows: int, turns: int) -> int:
 
 
 def _beside(parts: int, rows: int) -> int:
-    return min(max(1, _SMALL_GROUP // parts), power_above(rows))
+    return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
 def _turns(facts: Facts, lanes: int) -> int:
@@ -153,7 +178,7 @@ def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     while row.total > _SHORT and parts * beside < _GROUP and row.total >= 8 * parts and outer.groups * parts < BUSY:
         parts *= 2
     if parts == 1:
-        beside = min(_SMALL_GROUP, power_above(outer.groups))
+        beside = min(_group(outer.groups), power_above(outer.groups))
     statements = _per_element(facts) * outer.lanes
     turns = -(-row.total // parts)
     again = sum(here.has_turns for here in passes_of(facts)) > 1

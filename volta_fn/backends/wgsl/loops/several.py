@@ -127,4 +127,4 @@ def _planned(kernel: Kernel, device: Device) -> _Planned | None:
         group = _group(device)
         return _Planned(facts, plan, steps[0], schedule.shared(facts, plan) * group) if plan.parts <= group else None
     plan = schedule.elementwise(facts, device)
-    return None if crossing(facts, device, plan.rows.axes[-1]) is not None else _Planned(facts, plan, steps[0], 0)
+    return None if crossing(facts, plan.rows.axes[-1]) is not None else _Planned(facts, plan, steps[0], 0)

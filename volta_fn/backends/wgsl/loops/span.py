@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 
 from volta_fn.compiler.kernels.index import Affine
 
-#: How many neighbours an invocation takes at a time: as many as a vector has, and as many bytes as a word has.
+#: How many neighbours an invocation takes at a time: as many as a vector has, and as many bytes as a word has. It may be more of narrow
+#: numbers, as many as a vector of words has.
 LANES = 4
 
 #: Texts of u32 expressions that are cheap to repeat: one for all lanes, or one for each.
@@ -67,19 +68,19 @@ class Span(NamedTuple):
             turns.append(_divided(shader, shader.let("u32", number), self.sizes))
         return {**{a: tuple([turn[n] for turn in turns]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
-    def quarter(self, place: Affine) -> Affine | None:
-        """A quarter of the number of the first lane's element, if that is whole, and the lanes' elements are neighbours."""
+    def vector(self, place: Affine) -> Affine | None:
+        """The number of the first lane's element by that of lanes, if that is whole, and the lanes' elements are neighbours."""
         rest = dict(place.terms)
         wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
-            self.lanes != LANES
+            self.lanes == 1
             or any(rest.pop(a, 0) != c for a, c in wanted.items())
-            or any(c % LANES for c in (*rest.values(), place.offset))
+            or any(c % self.lanes for c in (*rest.values(), place.offset))
         ):
             return None
         if not self.is_aligned and rest.keys() & set(self.axes):
             return None
-        return Affine(tuple(sorted([(GROUP, 1), *[(a, c // LANES) for a, c in rest.items()]])), place.offset // LANES)
+        return Affine(tuple(sorted([(GROUP, 1), *[(a, c // self.lanes) for a, c in rest.items()]])), place.offset // self.lanes)
 
 
 def _divided(shader: Writer, number: str, sizes: tuple[int, ...]) -> list[str]:

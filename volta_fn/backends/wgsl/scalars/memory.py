@@ -20,14 +20,15 @@ class Array:
 
     Indices are expressions of type u32. A four is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be incomplete:
     nothing behind the array's end is touched, and what is loaded for missing elements is an element's value. A whole number of fours
-    is accessed in vectors.
+    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`; of them there is a whole number.
     """
 
-    def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0) -> None:
+    def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
         self.name = name
         self.dtype = dtype
         self.written = written
         self.size = size
+        self.lanes = lanes
         self._f = f
         self._is_atomic = False
         #: Whether something has been loaded.
@@ -35,7 +36,12 @@ class Array:
 
     @property
     def _in_fours(self) -> bool:
-        return self.size > 0 and self.size % 4 == 0 and 2 <= self.dtype.itemsize <= 4
+        return self.size > 0 and self.size % self.lanes == 0 and 8 <= self.lanes * self.dtype.itemsize <= 16
+
+    @property
+    def _per_vector(self) -> int:
+        """Words of a four."""
+        return self.lanes // self._per_word
 
     @property
     def _per_word(self) -> int:
@@ -50,7 +56,12 @@ class Array:
             return f"vec4<{one}>" if self._in_fours else one
         if self._is_atomic:
             return "atomic<u32>"
-        return "vec2<u32>" if self._in_fours else "u32"
+        return f"vec{self._per_vector}<u32>" if self._in_fours else "u32"
+
+    @property
+    def length(self) -> int:
+        """How many of these it has, given its size."""
+        return -(-self.size // (self.lanes if self._in_fours else self._per_word))
 
     # single elements
 
@@ -86,13 +97,13 @@ class Array:
     # fours
 
     def load4(self, index: str) -> list[Number]:
-        """The elements 4 index, …, 4 index + 3."""
+        """The elements 4 index, …, 4 index + 3, or more lanes."""
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
         self.is_read = True
         index = f.named("u32", index)
         if per > 1:
             words = self._words(index)
-            return [self._unpacked(words[k // per], k % per) for k in range(4)]
+            return [self._unpacked(words[k // per], k % per) for k in range(self.lanes)]
         if self._in_fours:
             four = f.let(f"vec4<{type_}>", f"{self.name}[{index}]")
             return [Number(self.dtype, f"{four}.{c}") for c in "xyzw"]
@@ -100,11 +111,11 @@ class Array:
         return [Number(self.dtype, f.let(type_, f"{self.name}[{self._bounded(first, k, self.size)}]")) for k in range(4)]
 
     def store4(self, index: str, numbers: Sequence[Number]) -> None:
-        """Write the elements 4 index, …, 4 index + 3, in whole words."""
+        """Write the elements 4 index, …, 4 index + 3, or more lanes, in whole words."""
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
         index = f.named("u32", index)
         if per > 1:
-            return self._store_words(index, [self._packed(numbers[k : k + per]) for k in range(0, 4, per)])
+            return self._store_words(index, [self._packed(numbers[k : k + per]) for k in range(0, self.lanes, per)])
         if self._in_fours:
             return f.line(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
         first = f.let("u32", f"{index} * 4u")
@@ -133,8 +144,8 @@ class Array:
     def _word(self, index: str) -> str:
         """An expression for a word."""
         if self._in_fours:
-            index = self._f.named("u32", index)
-            return f"{self.name}[{index} >> 1u][{index} & 1u]"
+            index, per = self._f.named("u32", index), self._per_vector
+            return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
         if not self.written:
             return f"{self.name}[{index}]"
         return f"load_{self.name}({index})"  # whether the words are atomic is known in the end
@@ -142,11 +153,11 @@ class Array:
     def _words(self, index: str) -> list[str]:
         """The words of a four."""
         f = self._f
+        if self._in_fours:
+            words = f.let(f"vec{self._per_vector}<u32>", f"{self.name}[{index}]")
+            return [f"{words}.{c}" for c in "xyzw"[: self._per_vector]]
         if self._per_word == 4:
             return [f.let("u32", self._word(index))]
-        if self._in_fours:
-            both = f.let("vec2<u32>", f"{self.name}[{index}]")
-            return [f"{both}.x", f"{both}.y"]
         first = f.let("u32", f"{index} * 2u")
         second = f"min({first} + 1u, {(self.size + 1) // 2 - 1}u)" if self.size % 4 in (1, 2) else f"{first} + 1u"
         return [f.let("u32", self._word(first)), f.let("u32", self._word(second))]
@@ -154,7 +165,7 @@ class Array:
     def _store_words(self, index: str, words: list[str]) -> None:
         f = self._f
         if self._in_fours:
-            return f.line(f"{self.name}[{index}] = vec2<u32>({', '.join(words)});")
+            return f.line(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
         if len(words) == 1:
             return f.line(f"store_{self.name}({index}, {words[0]});")
         first = f.let("u32", f"{index} * 2u")

@@ -30,16 +30,16 @@ class Shader(Function):
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
         self._local = "_local_invocation_index"
 
-    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0) -> Array:
-        """The buffer of a number as an array. Its size is given if it is accessed in fours (see `Array`).
+    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
+        """The buffer of a number as an array. Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
 
         An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
         `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
         """
-        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size))
+        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
         if not (written or known.written) and 0 in (size, known.size) and not (size and known.is_read):
             known.size = size = max(size, known.size)
-        if (known.dtype, known.written, known.size) != (dtype, written, size):
+        if (known.dtype, known.written, known.size, known.lanes) != (dtype, written, size, lanes):
             raise OtherAccess(f"buffer {number}")
         return known
 
@@ -51,6 +51,12 @@ class Shader(Function):
     def workgroup(self, name: str, type_: str, length: int = 0) -> str:
         """Declares a variable, or an array, that the workgroup shares. Returns its name. It holds anything at first."""
         return self.module.declare(name, f"var<workgroup> {name}: {f'array<{type_}, {length}>' if length else type_};")
+
+    def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
+        """An array in workgroup memory, of a whole number of fours, in which it is written."""
+        array = Array(self, name, dtype, written=True, size=size)
+        self.module.declare(name, "\n".join([f"var<workgroup> {name}: array<{array.element}, {array.length}>;", *array.accessors]))
+        return array
 
     def builtin(self, name: str, type_: str = "u32") -> str:
         """``subgroup_size``, ``subgroup_invocation_id``, … as a name."""
