@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.keys import numbers
 from tests.backends.wgsl.library.checking import check, least_facts, results
+from volta_fn.backends.wgsl.library import radix
 
 
 def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
@@ -61,5 +62,10 @@ def test_long_rows() -> None:
     (got,) = results("sort", [x], params(1), least_facts(), [x])
     wanted = np.take_along_axis(x, np.argsort(x, axis=1, kind="stable"), 1)
     np.testing.assert_array_equal(np.signbit(got) & ~np.isnan(got), np.signbit(wanted) & ~np.isnan(wanted))
+    check("sort", [numbers("uint8", (33_000,))], params(0))
+
+
+def test_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix, "_MUCH", 1)
     byte, half = numbers("int8", (70_000,)), numbers("float16", (70_000,))
     check("sort", [byte, half, numbers("complex64", half.shape)], params(0, keys=2))

@@ -25,8 +25,11 @@ _UINT32 = np.dtype(np.uint32)
 
 _DIGIT = 8
 
-#: What a workgroup sorts of rows of at most so many tiles, whose digits everyone counts; and of longer ones.
-_TILE, _FEW_TILES, _LARGE_TILE = Tile(256, 8), 16, Tile(256, 12)
+#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait for their turn.
+_TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
+
+#: Tiles of a row whose digits everyone counts. (Beside a large tile there is no room for that.)
+_FEW_TILES = 16
 
 
 def sort_rows(sorting: Sorting, facts: Facts, spaces: Spaces) -> list[Dispatch]:
@@ -58,7 +61,7 @@ class _Long:
     def __init__(self, sorting: Sorting, facts: Facts, spaces: Spaces) -> None:
         self.sorting, self.facts = sorting, facts
         few = sorting.size <= _FEW_TILES * _TILE.size
-        self.tile = _TILE if few else _LARGE_TILE
+        self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and not few else _TILE
         self.tiles = -(-sorting.size // self.tile.size)
         words = sorting.rows * sorting.size
         passes = self._passes()
