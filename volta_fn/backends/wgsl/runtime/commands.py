@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.compiler.slots import Block, Slot
 
 
@@ -90,6 +91,12 @@ class Run:
     late: bool = False
     #: Writes a shader that does the same in less time, but takes longer to compile (see `Dispatch`).
     better: Callable[[], str] | None = None
+
+    @staticmethod
+    def of(dispatch: Dispatch, places: Sequence[Place], *, late: bool = False) -> Run:
+        """A routine's dispatch, with the places of the routine's buffers by their numbers."""
+        bound = tuple([places[number] for number in dispatch.buffers])
+        return Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, late=late, better=dispatch.better)
 
     @property
     def key(self) -> tuple[str, int, frozenset[int]]:

@@ -57,9 +57,8 @@ class Batch:
                 return None
         assert dispatch is not None
         slots = list(self._numbers)
-        places = tuple([place(slots[b], self._sizes[b]) for b in dispatch.buffers])
         self.kernels.append(kernel)
-        self.run = Run(dispatch.source, dispatch.places_written, places, dispatch.groups)
+        self.run = Run.of(dispatch, [place(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
         return self.run
 
     def _add(self, kernel: Written) -> Dispatch | None:

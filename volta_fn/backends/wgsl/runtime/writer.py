@@ -127,13 +127,10 @@ class Writer(BodyWriter):
         workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
         slots = [*operands, *results, *workspaces]
         sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
+        places = [place(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            places = tuple([place(slots[b], sizes[b]) for b in dispatch.buffers])
-            late = item.late and number == 0
-            self.run(
-                Run(dispatch.source, dispatch.places_written, places, dispatch.groups, late=late, better=dispatch.better), dispatch.work
-            )
+            self.run(Run.of(dispatch, places, late=item.late and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -180,8 +177,7 @@ class Writer(BodyWriter):
             places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             places += [place(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
             for dispatch in routine.dispatches:
-                bound = tuple([places[b] for b in dispatch.buffers])
-                self.run(Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, better=dispatch.better), dispatch.work)
+                self.run(Run.of(dispatch, places), dispatch.work)
             self.slots.time += 1
         return True
 
