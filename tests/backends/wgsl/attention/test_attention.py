@@ -12,6 +12,7 @@ from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.backends.wgsl.running import facts, run_routine
 from volta_fn.backends.wgsl.attention import attention, attention_gradient, shape, worthwhile
+from volta_fn.backends.wgsl.attention.problem import attention_of
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.compiler.attention import Axes, Form
 from volta_fn.compiler.bodies import body_of
@@ -47,9 +48,30 @@ def test_attention_and_its_gradients(sizes: tuple[int, ...], kind: str) -> None:
     check(sizes, kind, np.float32, 1e-5)
 
 
-def test_wide_rows_in_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape, "_ENOUGH", 0)
-    check((1, 1, 1, 70, 130, 100, 128), "both", np.float32, 1e-5, workgroup_memory=48 << 10, invocations=1024)
+#: Bytes of workgroup memory on any device, and on some.
+MEMORY = [16 << 10, 32 << 10]
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    """In shapes for that (with less written out, which compiles sooner), by workgroups that have several blocks of keys."""
+    for name in ("_MANY", "_ENOUGH"):
+        monkeypatch.setattr(shape, name, 0)
+    for name in ("_FORWARD", "_WIDE"):
+        monkeypatch.setattr(shape, name, getattr(shape, name)._replace(unroll=4))
+    check((1, 2, 1, 150, 280, 64, 72), "causal", np.float32, 1e-5, workgroup_memory=memory)
+
+
+@pytest.mark.parametrize("many", [0, 1 << 30])
+@pytest.mark.parametrize("width", [16, 64, 100, 128])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
+    monkeypatch.setattr(shape, "_MANY", many)
+    rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), Facts(workgroup_memory=memory)
+    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
+    for found, turned in ((shape.forward_shape(a, limits), False), (shape.backward_shape(a, limits), True)):
+        assert 16 * found.memory(width, turned=turned) <= memory
+        assert found.y <= found.high <= 4 * min(found.x, found.y) // found.parts
 
 
 def test_halves_that_do_not_fill_words() -> None:

@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without a matrix of all weights in memory.
 
-In the order in which to read: `problem` (what is asked for), `shape` (how work is shared out), `blocks` (what it is made of), `forward`,
-`backward`.
+In the order in which to read: `problem` (what is asked for), `shape` (how work is shared out), `operands` (rows in memory), `blocks`
+(products of them), `logits` (who sees whom), `forward`, `backward`.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool
     if any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
-    largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 12 * a.stack * a.queries)
+    largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
     return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding

@@ -7,16 +7,45 @@ from typing import NamedTuple
 from volta_fn.backends.wgsl.attention.problem import Attention
 from volta_fn.backends.wgsl.facts import Facts
 
-#: Columns of operands that are multiplied at a time.
-DEEP = 16
+
+class Table(NamedTuple):
+    """Lines of so many vectors in workgroup memory, in fours with a gap behind each.
+
+    What eight invocations side by side write is in different banks so, be it an element of each line of a four or a vector of each four.
+    """
+
+    line: int
+    gap: int = 2
+
+    @property
+    def four(self) -> int:
+        """Vectors from a four of lines to the next."""
+        return 4 * self.line + self.gap
+
+    def size(self, lines: int) -> int:
+        """Vectors of so many lines."""
+        return lines // 4 * self.four
+
+    def past(self, lines: int) -> int:
+        """Vectors from a first line of a four to the one so many lines behind."""
+        return lines // 4 * self.four + lines % 4 * self.line
 
 
 class Shape(NamedTuple):
-    """Workgroups of y by x invocations, each with `down` fours of rows of a block, and a four of columns of logits."""
+    """Workgroups of y by x invocations, each with `down` fours of rows and `across` fours of columns of a block of logits."""
 
     y: int
     x: int
-    down: int
+    down: int = 1
+    across: int = 1
+    #: Steps of a product that are written out in a turn of the loop.
+    unroll: int = 4
+    #: Parts in which weights pass through workgroup memory, to take less of it.
+    parts: int = 1
+    #: Columns of both operands of logits, and rows that weights are multiplied by, that are in workgroup memory at a time. There are
+    #: fours of these, of rows that are not empty, for all invocations: not fewer rows than y.
+    deep: int = 16
+    high: int = 16
 
     @property
     def invocations(self) -> int:
@@ -31,40 +60,76 @@ class Shape(NamedTuple):
     @property
     def columns(self) -> int:
         """Columns of a block of logits."""
-        return 4 * self.x
+        return 4 * self.x * self.across
 
     @property
-    def row_line(self) -> int:
-        """Vectors between lines that have an element for every row."""
-        return self.y * self.down + 1
+    def by_column(self) -> Table:
+        """Lines that have an element for every row."""
+        return Table(self.y * self.down)
 
     @property
-    def column_line(self) -> int:
-        """Vectors between lines that have an element for every column."""
-        return self.x + 1
+    def by_row(self) -> Table:
+        """Lines that have an element for every column."""
+        return Table(self.x * self.across)
 
     def fours(self, width: int) -> int:
         """Fours that an invocation has of a row of so many features."""
         return -(-width // (4 * self.x))
 
-    def stage(self, width: int) -> int:
-        """Vectors of the place through which operands pass, of rows of so many features: of some columns, or of some rows."""
-        return max(DEEP * (self.row_line + self.column_line), 8 * self.x * self.fours(width), self.rows * self.x // 4)
+    def slices(self) -> int:
+        """Vectors of slices of both operands of logits."""
+        return self.by_column.size(self.deep) + self.by_row.size(self.deep)
 
-    def bytes(self, width: int) -> int:
-        """Bytes of workgroup memory."""
-        return 16 * (self.stage(width) + self.columns * self.row_line)
+    def weights(self, *, turned: bool) -> int:
+        """Vectors of a part of a block of weights, with room for one that is `turned` if there are such."""
+        plain = self.by_column.size(4 * self.x // self.parts)
+        return max(plain, self.by_row.size(4 * self.y // self.parts)) if turned else plain
+
+    def memory(self, width: int, *, turned: bool) -> int:
+        """Vectors of workgroup memory: slices, or weights and rows that they are multiplied by, or a number of each invocation's rows."""
+        behind = max(self.high * self.x * self.fours(width), self.rows * self.x // 4)
+        return max(self.slices(), self.weights(turned=turned) + behind)
+
+    def fitted(self, width: int, facts: Facts, *, turned: bool) -> Shape | None:
+        """The same with as few more parts as a device has room for; None if it has no room."""
+        if self.invocations > facts.invocations:
+            return None
+        parts = range(self.parts, 4 * min(self.x, self.y) // self.high + 1)  # each has as many rows as are multiplied at a time
+        fitting = (self._replace(parts=n) for n in parts if self.x % n == 0)
+        return next((s for s in fitting if 16 * s.memory(width, turned=turned) <= facts.workgroup_memory), None)
 
 
-#: The second is for wide rows: it reads less per product, and has too many sums for few rows or little memory.
-_USUAL, _TALL = Shape(8, 16, 1), Shape(16, 16, 2)
+#: Shapes for little work, and for much of it: forward, backward, and backward for wide rows. All devices have room for the first three.
+_USUAL, _FORWARD, _BACKWARD, _WIDE = Shape(8, 16), Shape(16, 8, across=2, unroll=16), Shape(16, 16), Shape(16, 16, 2, unroll=16, parts=4)
 
-#: Workgroups that keep a GPU busy.
-_ENOUGH = 128
+#: Blocks, and workgroups, that keep a GPU busy; bytes that parts of a gradient may take.
+_MANY, _ENOUGH, _MOST_BYTES = 256, 512, 1 << 29
 
 
-def shape_for(a: Attention, stack: int, rows: int, facts: Facts) -> Shape:
-    """How to share out so many rows (queries or keys) of each of a stack of heads. The usual shape fits all devices."""
+def forward_shape(a: Attention, facts: Facts) -> Shape:
+    """How to share out the queries of each head."""
+    return _first((_FORWARD,), a, a.stack * a.queries, facts, turned=False)
+
+
+def backward_shape(a: Attention, facts: Facts) -> Shape:
+    """How to share out the keys of each head."""
+    wide = max(a.q.width, a.v.width) > 4 * _BACKWARD.x
+    return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, facts, turned=True)
+
+
+def _first(shapes: tuple[Shape, ...], a: Attention, rows: int, facts: Facts, *, turned: bool) -> Shape:
+    """The first of some shapes of which there are many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
-    fits = _TALL.bytes(width) <= facts.workgroup_memory and _TALL.invocations <= facts.invocations
-    return _TALL if width > 64 and fits and stack * -(-rows // _TALL.rows) >= _ENOUGH else _USUAL
+    fitting = [s.fitted(width, facts, turned=turned) for s in shapes if rows >= _MANY * s.rows]
+    found = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, facts, turned=turned)
+    assert found is not None, "the usual shape fits all devices"
+    return found
+
+
+def chunks(a: Attention, shape: Shape, facts: Facts) -> int:
+    """Into how many workgroups the blocks of keys of a head go, about as many to each. Each has a whole gradient of Q to add to."""
+    each = 16 * a.stack * a.queries * (1 + -(-a.q.width // 4))
+    room = min(facts.binding, _MOST_BYTES) // each
+    tiles = -(-a.keys // shape.rows)
+    turns = -(-tiles // max(1, min(-(-_ENOUGH // a.groups), room)))
+    return -(-tiles // turns)

@@ -10,6 +10,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.combine import combine
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
 from volta_fn.backends.wgsl.matmul.indices import digits, times, total
+from volta_fn.backends.wgsl.matmul.patches import patch
 from volta_fn.backends.wgsl.matmul.results import part, results
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.slices import Slice
@@ -103,18 +104,11 @@ class Tiles:
         return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
 
     def _lanes(self) -> None:
-        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away.
-
-        Invocations side by side are two rows by some columns: what eight of them read of either operand is in different banks of memory.
-        """
+        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away."""
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
         self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
-        across = s.columns // (self.lane_columns * s.thread_columns)
-        lane, patch = digits(f, f.local, (0, self.lane_rows * self.lane_columns))[::-1]
-        pair, x, low = digits(f, lane, (0, self.lane_columns, min(2, self.lane_rows)))
-        y = total(f, times(pair, 2), low)
-        down, right = digits(f, patch, (0, across))
+        down, right, y, x = patch(f, self.lane_rows, self.lane_columns, s.columns // (self.lane_columns * s.thread_columns))
         self.top = f.let("u32", f"{down} * {self.lane_rows * s.thread_rows // lanes}u + {y}")
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
 
