@@ -117,6 +117,16 @@ fn main() {
     )
 
 
+def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of what is in memory count; what a kernel only makes on its way may have more."""
+    monkeypatch.setattr(limits, "ELEMENTS", 1000)
+    with vf.default_device(GPU):
+        x = vf.device_put(np.arange(1001, dtype=np.int32), GPU)
+        with pytest.raises(vf.errors.OutOfMemoryError, match=r"1001 elements is more than .* number, 1000; split it"):
+            vf.jit(lambda x: x * 3 - 1)(x)
+        assert int(vf.jit(lambda x: (x[:, None] * x[None]).max())(jnp.arange(97))) == 96 * 96
+
+
 @pytest.mark.parametrize("groups", [65535, 7])
 def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With grids of one and of two dimensions, and in branches, whose grids are read from a buffer."""

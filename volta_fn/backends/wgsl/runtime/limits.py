@@ -9,7 +9,7 @@ number of the portion from a word of a *ladder* (see `copying`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from volta_fn.backends.wgsl.facts import Facts
@@ -21,6 +21,16 @@ from volta_fn.errors import OutOfMemoryError
 #: Multiplications in a portion: half a second of a small GPU's time, which does half of 10^12 of them in one; a few milliseconds of a large
 #: one's, so that what cannot begin before the last workgroup ends costs little.
 MOST = 1 << 38
+
+
+#: Elements of an array: shaders number them, and the invocations of all workgroups, in 32 bits.
+ELEMENTS = (1 << 32) - (1 << 17)
+
+
+def check_elements(counts: Iterable[int]) -> None:
+    """Raise `OutOfMemoryError` if an array has more elements than can be numbered."""
+    if (most := max(counts, default=0)) > ELEMENTS:
+        raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
 
 
 def in_parts(run: Run, facts: Facts) -> Run:

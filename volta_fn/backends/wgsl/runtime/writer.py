@@ -18,7 +18,7 @@ from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
 from volta_fn.backends.wgsl.runtime.abreast import stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
-from volta_fn.backends.wgsl.runtime.limits import in_parts, in_portions
+from volta_fn.backends.wgsl.runtime.limits import check_elements, in_parts, in_portions
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
 from volta_fn.compiler.bodies import Item, Lane, Source
@@ -85,6 +85,7 @@ class Writer(BodyWriter):
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
+        check_elements([v.aval.size for v in (*item.operands, *item.results)])
         if isinstance(item.what, Fused):
             if largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
                 return
