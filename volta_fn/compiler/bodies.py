@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from volta_fn.compiler.adding import added_behind
 from volta_fn.compiler.attention import Judge, with_attention
 from volta_fn.compiler.fission.delays import delays_out
@@ -24,7 +26,7 @@ from volta_fn.compiler.kernels.limits import Limits
 from volta_fn.compiler.kernels.lower import lower_equation
 from volta_fn.compiler.kernels.one_of_each import write_out_one_of_each
 from volta_fn.compiler.kernels.random import write_out_random_bits
-from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered
+from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered, is_product
 from volta_fn.compiler.kernels.views import is_alias, reduces
 from volta_fn.compiler.postponing import Late, late_products, postponed
 from volta_fn.core.aval import ShapedArray
@@ -102,9 +104,14 @@ class Item(NamedTuple):
     late: bool = False
 
 
+def kind_of(var: Var) -> tuple[int, np.dtype]:
+    """The size and the dtype of a value: where they are the same, one may take the other's memory."""
+    return var.aval.size, var.aval.dtype
+
+
 def fits(old: Var, new: Var) -> bool:
     """Whether a value has the size of another and its dtype."""
-    return (old.aval.size, old.aval.dtype) == (new.aval.size, new.aval.dtype)
+    return kind_of(old) == kind_of(new)
 
 
 class Body(NamedTuple):
@@ -129,26 +136,29 @@ class Body(NamedTuple):
         if not isinstance(output, Var):
             return False
         made = self.root(output)
-        maker = self.makers.get(made)
-        if maker is None or not fits(source, made):
+        maker, last = self.makers.get(made), self.last.get(source, -1)
+        if maker is None or last > maker or not fits(source, made):
             return False
-        last = self.last.get(source, -1)
-        return last < maker or (last == maker and self.overwrites(maker, source, made))
+        return last < maker or self.overwrites(maker, source, made)
 
     def before(self, output: Var) -> list[Var]:
         """What an output's memory may hold before the output: a value that it is made over, what that is made over, and so on.
 
         An input that may be in the same memory is not overwritten too early.
         """
-        inputs = [v for v in self.program.jaxpr.invars if self.may_share(v, output)]
         found: list[Var] = []
+        inputs: list[Var] | None = None
         made = self.root(output)
         while True:
             number = self.makers[made]
             operands = [self.root(v) for v in self.items[number].operands if isinstance(v, Var)]
             dying = [v for v in operands if v in self.makers and self.last[v] == number and fits(v, made)]
             over = next((v for v in dying if self.overwrites(number, v, made)), None)
-            if over is None or any(self.last.get(v, -1) >= self.makers[over] for v in inputs):
+            if over is None:
+                return found
+            if inputs is None:
+                inputs = [v for v in self.program.jaxpr.invars if self.may_share(v, output)]
+            if any(self.last.get(v, -1) >= self.makers[over] for v in inputs):
                 return found
             found.append(over)
             made = over
@@ -222,11 +232,9 @@ def _narrowed(what: Fused | Equation, most: int) -> list[Fused | Equation]:
 def _item(what: Fused | Equation, lane: Lane) -> Item:
     if isinstance(what, Fused):
         return Item(what, what.operands, what.results, _kernel_source(what, lane))
-    name = what.primitive.name
-    avals = tuple([v.aval for v in what.invars])
-    if name in lane.equations:
-        key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(what.params.items())))
-        return Item(what, tuple(what.invars), tuple(what.outvars), Source(key, partial(lane.equations[name], avals, what.params)))
+    source = _equation_source(what, lane)
+    if source is not None:
+        return Item(what, tuple(what.invars), tuple(what.outvars), source)
     if is_lowered(what) and lane.computes(what):
         try:
             kernel, operands = lower_equation(what)
@@ -249,8 +257,24 @@ def _late_items(items: Sequence[Item], late: frozenset[int], lane: Lane) -> Iter
             yield item
 
 
+def _equation_source(eqn: Equation, lane: Lane) -> Source | None:
+    name, avals = eqn.primitive.name, tuple([v.aval for v in eqn.invars])
+    if name not in lane.equations:
+        return None
+    key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(eqn.params.items())))
+    return Source(key, partial(lane.equations[name], avals, eqn.params))
+
+
 def _kernel_source(fused: Fused, lane: Lane) -> Source:
     return Source(("loop", fused.kernel), partial(lane.kernel, fused.kernel))
+
+
+def sources_apart(closed: ClosedJaxpr, lane: Lane) -> Iterator[Source]:
+    """The sources of equations that become no part of a kernel: they are known before kernels are, which takes long to find."""
+    for eqn in prepared(closed).eqns:
+        source = None if is_product(eqn) or is_lowered(eqn) else _equation_source(eqn, lane)
+        if source is not None:
+            yield source
 
 
 def sources_in(body: Body) -> list[Source]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.bodies import Body, Item, fits
+from volta_fn.compiler.bodies import Body, Item, fits, kind_of
 from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.slots import Block, Slot, Slots
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
@@ -92,7 +92,9 @@ class _Places:
         slot = self.wanted.get(var)
         if slot is None:
             self.own.add(var)
-            dying = [v for v in self.own - taken if self.body.last.get(v) == number and v not in self.wanted and v in self.slots]
+            read = dict.fromkeys([self.body.root(v) for v in item.operands if isinstance(v, Var)])
+            mine = [v for v in read if v in self.own and v not in taken and v in self.slots]
+            dying = [v for v in mine if self.body.last.get(v) == number and v not in self.wanted]
             old = next((v for v in dying if fits(v, var) and self.body.overwrites(number, v, var)), None)
             if old is not None:
                 taken.add(old)
@@ -145,11 +147,15 @@ def _output(body: Body, atom: Atom, made: list[Var]) -> Output:
 
 def reusable(body: Body, made: list[Var], donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
     """Results that go into the memory of donated arguments: pairs of their numbers."""
-    free = [i for i, d in enumerate(donated) if d]
+    invars = body.program.jaxpr.invars
+    free: dict[tuple[int, np.dtype], list[int]] = {}
+    for i in [i for i, d in enumerate(donated) if d]:
+        free.setdefault(kind_of(invars[i]), []).append(i)
     pairs = []
     for number, var in enumerate(made):
-        found = next((i for i in free if body.may_share(body.program.jaxpr.invars[i], var)), None)
+        fitting = free.get(kind_of(var), [])
+        found = next((i for i in fitting if body.may_share(invars[i], var)), None)
         if found is not None:
-            free.remove(found)
+            fitting.remove(found)
             pairs.append((number, found))
     return tuple(pairs)

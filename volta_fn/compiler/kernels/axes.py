@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from volta_fn.compiler.kernels.views import row_major
 from volta_fn.core.aval import Shape
 
 
+@lru_cache(maxsize=1024)
 def simplified(kernel: Kernel) -> Kernel:
     """The same kernel in fewer axes. Outputs are seen as arrays of one dimension, or none."""
     kernel = _without_reductions_of_nothing(_without_single_axes(kernel))
@@ -53,6 +55,8 @@ def rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[
 
 def _without_single_axes(kernel: Kernel) -> Kernel:
     """The kernel without axes of one turn."""
+    if 1 not in kernel.sizes:
+        return kernel
     kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
     axes = {a: Affine(((kept.index(a), 1),), 0) if a in kept else ZERO for a in range(len(kernel.sizes))}
     return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.outer for a in kept), axes)

@@ -183,7 +183,7 @@ _OPERAND_INDEX: dict[str, Callable[..., Index]] = {
 
 def row_major(index: Index, shape: Shape) -> Affine:
     """The number of an array's element in row-major order."""
-    return combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
+    return index[0] if len(index) == 1 else combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from tests.compiler.kernels.oracle import partition_of
 from tests.compiler.kernels.test_fuse import layer_norm, rms_norm
 from volta_fn import lax
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops import routine, schedule, tiles
+from volta_fn.backends.wgsl.loops import plan, routine, schedule, tiles
 from volta_fn.compiler.kernels.interpret import interpret
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
@@ -43,6 +43,14 @@ def test_short_rows_that_are_very_many(columns: int, monkeypatch: pytest.MonkeyP
 
     for kernel in kernels_of(function, shaped(301, columns)):
         agrees(kernel, inputs_of(kernel), f"rows of {columns}", 8.0)
+
+
+def test_packed_results_come_first_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "BUSY", 300)
+    for kernel in kernels_of(lambda x, y: (x * y, x > y, x - y), shaped(30, 20), shaped(30, 20)):
+        (dispatch,) = routine(kernel, DEVICES[0]).dispatches
+        assert len(dispatch.written) == len(kernel.outputs)
+        agrees(kernel, inputs_of(kernel), "packed results")
 
 
 @pytest.mark.parametrize("columns", [36, 37])

@@ -137,6 +137,23 @@ def test_schedules(number: int) -> None:
         check(by(SCHEDULES[number]), *operands(rng, sizes, dims, np.float32), dims)
 
 
+@pytest.mark.parametrize("number", range(len(SCHEDULES)))
+def test_short_ones_give_the_same_bits(number: int) -> None:
+    dims = LAYOUTS[number % 4]
+    agree(SCHEDULES[number], operands(np.random.default_rng(8), (75, 134, 130), dims, np.float32), dims)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.complex64, np.int64])
+def test_short_ones_of_other_dtypes_do_so_too(dtype: Any) -> None:
+    agree(Schedule(16, 16, 8, 4, 4, splits=3), operands(np.random.default_rng(9), (21, 23, 70), MATRICES, dtype), MATRICES)
+
+
+def agree(schedule: Schedule, pair: Any, dims: Any) -> None:
+    short = schedule.short(working(pair[0].dtype), PLAIN, always=True)
+    assert short is not None
+    assert by(short)(*pair, dims, None).tobytes() == by(schedule)(*pair, dims, None).tobytes()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.complex64, np.int64])
 def test_parts_of_sums_of_other_dtypes(dtype: Any) -> None:
     schedule = Schedule(16, 16, 8, 4, 4, splits=3)

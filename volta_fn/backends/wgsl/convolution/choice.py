@@ -22,6 +22,9 @@ from volta_fn.core.aval import ShapedArray
 
 _UINT32 = np.dtype(np.uint32)
 
+#: Multiplications that keep a GPU busy without anything beside them.
+_MUCH = 1 << 26
+
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
     """The routine of a convolution; None for dtypes that the device does not have, and for results without elements."""
@@ -41,7 +44,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
             routine = Routine((narrow(c, dtypes, facts),))
         else:
             contraction, buffers = oriented(of_correlation(c, dtypes, elements))
-            routine = contract(contraction, facts, buffers._replace(workspace=first))
+            routine = contract(contraction, facts, buffers._replace(workspace=first), alone=c.products >= _MUCH)
         dispatches += routine.dispatches
         workspaces += routine.workspaces
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None

@@ -47,6 +47,8 @@ def closure(kernel: Kernel, targets: Iterable[int], known: Iterable[int] = ()) -
 def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
     """The kernel with some of its stores, and the nodes that they need. The inputs are the same."""
     kept = [kernel.stores[s] for s in stores]
+    if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in kept])) == len(kernel.nodes):
+        return kernel
     nodes = Nodes(kernel)
     nodes.copy([store.value for store in kept])
     return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.new[store.value]) for store in kept]))

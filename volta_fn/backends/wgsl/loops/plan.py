@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from volta_fn.backends.wgsl.facts import Facts as Device
 from volta_fn.backends.wgsl.loops.parts import restricted
@@ -14,6 +15,7 @@ from volta_fn.compiler.kernels.facts import Axes, Facts
 from volta_fn.compiler.kernels.ir import Kernel
 
 
+@lru_cache(maxsize=1024)
 def facts_of(kernel: Kernel) -> Facts:
     """What follows from a kernel, which has an axis at least."""
     return Facts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))

@@ -18,6 +18,9 @@ INT32 = np.dtype(np.int32)
 
 def widened(kernel: Kernel) -> Kernel:
     """The same kernel, in which what is reduced has four bytes or more, and places in a row are int32."""
+    reduced = [node for node in kernel.nodes if isinstance(node, Reduce)]
+    if not any(node.op.startswith("arg") or kernel.nodes[node.operand].dtype.itemsize < 4 for node in reduced):
+        return kernel
     nodes: list[Node] = []
     new: list[int] = []
 

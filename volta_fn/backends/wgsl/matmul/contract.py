@@ -14,11 +14,19 @@ from volta_fn.compiler.contractions.maps import Contraction
 
 
 def contract(
-    c: Contraction, facts: Facts, buffers: Buffers, epilogue: Epilogue | None = None, *, parts: bool = True, company: int = 0
+    c: Contraction,
+    facts: Facts,
+    buffers: Buffers,
+    epilogue: Epilogue | None = None,
+    *,
+    parts: bool = True,
+    company: int = 0,
+    alone: bool = False,
 ) -> Routine:
     """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
 
-    Sums are made in `parts` only if the device can bind all that adding them up needs. `company`: see `fused.contraction`.
+    Sums are made in `parts` only if the device can bind all that adding them up needs. `company`: see `fused.contraction`; `alone`: see
+    `tiled`.
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
@@ -28,7 +36,7 @@ def contract(
     if is_thin(c, work):
         return thin(c, work, facts, finish, buffers, parts=parts)
     schedule = choose(c, work, facts, company)
-    return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers)
+    return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers, alone=alone)
 
 
 def is_tiled(c: Contraction) -> bool:

@@ -10,7 +10,7 @@ from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.compiler.contractions.maps import Contraction
 
 #: Multiplications written in shaders that are long, at least, and the steps of a slice that are written out in short ones.
-_LONG, _SHORT = 1024, 4
+_LONG, _SHORT = 1024, 2
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Schedule:
     twice: bool = False
     #: Whether the products of a slice are written once, in place of once in the loop and once behind it for the last slice: half the code.
     once: bool = False
+    #: Whether compilers are kept from writing out loops, of which the results are one, too: the shader compiles soon.
+    brief: bool = False
 
     @property
     def invocations(self) -> int:
@@ -85,14 +87,15 @@ class Schedule:
         """How many multiplications are written in the shader, which says how long it takes to compile."""
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
-    def short(self, work: Working, facts: Facts) -> Schedule | None:
-        """One that gives the same bits by a shader that compiles much sooner, but takes more time; None if this one's is short, too.
+    def short(self, work: Working, facts: Facts, *, always: bool = False) -> Schedule | None:
+        """One that gives the same bits by a shader that compiles much sooner, but takes more time.
 
         Tiles and parts of sums are the same. More invocations share out a tile, if the device allows: most of a shader is what each does.
+        None for those that are not long themselves, unless one is wanted `always`.
         """
-        if self.length < _LONG:
+        if self.length < _LONG and not always:
             return None
-        short = replace(self, unroll=_SHORT, once=True, twice=False)
+        short = replace(self, unroll=_SHORT, once=True, twice=False, ahead=False, brief=True)
         shared = replace(short, thread_rows=work.lanes, thread_columns=work.lanes)
         return shared if shared.fits(work, facts) else short
 

@@ -33,25 +33,29 @@ class Buffers(NamedTuple):
         return self._replace(lhs=self.rhs, rhs=self.lhs)
 
 
-def tiled(c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
-    """The routine of a contraction by a schedule."""
+def tiled(
+    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, *, alone: bool = False
+) -> Routine:
+    """The routine of a contraction by a schedule; if nothing is done beside it (`alone`), it begins with a short one in any case."""
     if c.k == 0:
         return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
     schedule = schedule.fitted(c)
-    first = _dispatch(c, work, schedule, facts, epilogue, buffers)
+    first = _dispatch(c, work, schedule, facts, epilogue, buffers, alone)
     if schedule.splits == 1:
         return Routine((first,))
     size = schedule.splits * c.batch * c.m * c.n * work.dtype.itemsize
     return Routine((first, combine(c, work, schedule.splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
-def _dispatch(c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Dispatch:
-    """The dispatch of a schedule: by a shader that compiles soon first, if the schedule's own is long."""
+def _dispatch(
+    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, alone: bool
+) -> Dispatch:
+    """The dispatch of a schedule: by a shader that compiles soon first, if the schedule's own is long, or nothing is done beside it."""
 
     def written(by: Schedule) -> Dispatch:
         return Tiles(c, work, by, facts, epilogue, buffers).dispatch()
 
-    short = schedule.short(work, facts)
+    short = schedule.short(work, facts, always=alone)
     if short is None:
         return written(schedule)
     return replace(written(short), better=cache(lambda: written(schedule).source))
@@ -64,6 +68,8 @@ class Tiles:
         self.c, self.work, self.schedule = c, work, schedule
         #: Which of two areas of workgroup memory is being read.
         self.turn = ""
+        #: A zero that compilers do not know, if they are not to know where loops end.
+        self.nothing = ""
         self.f = f = Shader(facts, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
@@ -83,13 +89,16 @@ class Tiles:
         if schedule.splits > 1:
             begin = f.let("u32", f"{split} * {terms}u")
             end = f.let("u32", f"min({begin} + {terms}u, {self.c.k}u)")
+        if schedule.brief:
+            self.nothing = f.let("u32", "_workgroup_id.z")
+            end = f.let("u32", self._unknown(end))
         exact = self.c.k % schedule.depth == 0
         for side, first in zip(self.sides, (row, column), strict=True):
             side.prepare(stack, first, end, exact=exact)
         self._lanes()
         for r in range(schedule.thread_rows):
-            for j in range(schedule.thread_columns):
-                f.line(f"var c{r}_{j} = {work.type}();")
+            for j in range(schedule.thread_columns // (work.lanes if schedule.brief else 1)):
+                f.line(f"var c{r}_{j} = {work.vector if schedule.brief else work.type}();")
         self._sum(begin, end)
         self._finish(stack, row, column, split)
         return f.dispatch(schedule.groups(self.c), self.c.products)
@@ -181,9 +190,13 @@ class Tiles:
             for number in range(depth):
                 self._step(f"{number}u")
             return
-        with f.loop(depth, 0, unroll) as k:
+        with f.loop(self._unknown(f"{depth}u"), 0, unroll) as k:
             for more in range(unroll):
                 self._step(f"({k} + {more}u)")
+
+    def _unknown(self, end: str) -> str:
+        """The end of a loop."""
+        return f"{end} + {self.nothing}" if self.nothing else end
 
     def _step(self, k: str) -> None:
         f, s, work, (a, b) = self.f, self.schedule, self.work, self.sides
@@ -197,7 +210,13 @@ class Tiles:
                 factors.append([])
                 for i in range(count // lanes):
                     f.line(f"let {name}{i}: {vector} = {side.tile}[{k} * {side.line}u + {first} + {i * apart}u];")
-                    factors[-1] += [f.let(work.type, f"{name}{i}.{c}") for c in "xyzw"] if lanes == 4 else [f"{name}{i}"]
+                    numbers = [f"{name}{i}.{c}" for c in "xyzw"] if lanes == 4 else [f"{name}{i}"]
+                    factors[-1] += numbers if s.brief or lanes == 1 else [f.let(work.type, x) for x in numbers]
+            if s.brief:  # by vectors, which compilers take apart
+                for r, x in enumerate(factors[0]):
+                    for v in range(s.thread_columns // lanes):
+                        f.line(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
+                return
             for r, x in enumerate(factors[0]):
                 for j, y in [*enumerate(factors[1])][:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
                     f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
@@ -207,9 +226,23 @@ class Tiles:
         if s.splits > 1:
             stack = total(f, times(split, self.c.batch), stack)
         top, left = f.let("u32", f"{row} + {self.top} * {lanes}u"), f.let("u32", f"{column} + {self.left} * {lanes}u")
+        if s.brief:
+            self._finish_in_a_loop(stack, top, left)
+            return
         for r in range(s.thread_rows):
             block, element = divmod(r, lanes)
             for v in range(s.thread_columns // lanes):
                 place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
                 sums = ", ".join(f"c{r}_{v * lanes + e}" for e in range(lanes))
                 f.line(f"{self.put}({stack}, {place}, {self.work.vector}({sums}));")
+
+    def _finish_in_a_loop(self, stack: str, top: str, left: str) -> None:
+        """The same with the sums, which are vectors, in an array: what is done with each is there once."""
+        f, s, lanes = self.f, self.schedule, self.work.lanes
+        across = s.thread_columns // lanes
+        vectors = [f"c{r}_{v}" for r in range(s.thread_rows) for v in range(across)]
+        f.line(f"var sums = array<{self.work.vector}, {len(vectors)}>({', '.join(vectors)});")
+        with f.loop(self._unknown(f"{len(vectors)}u")) as n:
+            r, v = digits(f, n, (0, across))
+            y = f"{r} / {lanes}u * {self.lane_rows * lanes}u + {r} % {lanes}u"
+            f.line(f"{self.put}({stack}, {top} + {y}, {left} + {times(v, self.lane_columns * lanes)}, sums[{n}]);")

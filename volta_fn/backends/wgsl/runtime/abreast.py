@@ -61,7 +61,7 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts, most: int =
     return made
 
 
-def stays_alone(run: Run | Dispatch, late: bool, most: int) -> bool:
+def stays_alone(run: Run | Dispatch, late: bool, most: int = _LONGEST) -> bool:
     """Whether a dispatch keeps a GPU busy by itself, or is longer than `most` characters, or will be so when there is a better shader."""
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > (_LONGEST_LATE if late else most)
 

@@ -6,12 +6,11 @@ What they have the GPU do without the host in between is written to the queue on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
 
-from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.call import Call
 from volta_fn.backends.wgsl.runtime.commands import Command, runs
@@ -22,7 +21,7 @@ from volta_fn.backends.wgsl.runtime.results import Results, shaped
 from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
-from volta_fn.compiler.bodies import Body, body_of
+from volta_fn.compiler.bodies import Body, Source, body_of, sources_apart
 from volta_fn.compiler.memory import Lifetime
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
@@ -40,9 +39,11 @@ class Program:
         If it will be `called`, the memory that it needs is asked for meanwhile.
         """
         self.gpu = gpu
-        for aval in (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars]):
-            gpu.check_dtype(aval.dtype)
+        avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
+        for dtype in dict.fromkeys([aval.dtype for aval in avals]):
+            gpu.check_dtype(dtype)
         with gpu.pipelines.ahead() as begin:
+            _begin_long_ones(gpu, sources_apart(closed, gpu.lane), begin)
             body = body_of(closed, gpu.lane)
             made = made_by(body)
             #: Results that take the memory of donated arguments: pairs of their numbers.
@@ -74,11 +75,10 @@ class Program:
                     gpu.temporaries(self.sizes)
 
     def _written(self, body: Body, made: Sequence[Var], begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
-        """The program's commands, and their writer; shaders are begun with as soon as they are written, products' first."""
+        """The program's commands, and their writer; shaders are begun with as soon as they are written, those of equations first."""
         gpu = self.gpu
+        _begin_long_ones(gpu, [item.source for item in body.items if item.source and isinstance(item.what, Equation)], begin)
         most = longest(len({item.source.key for item in body.items if item.source is not None}))
-        for dispatch in _long_ones(gpu, body, most):
-            begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
         writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
         write_program(writer, body, made, self.reuse)
         commands = abreast(writer.commands, writer.slots, gpu.facts, most)
@@ -148,12 +148,13 @@ class Program:
         return Call(gpu, leases, tuple(map(_number, varying)))
 
 
-def _long_ones(gpu: Gpu, body: Body, most: int) -> Iterator[Dispatch]:
-    """Dispatches of products and other equations: theirs are the shaders that take longest to compile."""
-    for item in body.items:
-        if item.source is not None and isinstance(item.what, Equation):
-            routine = gpu.routine(item.source)
-            yield from [] if routine is None else [d for d in routine.dispatches if stays_alone(d, item.late, most)]
+def _begin_long_ones(gpu: Gpu, sources: Iterable[Source], begin: Callable[[str, int, frozenset[int]], None]) -> None:
+    """Begin with what is to stand alone of some routines: those are the shaders that take longest to compile."""
+    for source in sources:
+        routine = gpu.routine(source)
+        for dispatch in () if routine is None else routine.dispatches:
+            if stays_alone(dispatch, late=False):
+                begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
 
 
 def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:

@@ -12,6 +12,8 @@ from volta_fn.backends.wgsl.facts import Facts
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
 
+_DOUBLES, _LONGS = [frozenset(map(np.dtype, names)) for names in (("float64", "complex128"), ("int64", "uint64"))]
+
 
 class Number(NamedTuple):
     """A value of a dtype: an expression that is cheap to repeat, a name or a literal.
@@ -49,11 +51,9 @@ def kind(dtype: np.dtype) -> str:
 
 def is_supported(dtype: np.dtype, facts: Facts) -> bool:
     """Whether a device can hold and compute with numbers of the dtype."""
-    if dtype.name in ("float64", "complex128"):
+    if dtype in _DOUBLES:
         return facts.float64
-    if dtype.name in ("int64", "uint64"):
-        return facts.int64
-    return dtype in dtypes.ALL
+    return facts.int64 if dtype in _LONGS else dtype in dtypes.ALL
 
 
 def literal(type_: str, value: Any) -> str:

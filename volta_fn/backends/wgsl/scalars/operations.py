@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], 
     return _operation(op, in_dtypes[0]) is not None
 
 
+@cache
 def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
     if kind(dtype) != "float":
         whole = _WHOLE[kind(dtype)].get(op)
