@@ -74,8 +74,15 @@ class Bench:
         self.work = NOTHING
         #: What the function is that the work does, and arguments' shapes and dtypes; volta_fn's.
         self.outline: tuple[Any, ...] = ()
-        if framework == "torch":
+        if framework == "torch" and "OMP_NUM_THREADS" in os.environ:
             importlib.import_module("torch").set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def finds_gpu(self) -> bool:
+        """Whether the framework computes on a GPU here; ours raises an error if it finds none."""
+        module = importlib.import_module(self.framework)
+        if self.framework == "jax":
+            return bool(module.default_backend() == "gpu")
+        return bool(self.framework == "volta_fn" or module.cuda.is_available())
 
     def prepare(self, name: str, quick: bool) -> tuple[float, list[Any]] | None:
         """Make a workload ready: the seconds of its first call, and results to compare; None if the framework has no such work."""

@@ -45,10 +45,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def times(options: argparse.Namespace, results: dict[str, Any]) -> None:
+def on_gpu() -> dict[str, Worker]:
+    """A process for each framework that computes on a GPU here."""
+    workers = {framework: Worker(framework) for framework in installed()}
+    for framework in [name for name, worker in workers.items() if not worker.ask("finds_gpu")]:
+        print(f"{framework} finds no GPU: its column is empty")
+        workers.pop(framework).stop()
+    return workers
+
+
+def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict[str, Any]) -> None:
     """Every workload, the frameworks in turns; failures are written down, and the others go on."""
     pace = QUICK if options.quick else Pace(options.rounds, turn=0.05, budget=4.0)
-    workers = {framework: Worker(framework) for framework in installed()}
     found = {workload.name: costed(workload, workers, pace, options.quick) for workload in (COPY, SQUARE)}
     ceilings = at_most(found[COPY.name], found[SQUARE.name])
     results["ceilings"] = ceilings._asdict()
@@ -66,8 +74,6 @@ def times(options: argparse.Namespace, results: dict[str, Any]) -> None:
             rate, part = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
             results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": part})
             print(report.gpu_line(results["times"][-1]), flush=True)
-    for worker in workers.values():
-        worker.stop()
 
 
 def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any], Cost]) -> Ceilings:
@@ -82,14 +88,14 @@ def costed(workload: Workload, workers: dict[str, Worker], pace: Pace, quick: bo
     return row, workers["volta_fn"].ask("cost")
 
 
-def first_steps(options: argparse.Namespace, results: dict[str, Any]) -> None:
+def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results: dict[str, Any]) -> None:
     """The first training steps, each framework in a fresh process with nothing compiled before."""
     flags = ["--quick"] if options.quick else []
     for workload in TRAINING:
         if not re.search(options.only, workload.name):
             continue
         with tempfile.TemporaryDirectory() as cache:
-            found = {f: fresh.run_fresh("first_call", workload.name, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in installed()}
+            found = {f: fresh.run_fresh("first_call", workload.name, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in frameworks}
         results["first_steps"][workload.name] = found
         print(report.mapping_lines(f"first step of {workload.name}", found), flush=True)
 
@@ -99,9 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     use_gpu()
     results: dict[str, Any] = {"machine": describe(0), "times": [], "first_steps": {}, "failures": []}
-    times(options, results)
+    workers = on_gpu()
+    times(options, workers, results)
+    for worker in workers.values():
+        worker.stop()
     if options.first:
-        first_steps(options, results)
+        first_steps(options, list(workers), results)
     results["geometric_mean"] = geometric_mean(results)
     print(f"geometric mean over the faster peer: {report.ratio(results['geometric_mean'])}")
     for judged in judge(results, GPU):

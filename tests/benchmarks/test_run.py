@@ -96,6 +96,15 @@ def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytes
     assert "ceilings, measured" in printed and "longest first training step, over JAX's" in printed
 
 
+def test_frameworks_without_a_gpu_take_no_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """JAX, told that there is no other device, would compute on the CPU, which says nothing of a GPU; ours says itself what is missing."""
+    monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn", "jax"))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    workers = gpu_program.on_gpu()
+    assert list(workers) == ["volta_fn"] and capsys.readouterr().out == "jax finds no GPU: its column is empty\n"
+    workers["volta_fn"].stop()
+
+
 def test_what_a_step_costs() -> None:
     """Products in loops, in branches and in functions that are called, convolutions and their gradients."""
 
