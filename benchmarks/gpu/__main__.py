@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def on_gpu() -> dict[str, Worker]:
+def workers_with_gpu() -> dict[str, Worker]:
     """A process for each framework that computes on a GPU here."""
     workers = {framework: Worker(framework) for framework in installed()}
     for framework in [name for name, worker in workers.items() if not worker.ask("finds_gpu")]:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     use_gpu()
     results: dict[str, Any] = {"machine": describe(0), "times": [], "first_steps": {}, "failures": []}
-    workers = on_gpu()
+    workers = workers_with_gpu()
     times(options, workers, results)
     for worker in workers.values():
         worker.stop()

@@ -100,7 +100,7 @@ def test_frameworks_without_a_gpu_take_no_part(monkeypatch: pytest.MonkeyPatch, 
     """JAX, told that there is no other device, would compute on the CPU, which says nothing of a GPU; ours says itself what is missing."""
     monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn", "jax"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    workers = gpu_program.on_gpu()
+    workers = gpu_program.workers_with_gpu()
     assert list(workers) == ["volta_fn"] and capsys.readouterr().out == "jax finds no GPU: its column is empty\n"
     workers["volta_fn"].stop()
 

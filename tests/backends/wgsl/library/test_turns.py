@@ -64,6 +64,7 @@ def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None
     found = results(name, [x], params, known, expected)
     for number in determined:
         scale = np.abs(expected[number]).max()
+        # Sums of up to n products in another order, in float32; seen: a third of what is allowed.
         np.testing.assert_allclose(found[number], expected[number], rtol=2e-5, atol=2e-5 * scale)
 
 
@@ -71,4 +72,5 @@ def test_larger_matrices_are_factored_all_the_same() -> None:
     x = RNG.normal(size=(150, 150)).astype(np.float32)
     with vf.default_device(GPU):
         found = np.asarray(vf.numpy.linalg.svd(x, compute_uv=False))
+    # Equal where loops are ended and NumPy computes it; a GPU that does rounds otherwise, in float32, values of up to 24.
     np.testing.assert_allclose(found, np.linalg.svd(x, compute_uv=False), rtol=1e-4, atol=1e-4)
