@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fresh, report
-from benchmarks.harness import QUICK, Pace, WrongResultError, measure
+from benchmarks.harness import QUICK, Pace, attempt, measure
 from benchmarks.machine import FRAMEWORKS, ROOT, cores, describe, installed, limit_threads
 from benchmarks.targets import geometric_mean, judge
 from benchmarks.worker import Worker
@@ -51,13 +51,8 @@ class Run:
         return re.search(self.options.only, name) is not None
 
     def attempt(self, name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """What a measurement gives; None, and the failure written down, where it fails: the others go on."""
-        try:
-            return work(*arguments)
-        except (WrongResultError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-            self.results["failures"].append({"name": name, "error": f"{type(error).__name__}: {error}"})
-            print(f"{name} FAILED: {error}", flush=True)
-            return None
+        """What a measurement gives, or None where it fails."""
+        return attempt(self.results["failures"], name, work, *arguments)
 
     def times(self) -> None:
         """Every workload, the frameworks in turns."""

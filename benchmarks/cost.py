@@ -71,8 +71,10 @@ def outline(array: np.ndarray) -> vf.ShapeDtypeStruct:
     return vf.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def rate(found: Cost, seconds: float, ceilings: Ceilings) -> tuple[str, float]:
-    """What is done in a second of what takes the larger part of the time at the ceilings, and that part."""
+def rate(found: Cost, seconds: float, ceilings: Ceilings | None) -> tuple[str, float | None]:
+    """What is done in a second of what takes the larger part of the time at the ceilings, and that part; nothing without ceilings."""
+    if ceilings is None:
+        return "-", None
     computing, moving = found.operations / ceilings.operations, found.moved / ceilings.moved
     if computing > moving:
         return f"{found.operations / seconds / 1e12:.3g} TFLOP/s", computing / seconds

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,16 @@ QUICK = Pace(rounds=3, turn=1e-4, rest=0, fewest=3)
 
 class WrongResultError(Exception):
     """A framework gave other numbers than the first one, so that their times cannot be compared."""
+
+
+def attempt(failures: list[dict[str, str]], name: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    """What a measurement gives; None, and the failure written down by its name, where it fails: the others go on."""
+    try:
+        return work(*arguments)
+    except (WrongResultError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+        failures.append({"name": name, "error": f"{type(error).__name__}: {error}"})
+        print(f"{name} FAILED: {error}", flush=True)
+        return None
 
 
 def check(name: str, results: dict[str, list[Any]], case: Case) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import fresh, report
 from benchmarks.cost import Ceilings, Cost
 from benchmarks.cost import rate as cost_rate
-from benchmarks.harness import QUICK, Pace, WrongResultError, measure
+from benchmarks.harness import QUICK, Pace, attempt, measure
 from benchmarks.machine import ROOT, describe, installed, use_gpu
 from benchmarks.targets import GPU, geometric_mean, judge
 from benchmarks.worker import Worker
@@ -55,25 +55,26 @@ def workers_with_gpu() -> dict[str, Worker]:
 
 
 def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict[str, Any]) -> None:
-    """Every workload, the frameworks in turns; failures are written down, and the others go on."""
+    """Every workload, the frameworks in turns."""
     pace = QUICK if options.quick else Pace(options.rounds, turn=0.05, budget=4.0)
-    found = {workload.name: costed(workload, workers, pace, options.quick) for workload in (COPY, SQUARE)}
-    ceilings = at_most(found[COPY.name], found[SQUARE.name])
-    results["ceilings"] = ceilings._asdict()
-    print(f"ceilings, measured: {ceilings.operations / 1e12:.3g} TFLOP/s, {ceilings.moved / 1e9:.3g} GB/s")
+
+    def timed(workload: Workload) -> Any:
+        return attempt(results["failures"], workload.name, costed, workload, workers, pace, options.quick)
+
+    found = {workload.name: timed(workload) for workload in (COPY, SQUARE)}
+    ceilings = at_most(found[COPY.name], found[SQUARE.name]) if all(found.values()) else None
+    if ceilings is not None:
+        results["ceilings"] = ceilings._asdict()
+        print(f"ceilings, measured: {ceilings.operations / 1e12:.3g} TFLOP/s, {ceilings.moved / 1e9:.3g} GB/s")
     print(report.gpu_heading(), flush=True)
     for workload in WORKLOADS:
-        if not re.search(options.only, workload.name):
-            continue
-        try:
-            row, cost = found.get(workload.name) or costed(workload, workers, pace, options.quick)
-        except (WrongResultError, RuntimeError) as error:
-            results["failures"].append({"name": workload.name, "error": str(error)})
-            print(f"{workload.name} FAILED: {error}", flush=True)
-        else:
-            rate, part = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
-            results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": part})
-            print(report.gpu_line(results["times"][-1]), flush=True)
+        if re.search(options.only, workload.name):
+            both = found[workload.name] if workload.name in found else timed(workload)
+            if both is not None:
+                row, cost = both
+                rate, part = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
+                results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": part})
+                print(report.gpu_line(results["times"][-1]), flush=True)
 
 
 def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any], Cost]) -> Ceilings:
@@ -94,17 +95,24 @@ def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results:
     for workload in TRAINING:
         if not re.search(options.only, workload.name):
             continue
-        with tempfile.TemporaryDirectory() as cache:
-            found = {f: fresh.run_fresh("first_call", workload.name, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in frameworks}
-        results["first_steps"][workload.name] = found
-        print(report.mapping_lines(f"first step of {workload.name}", found), flush=True)
+        title = f"first step of {workload.name}"
+        found = attempt(results["failures"], title, first_seconds, workload.name, frameworks, flags)
+        if found is not None:
+            results["first_steps"][workload.name] = found
+            print(report.mapping_lines(title, found), flush=True)
+
+
+def first_seconds(workload: str, frameworks: Sequence[str], flags: Sequence[str]) -> dict[str, float]:
+    """The seconds of each framework's first step."""
+    with tempfile.TemporaryDirectory() as cache:
+        return {f: fresh.run_fresh("first_call", workload, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in frameworks}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; 1 if something failed or gave wrong numbers."""
     options = parse(arguments)
     use_gpu()
-    results: dict[str, Any] = {"machine": describe(0), "times": [], "first_steps": {}, "failures": []}
+    results: dict[str, Any] = {"machine": describe(0), "ceilings": None, "times": [], "first_steps": {}, "failures": []}
     workers = workers_with_gpu()
     times(options, workers, results)
     for worker in workers.values():

@@ -96,6 +96,35 @@ def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytes
     assert "ceilings, measured" in printed and "longest first training step, over JAX's" in printed
 
 
+def test_a_failing_ceiling_or_first_step_is_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU: what is sought is the program's conduct."""
+    monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn",))
+    monkeypatch.setattr(gpu_program, "use_gpu", lambda: None)
+
+    def fail(workload: Any, *args: Any) -> Any:
+        if workload is gpu_program.SQUARE:
+            raise RuntimeError("planted")
+        return measure(workload, *args)
+
+    def no_first_step(*args: Any) -> Any:
+        raise RuntimeError("no first step")
+
+    monkeypatch.setattr(gpu_program, "measure", fail)
+    monkeypatch.setattr(gpu_program, "first_seconds", no_first_step)
+    square = re.escape(gpu_program.SQUARE.name)
+    assert gpu_program.main(["--quick", "--first", "--only", f"product/512|{square}|train/mlp", "--json", str(tmp_path / "x.json")]) == 1
+    results = json.loads((tmp_path / "x.json").read_text())
+    assert [(row["name"], row["rate"], row["of_ceiling"]) for row in results["times"]] == [
+        ("gpu train/mlp", "-", None),
+        ("gpu product/512×512×512", "-", None),
+    ]
+    assert results["failures"] == [
+        {"name": gpu_program.SQUARE.name, "error": "RuntimeError: planted"},
+        {"name": "first step of gpu train/mlp", "error": "RuntimeError: no first step"},
+    ]
+    assert results["ceilings"] is None and results["first_steps"] == {}
+
+
 def test_frameworks_without_a_gpu_take_no_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """JAX, told that there is no other device, would compute on the CPU, which says nothing of a GPU; ours says itself what is missing."""
     monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn", "jax"))
@@ -121,6 +150,7 @@ def test_what_a_step_costs() -> None:
     found = cost.cost(step, tuple(shapes), lambda: vf.numpy.ones(3))
     assert cost.rate(found._replace(operations=10**12, moved=10**6), 0.1, cost.Ceilings(2e13, 1e12)) == ("10 TFLOP/s", 0.5)
     assert cost.rate(found._replace(operations=10, moved=10**9), 0.01, cost.Ceilings(2e13, 1e12)) == ("100 GB/s", 0.1)
+    assert cost.rate(found, 0.01, None) == ("-", None)
 
 
 def test_targets_of_the_gpu() -> None:
