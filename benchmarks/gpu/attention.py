@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.backends.wgsl.attention import attention, attention_gradient
 from volta_fn.compiler.attention import Axes, Form
 from volta_fn.core.aval import ShapedArray
@@ -47,7 +47,7 @@ def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[
     out, statistics = bench.room(size), bench.room(8 * int(np.prod(shape[:3])))
     ahead = attention((rows,) * 3, {"form": form._replace(cotangent=None)}, bench.facts)
     back = attention_gradient((rows,) * 6, {"form": form}, bench.facts)
-    first = bench.seconds(ahead, [q, k, v, out, statistics], wake=True)
+    first = bench.seconds(ahead, [q, k, v, out, statistics], wake=WAKING)
     results = [bench.room(size) for _ in range(3)]
     return [first, bench.seconds(back, [q, k, v, out, statistics, d, *results, *[bench.room(n) for n in back.workspaces]])]
 

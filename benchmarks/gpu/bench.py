@@ -20,8 +20,9 @@ from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 TURN, TURNS = 0.004, 4
 
 #: Seconds after which a GPU that had nothing to do is as fast as it can be: memory takes a tenth of a second, processors longer (GELU of
-#: 64M floats: 161 µs after 0.4 s, 136 after 0.9).
-WAKING = 1.0
+#: 64M floats: 161 µs after 0.4 s, 136 after 0.9); and those after which it is again, if it paused for less than a second. A GPU with
+#: little to do lowers its clock within seconds, from 1980 to 600 MHz, unless CUDA is in use too.
+WAKING, STIRRING = 1.0, 0.25
 
 
 class Bench:
@@ -96,15 +97,15 @@ class Bench:
         """Until all is done."""
         native().lib.wgpuDevicePoll(self.device._internal, 1, native().ffi.NULL)
 
-    def seconds(self, routine: Routine, buffers: Sequence[Any], *, wake: bool = False) -> float:
-        """The time of one run, at best, where many follow one another. If the GPU is to `wake` first, some more are made before.
+    def seconds(self, routine: Routine, buffers: Sequence[Any], *, wake: float = 0.0) -> float:
+        """The time of one run, at best, where many follow one another, which the GPU does for the seconds of `wake` before.
 
         The host learns late that all is done, which would be 2 to 5 % of what is measured; so the time of one run and the waiting is
         taken off the time of that and many more.
         """
         once = self.run(routine, buffers, 4) / 4
         more = int(min(400, max(4, TURN / once)))
-        end = time.perf_counter() + WAKING * wake
+        end = time.perf_counter() + wake
         while time.perf_counter() < end:
             self.run(routine, buffers, more)
         many = min(self.run(routine, buffers, 1 + more) for _ in range(TURNS))

@@ -20,7 +20,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import STIRRING, WAKING, Bench
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.bodies import body_of
 
@@ -118,8 +118,8 @@ class Found(NamedTuple):
     right: bool
 
 
-def measured(bench: Bench, product: Product, made: Routine, rounds: int, *, wake: bool) -> Found:
-    """A product's times, by turns; if the GPU is to `wake` first, after some more."""
+def measured(bench: Bench, product: Product, made: Routine, rounds: int, wake: float) -> Found:
+    """A product's times, by turns, after the seconds of `wake`: on the host operands were made, and the GPU had little to do."""
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(shape, np.float32) for shape in product.shapes[:2])
     result = bench.room(4 * math.prod(product.shapes[2]))
@@ -127,8 +127,7 @@ def measured(bench: Bench, product: Product, made: Routine, rounds: int, *, wake
     bench.run(made, buffers)
     right = is_right(product, x, y, bench.get(result, np.float32, product.shapes[2]))
     theirs = peers.product(product.sizes, product.layout)
-    if wake:
-        bench.seconds(made, buffers, wake=True)
+    bench.seconds(made, buffers, wake=wake)
     pairs = [(bench.seconds(made, buffers), theirs()) for _ in range(rounds)]
     for buffer in buffers:
         buffer.destroy()
@@ -164,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours", flush=True)
     found: dict[Product, Found] = {}
     for product in made:
-        found[product] = f = measured(bench, product, made[product], options.rounds, wake=not found)
+        found[product] = f = measured(bench, product, made[product], options.rounds, STIRRING if found else WAKING)
         numbers = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f} {f.ratio:6.2f}"
         print(f"{product.name:>22} {numbers}{'' if f.right else '  WRONG'}", flush=True)
     print(f"{verdict(found)}\n{time.perf_counter() - begun:.0f} s")

@@ -21,7 +21,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
 from volta_fn.backends.wgsl.loops import routine
 from volta_fn.backends.wgsl.routine import Routine
@@ -169,7 +169,7 @@ class Found(NamedTuple):
 
 def measured(bench: Bench, made: Routine, buffers: Sequence[Any], moved: int, timers: Sequence[Callable[[], float]], rounds: int) -> Found:
     """A kernel's times, on a GPU that is awake, by turns with what `timers` measure: PyTorch's kernel, and its copy."""
-    bench.seconds(made, buffers, wake=True)
+    bench.seconds(made, buffers, wake=WAKING)
     turns = [(bench.seconds(made, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
     parts = [moved / COPIED * copying / ours for ours, _, copying in turns]
     return Found(*[statistics.median(numbers) for numbers in ([t[0] for t in turns], [t[1] for t in turns], parts)])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.backends.numpy import kernels
 from volta_fn.backends.wgsl.library import ROUTINES
 from volta_fn.backends.wgsl.routine import Routine
@@ -169,7 +169,7 @@ def _line(case: Case, bench: Bench, parts: bool) -> str:
     buffers = [*operands, *results, *[bench.room(size) for size in routine.workspaces]]
     bench.run(routine, buffers)
     right = "" if is_right(case, bench, results) else "  NOT NUMPY'S RESULT"
-    ours, theirs = bench.seconds(routine, buffers, wake=True), _peer_seconds(case)
+    ours, theirs = bench.seconds(routine, buffers, wake=WAKING), _peer_seconds(case)
     line = f"{case.name:>40} {ours * 1e6:10.1f} {theirs * 1e6:10.1f} {theirs / ours:6.2f}  {len(routine.dispatches)} dispatches{right}"
     if parts:
         each = [bench.seconds(Routine((d,), routine.workspaces), buffers) for d in routine.dispatches]

@@ -18,8 +18,8 @@ def test_stop_gradient_is_a_constant_to_differentiation() -> None:
     def f(x: Any) -> Any:
         return x * lax.stop_gradient(jnp.sin(x))
 
-    np.testing.assert_array_equal(vf.vmap(vf.grad(f))(X), np.sin(X))
-    np.testing.assert_array_equal(vf.jit(vf.vmap(vf.grad(f)))(X), np.sin(X))
+    for slope in (vf.vmap(vf.grad(f)), vf.jit(vf.vmap(vf.grad(f)))):
+        np.testing.assert_allclose(slope(X), np.sin(X), rtol=1e-15)  # sines of one library differ from another's in the last bit
     assert vf.grad(vf.grad(f))(X[0]) == 0
     np.testing.assert_array_equal(vf.jvp(lax.stop_gradient, (X,), (X,))[1], np.zeros(3))
 

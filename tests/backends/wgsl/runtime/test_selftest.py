@@ -31,6 +31,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
             raise DeviceError("planted")
         return run(gpu, checks) + np.uint32(checks in wrong)
 
+    monkeypatch.delenv("VOLTA_GPU_CHECKS", raising=False)
     monkeypatch.setattr(selftest, "_run", driven)
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
     assert device.backend.gpu.pipelines.checks == needed

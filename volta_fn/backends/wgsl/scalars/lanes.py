@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn.backends.scalars.functions.exact import exact_product
 from volta_fn.backends.scalars.functions.reduction import reduced_large
 from volta_fn.backends.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
@@ -57,6 +59,10 @@ class Lanes(Values):
     def let(self, expression: str, type_: str = "") -> Lanes:
         """A value of the same type, or another."""
         return Lanes(self.f, type_ or self.type, self.f.let(type_ or self.type, expression))
+
+    def named(self) -> Lanes:
+        """The value by a name: naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are."""
+        return self if self.text.isidentifier() else self.let(self.text)
 
     def like(self, value: Scalar | Lanes) -> Lanes:
         """A Python number as one of this type; values are as they are, integers of this signedness."""
@@ -123,8 +129,7 @@ class Lanes(Values):
     @staticmethod
     def _count(count: Lanes | Scalar) -> str:
         if isinstance(count, Lanes):
-            wide = count.text.removesuffix("lu")
-            return f"{wide}u" if wide.isdigit() else f"u32({count.text})"  # naga converts no literals of 64 bits
+            return f"u32({count.named().text})"
         return f"{count}u"
 
     # comparison
@@ -181,7 +186,8 @@ class Lanes(Values):
 
     def call(self, name: str, *others: Lanes | Scalar) -> Lanes:
         """A function of this value and others, of its type."""
-        return self.let(f"{name}({', '.join([self.text, *[self.like(o).text for o in others]])})")
+        first = self.named() if self.type == "f64" else self
+        return self.let(f"{name}({', '.join([first.text, *[self.like(o).text for o in others]])})")
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """self * factor + addend, rounded once."""
@@ -220,8 +226,16 @@ class Lanes(Values):
         """
         if not self.is_float or not self.text.startswith("bitcast"):
             return self
+        return self._of_unknown(self.text.removeprefix(f"bitcast<{self.type}>(").removesuffix(")"))
+
+    @classmethod
+    def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
+        """A float of a type as a number that compilers do not know."""
+        bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
+        return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
+
+    def _of_unknown(self, bits: str) -> Lanes:
         zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
-        bits = self.text.removeprefix(f"bitcast<{self.type}>(").removesuffix(")")
         return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def held(self) -> Lanes:

@@ -24,6 +24,8 @@ class Number(NamedTuple):
 
     dtype: np.dtype
     text: str
+    #: What a literal is, of `dtype`.
+    value: Any = None
 
     @property
     def type(self) -> str:
@@ -97,5 +99,7 @@ def constant(dtype: np.dtype, value: Any) -> Number:
     type_ = wgsl_type(dtype)
     if dtype.kind == "c":
         part = type_[5:-1]
-        return Number(dtype, f"{type_}({literal(part, number.real)}, {literal(part, number.imag)})")
-    return Number(dtype, literal(type_, float(number) if dtype in dtypes.FLOATS else number.item()))
+        text = f"{type_}({literal(part, number.real)}, {literal(part, number.imag)})"
+    else:
+        text = literal(type_, float(number) if dtype in dtypes.FLOATS else number.item())
+    return Number(dtype, text, number)

@@ -21,6 +21,9 @@ from volta_fn.backends.wgsl.text import Function
 _SUMS = {"zeta": special.zeta, "polygamma": special.polygamma}
 _WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 
+#: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
+_UNSAFE = ("rem",)
+
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: Facts) -> bool:
     """Whether `apply` can write the primitive for operands of these dtypes on a device."""
@@ -49,6 +52,8 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
     """The result, of `dtype`, of an elementwise primitive that `supports` approves of."""
+    if op in _UNSAFE or all(x.value is not None for x in operands):
+        operands = [x if x.value is None else _unknown(f, x) for x in operands]
     special = _SPECIAL.get(op)
     if special is not None:
         return special(f, operands, dtype)
@@ -61,6 +66,22 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     result = operation(*lanes, **params)
     exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
     return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def _unknown(f: Function, x: Number) -> Number:
+    """A literal as a number that no compiler knows.
+
+    naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
+    compiler adds known numbers first, and so loses what the rounding of a sum with one of them is to tell.
+    """
+    if x.type == "bool":
+        return x
+    if x.type[0] in "iu":
+        return Number(x.dtype, f.let(x.type, x.text))
+    if x.dtype.kind != "c":
+        return Number(x.dtype, Lanes.unknown_number(f, x.type, x.value).text)
+    parts = [Lanes.unknown_number(f, x.type[5:-1], part).text for part in (x.value.real, x.value.imag)]
+    return Number(x.dtype, f.let(x.type, f"{x.type}({parts[0]}, {parts[1]})"))
 
 
 def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
