@@ -10,7 +10,7 @@ import volta_fn.numpy as vnp
 from tests.numpy.oracle import BF16, FLOATS, check, sample
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, OutOfBoundsError, ShapeError
 
-METHODS = ["linear", "lower", "higher", "midpoint", "nearest"]
+METHODS = ["linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf"]
 AXES = [None, 0, -1, (0, 2)]
 NAN = np.array([[1.0, np.nan, 3.0, -2.0], [np.nan, 5.0, 0.5, 1.5], [4.0, 2.0, -1.0, 0.0]], np.float32)
 
@@ -31,6 +31,55 @@ def test_methods(method):
     x = sample((7,), np.float32, 1)
     for q in (0.0, 0.1, 0.26, 0.5, 0.77, 1.0):
         check(lambda xp, x, q=np.float32(q): xp.quantile(x, q, method=method), x, tolerance=1e-5)
+
+
+#: The sum of each row and of each column is a power of two, so that shares of it are exact; zeros come first and last in the order of X.
+WEIGHTS = np.array([[0, 5, 1, 2], [3, 1, 3, 1], [5, 2, 0, 1]], np.int32)
+X = np.array([[0.5, 4.0, 1.0, 2.0], [3.0, -1.0, 5.0, 2.5], [-2.0, 7.0, 9.0, 6.0]], np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_weights(dtype):
+    weights = WEIGHTS.astype(dtype)
+    shares = np.array([0.0, 0.125, 0.2, 0.5, 0.625, 0.99, 1.0], np.float32)
+    for axis in (0, 1, (1, 0), None):
+        for keepdims in (False, True):
+            options = {"axis": axis, "method": "inverted_cdf", "keepdims": keepdims}
+            for q in (shares, shares[3]):
+                check(lambda xp, x, q, w, o=options: xp.quantile(x, q, weights=w, **o), X, q, weights)
+            check(lambda xp, x, q, w, o=options: xp.percentile(x, q, weights=w, **o), X, np.array([0, 12.5, 50], np.float32), weights)
+    check(lambda xp, x, q, w: xp.quantile(x, q, 1, weights=w, method="inverted_cdf"), X, shares, weights[0])
+    cube = sample((3, 2, 4), np.float32, 1)
+    both = {"axis": (2, 0), "method": "inverted_cdf"}  # NumPy takes weights in the order in which axes are named
+    check(lambda xp, x, q, w: xp.quantile(x, q, weights=w, **both), cube, shares, weights.T, jax=False)
+
+
+def test_weights_are_counts_of_copies():
+    rows = [np.repeat(x, w) for x, w in zip(X, WEIGHTS, strict=True)]
+    for q in np.linspace(0, 1, 12, dtype=np.float32):
+        got = vnp.quantile(X, q, axis=1, method="inverted_cdf", weights=WEIGHTS)
+        np.testing.assert_array_equal(got, [np.quantile(row, float(q), method="inverted_cdf") for row in rows])
+        np.testing.assert_array_equal(got, [vnp.quantile(row, q, method="inverted_cdf") for row in rows])
+
+
+def test_weights_with_nan():
+    options = {"axis": 1, "method": "inverted_cdf"}
+    weights = np.array([[1, 4, 2, 1], [3, 1, 3, 1], [1, 1, 1, 1]], np.float32)
+    for name in ("quantile", "nanquantile"):
+        for q in (0.0, 0.3, 0.5, 1.0):
+            check(lambda xp, x, w, name=name, q=np.float32(q): getattr(xp, name)(x, q, weights=w, **options), NAN, weights)
+    check(lambda xp, x, w: xp.nanpercentile(x, np.float32(50), weights=w, **options), NAN, weights)
+    bad = np.array([[1, -1, 1, 1], [1, np.nan, 1, 1], [0, 0, 0, 0], [np.inf, 1, 1, 1], [0, 2, 0, 0]], np.float32)
+    for function in (vnp.quantile, vnp.nanquantile):
+        got = function(np.tile(np.array([4.0, 3.0, 2.0, 1.0]), (5, 1)), 0.5, weights=bad, **options)
+        np.testing.assert_array_equal(got, [np.nan] * 4 + [3.0])
+
+
+def test_weights_of_narrow_floats_are_summed_in_wide_ones():
+    ramp = np.arange(5000, dtype=np.float32).astype(np.float16)
+    ones = np.ones(5000, np.float16)
+    assert float(vnp.quantile(ramp, 0.9, weights=ones, method="inverted_cdf")) == float(np.sort(ramp)[4499])
+    assert vnp.quantile(ramp, 0.9, weights=ones, method="inverted_cdf").dtype == np.float16
 
 
 def test_dtypes():
@@ -97,6 +146,10 @@ def test_gradients():
     assert vf.grad(vnp.median)(x).tolist() == [0.5, 0.0, 0.5, 0.0]
     got = vf.grad(lambda v: vnp.quantile(v, 0.25))(x)
     np.testing.assert_allclose(np.asarray(got), [0.0, 0.25, 0.75, 0.0])
+    weights = np.array([1.0, 2.0, 4.0, 1.0])
+    by_both = vf.grad(lambda v, w: 3 * vnp.quantile(v, 0.5, method="inverted_cdf", weights=w), (0, 1))
+    assert [g.tolist() for g in by_both(x, weights)] == [[0.0, 0.0, 3.0, 0.0], [0.0] * 4]
+    assert vf.vmap(by_both, (None, 0))(x, np.stack([weights, weights[::-1]]))[0].tolist() == [[0.0, 0.0, 3.0, 0.0], [0.0, 3.0, 0.0, 0.0]]
 
 
 def test_bincount():
@@ -150,6 +203,11 @@ def test_histograms_of_several_dimensions():
     ("call", "error", "words"),
     [
         (lambda: vnp.quantile(np.ones(3), 0.5, method="x"), ArgumentError, "quantile: method"),
+        (lambda: vnp.quantile(np.ones(3), 0.5, weights=np.ones(3)), ArgumentError, "'linear' takes no weights"),
+        (lambda: vnp.quantile(np.ones(3), 0.5, method="inverted_cdf", weights=np.ones(2)), ShapeError, "quantile: weights of shape"),
+        (lambda: vnp.nanpercentile(np.ones((2, 3)), 5, method="inverted_cdf", weights=np.ones(3)), ShapeError, "nanpercentile: weights"),
+        (lambda: vnp.quantile(np.ones(3), 0.5, method="inverted_cdf", weights=1j * np.ones(3)), ArgumentTypeError, "complex"),
+        (lambda: vnp.quantile(np.ones(3), 0.5j), ArgumentTypeError, "complex"),
         (lambda: vnp.median(np.ones((0,))), ShapeError, "median of no elements"),
         (lambda: vnp.median(1j), ArgumentTypeError, "median: complex"),
         (lambda: vnp.average(np.ones((2, 3)), axis=0, weights=np.ones(3)), ShapeError, "average: weights"),

@@ -26,6 +26,7 @@ CALLS: list[Any] = [
     lambda np_, lax_, x: lax_.ppermute(x * x, "i", [(0, 2), (2, 1), (1, 0)]),
     lambda np_, lax_, x: lax_.pshuffle(x, "i", [2, 0, 1]),
     lambda np_, lax_, x: lax_.all_to_all(x, "i", 1, 0) * 2,
+    lambda np_, lax_, x: lax_.all_to_all(x.T, "i", 0, 1, tiled=True) * 2,
     lambda np_, lax_, x: lax_.psum_scatter(x.T, "i"),
     lambda np_, lax_, x: lax_.psum_scatter(x.T, "i", tiled=True),
     lambda np_, lax_, x: x * lax_.axis_size("i"),
@@ -39,11 +40,30 @@ def test_values_and_gradients_are_those_of_jax(call: Any) -> None:
     def results(api: Any, np_: Any, lax_: Any) -> list[Any]:
         mapped = api.vmap(lambda x: call(np_, lax_, x), axis_name="i")
         weights = np.arange(7.0, dtype=np.float32)
-        loss = lambda x: np_.sum(np_.ravel(mapped(x)) ** 2 * np_.resize(weights, mapped(x).size))
+        loss = lambda x: np_.sum(np_.ravel(mapped(x)) ** 2 * np_.resize(weights, (mapped(x).size,)))
         return [mapped(X), api.grad(loss)(X), api.jvp(mapped, (X,), (X + 1,))[1], api.vmap(mapped, 1, 1)(np.stack([X, -X], 1))]
 
     for ours, theirs in zip(results(vf, jnp, lax), jax.jit(lambda: results(jax, jax.numpy, jax.lax))(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_without_elements_keep_their_shapes() -> None:
+    empty = np.zeros((3, 6, 0), np.float32)
+    assert vf.vmap(lambda x: lax.psum_scatter(x, "i", tiled=True), axis_name="i")(empty).shape == (3, 2, 0)
+    assert vf.vmap(lambda x: lax.all_to_all(x, "i", 0, 1, tiled=True), axis_name="i")(empty).shape == (3, 2, 0)
+
+
+@pytest.mark.parametrize("concat", [0, 1, -2])
+def test_exchanged_blocks(concat: int) -> None:
+    """What arrives at example i, written out; the cotangent goes the way back."""
+    values = np.arange(36, dtype=np.float32).reshape(3, 6, 2)
+    exchange = vf.vmap(lambda x: lax.all_to_all(x, "i", 0, concat, tiled=True), axis_name="i")
+    arrived = exchange(values)
+    for i, row in enumerate(np.asarray(arrived)):
+        np.testing.assert_array_equal(row, np.concatenate([sender[2 * i : 2 * i + 2] for sender in values], concat))
+    (back,) = vf.vjp(exchange, values)[1](arrived)
+    np.testing.assert_array_equal(back, values)
+    np.testing.assert_array_equal(vf.vmap(exchange)(np.stack([values, 2 * values]))[1], 2 * arrived)
 
 
 def test_extremes() -> None:
@@ -70,7 +90,10 @@ def test_several_names() -> None:
         (lambda x: lax.ppermute(x, "i", [(0, 3)]), ArgumentError, "3 examples"),
         (lambda x: lax.pshuffle(x, "i", [0, 0, 1]), ArgumentError, "does not permute"),
         (lambda x: lax.all_to_all(x, "i", 0, 1), ShapeError, "must have the axis's size 3"),
-        (lambda x: lax.psum_scatter(x, "i"), ShapeError, "does not divide among 3"),
+        (lambda x: lax.all_to_all(x, "i", 0, 1, tiled=True), ShapeError, r"dimension 0 of shape \(2, 3\) does not divide among 3 examples"),
+        (lambda x: lax.all_to_all(x, ("i", "i"), 0, 1), ArgumentError, "one axis name"),
+        (lambda x: lax.psum_scatter(x, "i"), ShapeError, "must have the axis's size 3"),
+        (lambda x: lax.psum_scatter(x, "i", tiled=True), ShapeError, "does not divide among 3"),
         (lambda x: lax.all_gather(x, ("i", "i")), ArgumentError, "one axis name"),
     ],
 )

@@ -331,6 +331,12 @@ if TYPE_CHECKING:
     from volta_fn.numpy.printing import get_printoptions as get_printoptions
     from volta_fn.numpy.printing import printoptions as printoptions
     from volta_fn.numpy.printing import set_printoptions as set_printoptions
+    from volta_fn.numpy.quantiles import median as median
+    from volta_fn.numpy.quantiles import nanmedian as nanmedian
+    from volta_fn.numpy.quantiles import nanpercentile as nanpercentile
+    from volta_fn.numpy.quantiles import nanquantile as nanquantile
+    from volta_fn.numpy.quantiles import percentile as percentile
+    from volta_fn.numpy.quantiles import quantile as quantile
     from volta_fn.numpy.sets import intersect1d as intersect1d
     from volta_fn.numpy.sets import isin as isin
     from volta_fn.numpy.sets import setdiff1d as setdiff1d
@@ -351,12 +357,6 @@ if TYPE_CHECKING:
     from volta_fn.numpy.statistics import average as average
     from volta_fn.numpy.statistics import corrcoef as corrcoef
     from volta_fn.numpy.statistics import cov as cov
-    from volta_fn.numpy.statistics import median as median
-    from volta_fn.numpy.statistics import nanmedian as nanmedian
-    from volta_fn.numpy.statistics import nanpercentile as nanpercentile
-    from volta_fn.numpy.statistics import nanquantile as nanquantile
-    from volta_fn.numpy.statistics import percentile as percentile
-    from volta_fn.numpy.statistics import quantile as quantile
     from volta_fn.numpy.transcendental import acos as acos
     from volta_fn.numpy.transcendental import acosh as acosh
     from volta_fn.numpy.transcendental import arccos as arccos
@@ -416,9 +416,10 @@ else:
             ".padding": "pad",
             ".polynomials": "poly polyadd polyder polydiv polyint polymul polysub polyval vander",
             ".printing": "array_repr array_str get_printoptions printoptions set_printoptions",
+            ".quantiles": "median nanmedian nanpercentile nanquantile percentile quantile",
             ".sets": ("intersect1d isin setdiff1d setxor1d union1d unique unique_all unique_counts unique_inverse unique_values"),
             ".signals": "bartlett blackman convolve correlate hamming hanning kaiser",
-            ".statistics": "average corrcoef cov median nanmedian nanpercentile nanquantile percentile quantile",
+            ".statistics": "average corrcoef cov",
             ".transcendental": (
                 "acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh "
                 "deg2rad degrees exp exp2 expm1 i0 log log10 log1p log2 logaddexp logaddexp2 rad2deg radians sin sinc "

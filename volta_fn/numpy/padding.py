@@ -14,8 +14,8 @@ from volta_fn.numpy import reductions
 from volta_fn.numpy.arithmetic import round as round_
 from volta_fn.numpy.common import concrete, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.creation import linspace
+from volta_fn.numpy.quantiles import median
 from volta_fn.numpy.shapes import flip
-from volta_fn.numpy.statistics import median
 from volta_fn.primitives.movement import broadcast_to
 
 Widths = list[tuple[int, int]]

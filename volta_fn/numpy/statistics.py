@@ -1,145 +1,17 @@
-"""Order statistics and correlations: median, quantile, percentile, average, cov, corrcoef, and their forms without NaN."""
+"""Averages and correlations: average, cov, corrcoef. `quantiles` has what needs an order."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.numpy import reductions
-from volta_fn.numpy.common import (
-    INDEX,
-    Axis,
-    axes_of,
-    dtype_or,
-    full_like_scalar,
-    is_complex,
-    no_out,
-    operand,
-    promote_inexact,
-)
-from volta_fn.numpy.logic import isnan
+from volta_fn.numpy.common import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
-
-_METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
-
-
-def quantile(
-    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
-) -> Array:  # fmt: skip
-    """The values below which shares `q` (between 0 and 1) of the elements along `axis` lie; NaN where an element is.
-
-    `method` says what lies between two elements: "linear", "lower", "higher", "midpoint", "nearest". The dimensions of `q` come
-    first in the result.
-
-    >>> import volta_fn.numpy as jnp
-    >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), jnp.array([0.25, 0.5]))
-    Array([1.5, 2. ], dtype=float32)
-    """
-    return _quantile("quantile", a, q, axis, out, method, keepdims, skip_nan=False)
-
-
-def nanquantile(
-    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
-) -> Array:
-    """`quantile` of the elements that are not NaN."""
-    return _quantile("nanquantile", a, q, axis, out, method, keepdims, skip_nan=True)
-
-
-def percentile(
-    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
-) -> Array:
-    """`quantile` with shares in per cent."""
-    (share,) = promote_inexact("percentile", q)
-    return quantile(a, lax.div(share, full_like_scalar(share, 100.0)), axis, out, overwrite_input, method, keepdims)
-
-
-def nanpercentile(
-    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
-) -> Array:
-    """`percentile` of the elements that are not NaN."""
-    (share,) = promote_inexact("nanpercentile", q)
-    return nanquantile(a, lax.div(share, full_like_scalar(share, 100.0)), axis, out, overwrite_input, method, keepdims)
-
-
-def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
-    """The middle element along `axis`, or the mean of the middle two; NaN where an element is.
-
-    >>> import volta_fn.numpy as jnp
-    >>> jnp.median(jnp.array([3, 1, 10, 2]))
-    Array(2.5, dtype=float32)
-    """
-    return _quantile("median", a, 0.5, axis, out, "midpoint", keepdims, skip_nan=False)
-
-
-def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
-    """`median` of the elements that are not NaN."""
-    return _quantile("nanmedian", a, 0.5, axis, out, "midpoint", keepdims, skip_nan=True)
-
-
-def _quantile(function: str, a: Any, q: Any, axis: Axis, out: None, method: str, keepdims: bool, skip_nan: bool) -> Array:
-    no_out(function, out)
-    if method not in _METHODS:
-        raise ArgumentError(f"{function}: method must be one of {', '.join(_METHODS)}, got {method!r}")
-    (value,), (share,) = promote_inexact(function, a), promote_inexact(function, q)
-    if is_complex(value):
-        raise ArgumentTypeError(f"{function}: complex numbers have no order")
-    axes = axes_of(function, axis, value.ndim)
-    rows, kept = _flattened_last(value, axes)
-    if not rows.shape[-1]:
-        raise ShapeError(f"{function} of no elements: axis {axes} of shape {value.shape} is empty")
-    flat_share = lax.reshape(share, (share.size,))
-    result = _along_last(lax.sort(rows, dimension=rows.ndim - 1), flat_share, method, skip_nan)
-    shape = tuple([1 if i in axes else n for i, n in enumerate(value.shape)]) if keepdims else kept
-    return lax.reshape(result, share.shape + shape)
-
-
-def _flattened_last(value: Array, axes: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
-    """The given axes joined into one at the end, and the sizes of the others."""
-    others = [i for i in range(value.ndim) if i not in axes]
-    kept = tuple([value.shape[i] for i in others])
-    count = int(np.prod([value.shape[i] for i in axes], dtype=np.int64))
-    return lax.reshape(lax.transpose(value, [*others, *axes]), (*kept, count)), kept
-
-
-def _along_last(ordered: Array, share: Array, method: str, skip_nan: bool) -> Array:
-    """Quantiles of sorted vectors (NaN last): an array of shape (shares, vectors...)."""
-    missing = lax.reduce_sum(lax.convert_element_type(isnan(ordered), INDEX), (ordered.ndim - 1,))
-    size = ordered.shape[-1]
-    work = dtypes.accumulator(ordered.dtype)
-    last = lax.convert_element_type(lax.sub(np.int32(size - 1), missing), work)
-    shares = lax.reshape(lax.convert_element_type(share, work), (share.size, *(1,) * last.ndim))
-    position = lax.mul(shares, lax.max(last, full_like_scalar(last, 0)))
-    low, high = lax.floor(position), lax.ceil(position)
-    f_low, f_high = _element(ordered, low), _element(ordered, high)
-    result = _between(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
-    lost = lax.lt(last, full_like_scalar(last, 0)) if skip_nan else lax.gt(missing, np.int32(0))
-    return lax.select(lost, full_like_scalar(result, np.nan), result)
-
-
-def _element(ordered: Array, position: Array) -> Array:
-    """For each share and each vector, the element at a whole position."""
-    index = lax.clamp(np.int32(0), lax.convert_element_type(position, INDEX), np.int32(ordered.shape[-1] - 1))
-    grid = [lax.broadcasted_iota(INDEX, index.shape, i) for i in range(1, index.ndim)]
-    return ordered[(*grid, index)]
-
-
-def _between(low: Array, high: Array, weight: Array, method: str) -> Array:
-    if method == "lower":
-        return low
-    if method == "higher":
-        return lax.select(lax.gt(weight, full_like_scalar(weight, 0)), high, low)
-    half = full_like_scalar(weight, 0.5)
-    if method == "nearest":
-        return lax.select(lax.gt(weight, half), high, low)
-    if method == "midpoint":
-        weight = lax.select(lax.gt(weight, full_like_scalar(weight, 0)), half, full_like_scalar(weight, 0))
-    return lax.add(lax.mul(low, lax.sub(full_like_scalar(weight, 1), weight)), lax.mul(high, weight))
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
@@ -157,17 +29,18 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
     else:
         value, weight = promote_inexact("average", a, weights)
         axes = axes_of("average", axis, value.ndim)
-        weight = _spread_weights(weight, value, axes)
+        weight = spread_weights("average", weight, value, axes)
         total = reductions.sum(weight, axes, keepdims=keepdims)
         result = lax.div(reductions.sum(lax.mul(value, weight), axes, keepdims=keepdims), total)
     return (result, broadcast_to(total, result.shape)) if returned else result
 
 
-def _spread_weights(weight: Array, value: Array, axes: tuple[int, ...]) -> Array:
+def spread_weights(function: str, weight: Array, value: Array, axes: tuple[int, ...]) -> Array:
+    """Weights in the shape of `value`, given so or for its elements along `axes`, in the order in which those are named."""
     if weight.shape == value.shape:
         return weight
     if weight.ndim != len(axes) or weight.shape != tuple([value.shape[i] for i in axes]):
-        raise ShapeError(f"average: weights of shape {weight.shape} fit neither shape {value.shape} nor its axes {axes}")
+        raise ShapeError(f"{function}: weights of shape {weight.shape} fit neither shape {value.shape} nor its axes {axes}")
     order = sorted(range(len(axes)), key=lambda k: axes[k])
     return lax.broadcast_in_dim(lax.transpose(weight, order), value.shape, sorted(axes))
 

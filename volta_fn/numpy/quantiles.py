@@ -1,0 +1,212 @@
+"""Order statistics: quantile, percentile, median, and their forms without NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.numpy import reductions
+from volta_fn.numpy.common import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
+from volta_fn.numpy.logic import isnan
+from volta_fn.numpy.statistics import spread_weights
+from volta_fn.primitives.movement import expand_dims
+
+_METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
+
+
+def quantile(
+    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
+    *, weights: Any = None,
+) -> Array:  # fmt: skip
+    """The values below which shares `q` (between 0 and 1) of the elements along `axis` lie; NaN where an element is.
+
+    `method` says what lies between two elements: "linear", "lower", "higher", "midpoint", "nearest"; or "inverted_cdf": the smallest
+    element that at least a share `q` of all is no larger than. The dimensions of `q` come first in the result.
+
+    Args:
+        weights: how much each element counts, in the shape of `a` or of its `axis`. Only for "inverted_cdf"; integers count as that many
+            copies, and an element of weight zero is never the result. Weights of which one is negative or NaN, or whose sum is zero or
+            infinite, give NaN.
+
+    The result has the floating dtype of `a` (and of `weights`) and is differentiable by `a`. Raises `ArgumentError` for an unknown method
+    or one that takes no weights, `ArgumentTypeError` for complex numbers, `ShapeError` for no elements and for weights that do not fit.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), jnp.array([0.25, 0.5]))
+    Array([1.5, 2. ], dtype=float32)
+    >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.5, method="inverted_cdf", weights=jnp.array([1, 1, 3]))
+    Array(4., dtype=float32)
+    """
+    return _quantile("quantile", a, q, axis, out, method, keepdims, weights, skip_nan=False)
+
+
+def nanquantile(
+    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
+    *, weights: Any = None,
+) -> Array:  # fmt: skip
+    """`quantile` of the elements that are not NaN, whose weights do not count either; NaN where there are none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 4.0]), 0.5)
+    Array(2.5, dtype=float32)
+    """
+    return _quantile("nanquantile", a, q, axis, out, method, keepdims, weights, skip_nan=True)
+
+
+def percentile(
+    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
+    *, weights: Any = None,
+) -> Array:  # fmt: skip
+    """`quantile` with shares in per cent.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 25)
+    Array(1.5, dtype=float32)
+    """
+    return _quantile("percentile", a, _per_cent("percentile", q), axis, out, method, keepdims, weights, skip_nan=False)
+
+
+def nanpercentile(
+    a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
+    *, weights: Any = None,
+) -> Array:  # fmt: skip
+    """`percentile` of the elements that are not NaN.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 4.0]), 50)
+    Array(2.5, dtype=float32)
+    """
+    return _quantile("nanpercentile", a, _per_cent("nanpercentile", q), axis, out, method, keepdims, weights, skip_nan=True)
+
+
+def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
+    """The middle element along `axis`, or the mean of the middle two; NaN where an element is.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.median(jnp.array([3, 1, 10, 2]))
+    Array(2.5, dtype=float32)
+    """
+    return _quantile("median", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=False)
+
+
+def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
+    """`median` of the elements that are not NaN.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 10.0, 2.0]))
+    Array(3., dtype=float32)
+    """
+    return _quantile("nanmedian", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=True)
+
+
+def _per_cent(function: str, q: Any) -> Array:
+    (share,) = promote_inexact(function, q)
+    return lax.div(share, full_like_scalar(share, 100.0))
+
+
+def _quantile(
+    function: str, a: Any, q: Any, axis: Axis, out: None, method: str, keepdims: bool, weights: Any, skip_nan: bool
+) -> Array:  # fmt: skip
+    no_out(function, out)
+    if method not in _METHODS:
+        raise ArgumentError(f"{function}: method must be one of {', '.join(_METHODS)}, got {method!r}")
+    if weights is not None and method != "inverted_cdf":
+        raise ArgumentError(f"{function}: the method {method!r} takes no weights; use method='inverted_cdf'")
+    value, *weight = promote_inexact(function, a, *[w for w in (weights,) if w is not None])
+    (share,) = promote_inexact(function, q)
+    if is_complex(value) or is_complex(share):
+        raise ArgumentTypeError(f"{function}: complex numbers have no order")
+    axes = axes_of(function, axis, value.ndim)
+    rows, *weight_rows = [_flattened_last(v, axes) for v in (value, *[spread_weights(function, w, value, axes) for w in weight])]
+    if not rows.shape[-1]:
+        raise ShapeError(f"{function} of no elements: axis {axes} of shape {value.shape} is empty")
+    flat_share = lax.reshape(share, (share.size,))
+    if weight_rows:
+        result = _weighted(*lax.sort((rows, *weight_rows), dimension=rows.ndim - 1), flat_share, skip_nan)
+    else:
+        result = _along_last(lax.sort(rows, dimension=rows.ndim - 1), flat_share, method, skip_nan)
+    shape = tuple([1 if i in axes else n for i, n in enumerate(value.shape)]) if keepdims else rows.shape[:-1]
+    return lax.reshape(result, share.shape + shape)
+
+
+def _flattened_last(value: Array, axes: tuple[int, ...]) -> Array:
+    """The given axes joined into one at the end."""
+    others = [i for i in range(value.ndim) if i not in axes]
+    count = int(np.prod([value.shape[i] for i in axes], dtype=np.int64))
+    return lax.reshape(lax.transpose(value, [*others, *axes]), (*[value.shape[i] for i in others], count))
+
+
+def _along_last(ordered: Array, share: Array, method: str, skip_nan: bool) -> Array:
+    """Quantiles of sorted vectors (NaN last): an array of shape (shares, vectors...)."""
+    missing = _count(isnan(ordered))
+    work = dtypes.accumulator(ordered.dtype)
+    last = lax.convert_element_type(lax.sub(np.int32(ordered.shape[-1] - 1), missing), work)
+    position = _position(_beside(lax.convert_element_type(share, work), last), last, method)
+    low, high = lax.floor(position), lax.ceil(position)
+    f_low, f_high = _element(ordered, low), _element(ordered, high)
+    result = _between(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
+    return lax.select(_lost(ordered, missing, skip_nan), full_like_scalar(result, np.nan), result)
+
+
+def _count(truth: Array) -> Array:
+    return lax.reduce_sum(lax.convert_element_type(truth, INDEX), (truth.ndim - 1,))
+
+
+def _beside(share: Array, vectors: Array) -> Array:
+    """The shares along a first dimension, to be broadcast against a value for each vector."""
+    return expand_dims(share, range(1, 1 + vectors.ndim))
+
+
+def _position(share: Array, last: Array, method: str) -> Array:
+    """Where between elements 0 and `last` a share of them ends."""
+    nothing = full_like_scalar(last, 0)
+    if method != "inverted_cdf":
+        return lax.mul(share, lax.max(last, nothing))
+    one = full_like_scalar(last, 1)
+    return lax.max(lax.sub(lax.ceil(lax.mul(share, lax.add(last, one))), one), nothing)
+
+
+def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
+    """Which vectors have no quantiles: those with a NaN, or with nothing else."""
+    return lax.ge(missing, np.int32(ordered.shape[-1])) if skip_nan else lax.gt(missing, np.int32(0))
+
+
+def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Array:
+    """Quantiles of sorted vectors (NaN last) by weights: the first element up to which weights sum up to a share of their sum."""
+    absent = isnan(ordered)
+    nothing = full_like_scalar(weight, 0)
+    counted = lax.convert_element_type(lax.select(absent, nothing, weight), dtypes.accumulator(weight.dtype))
+    sums = lax.cumsum(lax.stop_gradient(counted), axis=counted.ndim - 1)
+    total = lax.index_in_dim(sums, -1, sums.ndim - 1, keepdims=False)
+    wanted = lax.mul(_beside(lax.convert_element_type(share, sums.dtype), total), total)
+    # The sums before the first weight that is not zero are no share at all, not even that of zero.
+    before = lax.bitwise_or(lax.lt(sums, expand_dims(wanted, (wanted.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
+    result = _element(ordered, _count(before))
+    valid = reductions.all(lax.ge(weight, nothing), -1)
+    finite = lax.bitwise_and(lax.gt(total, full_like_scalar(total, 0)), lax.is_finite(total))
+    lost = lax.bitwise_or(_lost(ordered, _count(absent), skip_nan), lax.bitwise_not(lax.bitwise_and(valid, finite)))
+    return lax.select(lost, full_like_scalar(result, np.nan), result)
+
+
+def _element(ordered: Array, position: Array) -> Array:
+    """For each share and each vector, the element at a whole position."""
+    index = lax.clamp(np.int32(0), lax.convert_element_type(position, INDEX), np.int32(ordered.shape[-1] - 1))
+    grid = [lax.broadcasted_iota(INDEX, index.shape, i) for i in range(1, index.ndim)]
+    return ordered[(*grid, index)]
+
+
+def _between(low: Array, high: Array, weight: Array, method: str) -> Array:
+    if method in ("lower", "inverted_cdf"):
+        return low
+    if method == "higher":
+        return lax.select(lax.gt(weight, full_like_scalar(weight, 0)), high, low)
+    half = full_like_scalar(weight, 0.5)
+    if method == "nearest":
+        return lax.select(lax.gt(weight, half), high, low)
+    if method == "midpoint":
+        weight = lax.select(lax.gt(weight, full_like_scalar(weight, 0)), half, full_like_scalar(weight, 0))
+    return lax.add(lax.mul(low, lax.sub(full_like_scalar(weight, 1), weight)), lax.mul(high, weight))
