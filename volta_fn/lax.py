@@ -106,7 +106,6 @@ from volta_fn.primitives.shorthand import empty as empty
 from volta_fn.primitives.shorthand import full as full
 from volta_fn.primitives.shorthand import full_like as full_like
 from volta_fn.primitives.shorthand import reciprocal as reciprocal
-from volta_fn.primitives.shorthand import reduce as reduce
 from volta_fn.primitives.shorthand import split as split
 from volta_fn.primitives.shorthand import square as square
 from volta_fn.primitives.shorthand import stack as stack
@@ -134,6 +133,7 @@ if TYPE_CHECKING:
     from volta_fn.primitives.control_flow.conditionals import switch as switch
     from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
     from volta_fn.primitives.control_flow.loops import while_loop as while_loop
+    from volta_fn.primitives.control_flow.reduce import reduce as reduce
     from volta_fn.primitives.control_flow.scan import scan as scan
     from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
     from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
@@ -191,6 +191,7 @@ else:
             "volta_fn.primitives.control_flow.associative": "associative_scan",
             "volta_fn.primitives.control_flow.conditionals": "cond switch",
             "volta_fn.primitives.control_flow.loops": "fori_loop while_loop",
+            "volta_fn.primitives.control_flow.reduce": "reduce",
             "volta_fn.primitives.control_flow.scan": "scan",
             "volta_fn.primitives.convolution": "ConvDimensionNumbers conv_dimension_numbers conv_general_dilated",
             "volta_fn.primitives.convolution_forms": "conv conv_general_dilated_patches conv_transpose conv_with_general_padding",

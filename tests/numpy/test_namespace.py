@@ -43,8 +43,8 @@ def test_public_functions_are_documented():
 def test_parameters_are_jaxs():
     """Every parameter that JAX's function takes is taken here, under its name and in its place."""
     jax = pytest.importorskip("jax")
-    # Sharding, other machines' precisions, names on their way out; and for the full API: weighted quantiles.
-    later = {"out_sharding", "precision", "interpolation", "wrap_negative_indices", "weights"}
+    # Sharding, other machines' precisions, names on their way out.
+    later = {"out_sharding", "precision", "interpolation", "wrap_negative_indices"}
     differing = {}
     for name, function in OURS.items():
         theirs = getattr(jax.numpy, name, None)

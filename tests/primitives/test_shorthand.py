@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ShapeError
 
 X = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
 
@@ -40,34 +38,3 @@ def test_shapes() -> None:
         lax.tile(X, (2,))
     with pytest.raises(ShapeError, match="are in no order"):
         lax.collapse(X, 2, 1)
-
-
-REDUCTIONS: list[tuple[Any, Any, Any]] = [
-    (lax.add, np.add, 0),
-    (lax.mul, np.multiply, 1),
-    (lax.max, np.maximum, -100),
-    (lax.min, np.minimum, 100),
-    (lax.bitwise_and, np.bitwise_and, -1),
-    (lax.bitwise_or, np.bitwise_or, 0),
-    (lax.bitwise_xor, np.bitwise_xor, 5),
-    (lambda a, b: a + b, np.add, 3),
-]
-
-
-@pytest.mark.parametrize(("ours", "ufunc", "start"), REDUCTIONS)
-@pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2), (-1,), ()])
-def test_reduce(ours: Any, ufunc: Any, start: int, axes: tuple[int, ...]) -> None:
-    expected = ufunc(ufunc.reduce(X, axes).astype(np.int32), np.int32(start))
-    for function in (lax.reduce, vf.jit(lax.reduce, static_argnums=(2, 3))):
-        found = function(X, start, ours, axes)
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_reduce_of_nothing_and_mistakes() -> None:
-    assert float(lax.reduce(jnp.zeros((0,)), 2.0, lax.add, (0,))) == 2.0
-    assert float(lax.reduce(jnp.zeros((0,)), 2.0, lambda a, b: a + b, (0,))) == 2.0
-    with pytest.raises(ShapeError, match="init_value must be a scalar"):
-        lax.reduce(X, X, lax.add, (0,))
-    with pytest.raises(ArgumentError, match="they must agree"):
-        lax.reduce(X, np.float64(0), lax.add, (0,))

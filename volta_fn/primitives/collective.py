@@ -236,7 +236,7 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
 
 
 def _in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -> Array:
-    """`value` with dimension `dim` split into a dimension of `size` blocks and one of their elements; if not `tiled` it has the blocks alone."""
+    """`value` with `dim` split into a dimension of `size` blocks and one of their elements; if not `tiled`, `dim` is the former itself."""
     before, count, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
     if not tiled and count != size:
         raise ShapeError(f"{collective}: dimension {dim} of shape {value.shape} must have the axis's size {size} (or be tiled)")

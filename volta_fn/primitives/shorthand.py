@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,32 +11,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import canonical_shape
-from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives import arithmetic, comparison
+from volta_fn.errors import ShapeError
+from volta_fn.primitives import arithmetic
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import (
-    broadcast,
-    broadcast_in_dim,
-    broadcast_to,
-    canonical_axes,
-    canonical_axis,
-    expand_dims,
-    reshape,
-    transpose,
-)
-from volta_fn.primitives.reduction import (
-    highest,
-    lowest,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
-    reduce_prod,
-    reduce_sum,
-    reduce_xor,
-)
+from volta_fn.primitives.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
 from volta_fn.primitives.slicing import index_in_dim, slice_in_dim
 
 
@@ -135,58 +114,3 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 def broadcast_like(arr: Any, like_arr: Any) -> Array:
     """`arr` broadcast to the shape of `like_arr`."""
     return broadcast_to(as_value(arr), as_value(like_arr).shape)
-
-
-#: The reductions that `reduce` knows by the function that combines two elements: the reduction, and its value for no elements.
-_MONOIDS: dict[Any, tuple[Callable[..., Array], Callable[[np.dtype], Any]]] = {
-    arithmetic.add: (reduce_sum, lambda dtype: 0),
-    arithmetic.mul: (reduce_prod, lambda dtype: 1),
-    arithmetic.max: (reduce_max, lowest),
-    arithmetic.min: (reduce_min, highest),
-    comparison.bitwise_and: (
-        reduce_and,
-        lambda dtype: True if dtype in dtypes.BOOL else dtypes.iinfo(dtype).max if dtype in dtypes.UNSIGNED else -1,
-    ),
-    comparison.bitwise_or: (reduce_or, lambda dtype: 0),
-    comparison.bitwise_xor: (reduce_xor, lambda dtype: 0),
-}
-
-
-def reduce(operand: Any, init_value: Any, computation: Callable[..., Any], dimensions: Sequence[int]) -> Array:
-    """The elements along `dimensions` combined by `computation`, beginning with `init_value`.
-
-    `computation` is one of `lax.add`, `mul`, `max`, `min`, `bitwise_and`, `bitwise_or`, `bitwise_xor`, which have kernels, or any
-    associative function of two arrays, which is applied to halves. Raises `ShapeError` if `init_value` is no scalar.
-
-    >>> import volta_fn as vf
-    >>> vf.lax.reduce(vf.numpy.array([1, 2, 3]), 0, vf.lax.add, (0,))
-    Array(6, dtype=int32)
-    """
-    value = as_value(operand)
-    start = as_value(init_value)
-    if start.shape:
-        raise ShapeError(f"reduce: init_value must be a scalar, got an array of shape {start.shape}")
-    if start.dtype != value.dtype and not start.weak_type:
-        raise ArgumentError(f"reduce: operand has dtype {value.dtype.name} and init_value {start.dtype.name}; they must agree")
-    start = convert_element_type(start, value.dtype)
-    axes = canonical_axes(tuple(dimensions), value.ndim, "dimensions")
-    found = _MONOIDS.get(computation)
-    if found is None:
-        return _reduce_by_halves(value, start, computation, axes)
-    reduction, identity = found
-    reduced = reduction(value, axes)
-    if not isinstance(start, Tracer) and start == as_value(np.asarray(identity(value.dtype), value.dtype)):
-        return reduced
-    return computation(start, reduced)
-
-
-def _reduce_by_halves(value: Array, start: Array, computation: Callable[..., Any], axes: Sequence[int]) -> Array:
-    kept = [i for i in range(value.ndim) if i not in axes]
-    shape = [value.shape[i] for i in kept]
-    rest = reshape(transpose(value, (*axes, *kept)), (math.prod(value.shape[i] for i in axes), *shape))
-    while rest.shape[0] > 1:
-        half = rest.shape[0] // 2
-        combined = as_value(computation(slice_in_dim(rest, 0, half), slice_in_dim(rest, half, 2 * half)))
-        rest = combined if rest.shape[0] % 2 == 0 else concatenate([combined, slice_in_dim(rest, 2 * half, 2 * half + 1)], 0)
-    first = broadcast(start, shape)
-    return as_value(computation(first, reshape(rest, shape))) if rest.shape[0] else first

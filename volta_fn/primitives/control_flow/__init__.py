@@ -1,5 +1,5 @@
 """Control flow as primitives that hold sub-programs: `cond`, `scan`, `while`, and the functions of `jax.lax` made of them.
 
 `bodies` writes functions down as sub-programs, `carry` is what loops hand on; `conditionals`, `scan` and `loops` have the primitives, and
-`associative` scans by a function that is associative.
+`associative` and `reduce` scan and reduce by a function that is associative.
 """

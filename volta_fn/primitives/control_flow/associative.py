@@ -46,26 +46,29 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         shapes = ", ".join(str(v.shape) for v in values)
         raise ShapeError(f"associative_scan: the arrays must have one size along axis {dim}, got shapes {shapes}")
 
+    turned = [rev(v, (dim,)) for v in values] if reverse else values
+    results = _prefixes(combining("associative_scan", fn, structure), turned, dim)
+    return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
+
+
+def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
+    """`fn`, a function of two trees of a structure, as one of their leaves. What it returns must be like what it takes."""
+
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
         outs, out_structure = tree.flatten(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
         if out_structure != structure:
             raise TreeError(
-                f"associative_scan: {function_name(fn)} takes the structure {tree.describe(structure)} "
-                f"and returns {tree.describe(out_structure)}"
+                f"{caller}: {function_name(fn)} takes the structure {tree.describe(structure)} and returns {tree.describe(out_structure)}"
             )
-        return [_checked(fn, x, as_value(y)) for x, y in zip(b, outs, strict=True)]
+        return [checked(x, as_value(y)) for x, y in zip(b, outs, strict=True)]
 
-    turned = [rev(v, (dim,)) for v in values] if reverse else values
-    results = _prefixes(combine, turned, dim)
-    return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
+    def checked(taken: Array, returned: Array) -> Array:
+        if (taken.shape, taken.dtype) == (returned.shape, returned.dtype):
+            return returned
+        error = DTypeError if taken.shape == returned.shape else ShapeError
+        raise error(f"{caller}: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
 
-
-def _checked(fn: Callable[..., Any], taken: Array, returned: Array) -> Array:
-    if taken.shape != returned.shape:
-        raise ShapeError(f"associative_scan: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
-    if taken.dtype != returned.dtype:
-        raise DTypeError(f"associative_scan: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
-    return returned
+    return combine
 
 
 def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array]:
@@ -73,9 +76,9 @@ def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array
     size = values[0].shape[dim]
     if size < 2:
         return list(values)
-    pairs = combine(_part(values, 0, size - 1, dim), _part(values, 1, size, dim))
+    pairs = combine(every_other(values, 0, size - 1, dim), every_other(values, 1, size, dim))
     odd = _prefixes(combine, pairs, dim)
-    evens = _part(values, 2, size, dim)
+    evens = every_other(values, 2, size, dim)
     count = evens[0].shape[dim]
     first = [slice_in_dim(v, 0, 1, 1, dim) for v in values]
     if not count:
@@ -85,7 +88,8 @@ def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array
     return [_interleave(e, o, dim) for e, o in zip(even, odd, strict=True)]
 
 
-def _part(values: Sequence[Array], start: int, stop: int, dim: int) -> list[Array]:
+def every_other(values: Sequence[Array], start: int, stop: int, dim: int) -> list[Array]:
+    """Of each array the elements `start`, `start` + 2, … before `stop` along a dimension."""
     return [slice_in_dim(v, start, stop, 2, dim) for v in values]
 
 
