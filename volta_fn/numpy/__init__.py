@@ -244,6 +244,7 @@ from volta_fn.numpy.sorting import sort_complex as sort_complex
 from volta_fn.numpy.sorting import top_k as top_k
 
 if TYPE_CHECKING:
+    from volta_fn.numpy import fft as fft
     from volta_fn.numpy import linalg as linalg
     from volta_fn.numpy.applying import apply_along_axis as apply_along_axis
     from volta_fn.numpy.applying import apply_over_axes as apply_over_axes
@@ -395,7 +396,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _on_demand.exports(
         __name__,
-        ".linalg",
+        ".fft .linalg",
         {
             ".applying": "apply_along_axis apply_over_axes fromfunction vectorize",
             ".einstein": "einsum einsum_path",

@@ -126,7 +126,8 @@ def _quantile(
         raise ShapeError(f"{function} of no elements: axis {axes} of shape {value.shape} is empty")
     flat_share = lax.reshape(share, (share.size,))
     if weight_rows:
-        result = _weighted(*lax.sort((rows, *weight_rows), dimension=rows.ndim - 1), flat_share, skip_nan)
+        ordered, ordered_weights = lax.sort((rows, *weight_rows), dimension=rows.ndim - 1)
+        result = _weighted(ordered, ordered_weights, flat_share, skip_nan)
     else:
         result = _along_last(lax.sort(rows, dimension=rows.ndim - 1), flat_share, method, skip_nan)
     shape = tuple([1 if i in axes else n for i, n in enumerate(value.shape)]) if keepdims else rows.shape[:-1]

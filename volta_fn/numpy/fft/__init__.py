@@ -1,0 +1,28 @@
+"""Discrete Fourier transforms: `jax.numpy.fft`'s names and meanings, on every device, differentiable.
+
+`discrete` is the transform itself, made of contractions; `lines` are its forms along one axis, `several` those along more, and
+`frequencies` say where in a spectrum is what.
+
+>>> import volta_fn.numpy as jnp
+>>> jnp.fft.fft(jnp.array([1.0, 2.0, 3.0, 4.0])).round(4)
+Array([10.+0.j, -2.+2.j, -2.+0.j, -2.-2.j], dtype=complex64)
+"""
+
+from volta_fn.numpy.fft.frequencies import fftfreq as fftfreq
+from volta_fn.numpy.fft.frequencies import fftshift as fftshift
+from volta_fn.numpy.fft.frequencies import ifftshift as ifftshift
+from volta_fn.numpy.fft.frequencies import rfftfreq as rfftfreq
+from volta_fn.numpy.fft.lines import fft as fft
+from volta_fn.numpy.fft.lines import hfft as hfft
+from volta_fn.numpy.fft.lines import ifft as ifft
+from volta_fn.numpy.fft.lines import ihfft as ihfft
+from volta_fn.numpy.fft.lines import irfft as irfft
+from volta_fn.numpy.fft.lines import rfft as rfft
+from volta_fn.numpy.fft.several import fft2 as fft2
+from volta_fn.numpy.fft.several import fftn as fftn
+from volta_fn.numpy.fft.several import ifft2 as ifft2
+from volta_fn.numpy.fft.several import ifftn as ifftn
+from volta_fn.numpy.fft.several import irfft2 as irfft2
+from volta_fn.numpy.fft.several import irfftn as irfftn
+from volta_fn.numpy.fft.several import rfft2 as rfft2
+from volta_fn.numpy.fft.several import rfftn as rfftn

@@ -1,0 +1,69 @@
+"""Where in a spectrum is which frequency, and spectra with frequency 0 in the middle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.numpy.common import Axis, axes_of, full_like_scalar, operand, promote_inexact
+from volta_fn.numpy.creation import arange
+from volta_fn.numpy.fft.lines import count_of
+from volta_fn.numpy.shapes import roll
+
+
+def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """The frequency of each of the n elements of a spectrum (`fft`) of samples `d` apart: 0, 1, …, and the negative ones, over n d.
+
+    Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fft.fftfreq(4, 0.5)
+    Array([ 0. ,  0.5, -1. , -0.5], dtype=float32)
+    """
+    count = count_of("fftfreq", n)
+    half = (count + 1) // 2
+    steps = arange(count, dtype=dtype or "float32", device=device)
+    return _over(lax.select(lax.ge(steps, full_like_scalar(steps, half)), lax.sub(steps, full_like_scalar(steps, count)), steps), count, d)
+
+
+def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """The frequency of each of the n // 2 + 1 elements of a spectrum of real samples (`rfft`), `d` apart.
+
+    Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fft.rfftfreq(4, 0.5)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    count = count_of("rfftfreq", n)
+    return _over(arange(count // 2 + 1, dtype=dtype or "float32", device=device), count, d)
+
+
+def fftshift(x: Any, axes: Axis = None) -> Array:
+    """A spectrum with frequency 0 in the middle of each of the `axes` (None: all), in place of at the start.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fft.fftshift(jnp.array([0, 1, 2, -2, -1]))
+    Array([-2, -1,  0,  1,  2], dtype=int32)
+    """
+    value = operand("fftshift", "x", x)
+    places = axes_of("fftshift", axes, value.ndim)
+    return roll(value, [value.shape[i] // 2 for i in places], places)
+
+
+def ifftshift(x: Any, axes: Axis = None) -> Array:
+    """The inverse of `fftshift`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1, 2]))
+    Array([ 0,  1,  2, -2, -1], dtype=int32)
+    """
+    value = operand("ifftshift", "x", x)
+    places = axes_of("ifftshift", axes, value.ndim)
+    return roll(value, [-(value.shape[i] // 2) for i in places], places)
+
+
+def _over(steps: Array, count: int, d: Any) -> Array:
+    value, spacing = promote_inexact("fftfreq", steps, d)
+    return lax.div(value, lax.mul(spacing, full_like_scalar(spacing, count)))
