@@ -1,5 +1,22 @@
-"""Linear algebra on its own name: everything of `volta_fn.numpy.linalg`."""
+"""Linear algebra on its own name: everything of `volta_fn.numpy.linalg`, and what `jax.scipy.linalg` has besides.
 
+`factors` has factorisations and the systems that they solve, `structured` matrices made of parts, `exponential` that of a matrix.
+
+>>> import volta_fn as vf
+>>> factor = vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
+>>> vf.linalg.cho_solve(factor, vf.numpy.array([8.0, 12.0]))
+Array([1., 2.], dtype=float32)
+"""
+
+from volta_fn.linalg.exponential import expm as expm
+from volta_fn.linalg.factors import cho_factor as cho_factor
+from volta_fn.linalg.factors import cho_solve as cho_solve
+from volta_fn.linalg.factors import lu as lu
+from volta_fn.linalg.factors import lu_factor as lu_factor
+from volta_fn.linalg.factors import lu_solve as lu_solve
+from volta_fn.linalg.factors import solve_triangular as solve_triangular
+from volta_fn.linalg.structured import block_diag as block_diag
+from volta_fn.linalg.structured import toeplitz as toeplitz
 from volta_fn.numpy.linalg import EighResult as EighResult
 from volta_fn.numpy.linalg import EigResult as EigResult
 from volta_fn.numpy.linalg import QRResult as QRResult

@@ -1,0 +1,142 @@
+"""What SciPy's linear algebra has beside NumPy's: values against SciPy over dtypes and stacks, derivatives against differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.narrow_devices import where_the_device_has_the_dtypes
+from tests.numpy.linalg.test_linalg import close, differentiable, make, positive
+from volta_fn import linalg
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+
+
+@where_the_device_has_the_dtypes()
+def agrees(got: Callable[[], Any], wanted: Any, dtype: str) -> None:
+    """Values and dtypes are those wanted."""
+    result = got()
+    close(result, wanted, dtype)
+    assert {leaf.dtype.name for leaf in vf.tree.leaves(result)} <= {dtype}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+def test_triangular_systems(lower: bool, dtype: str) -> None:
+    a = positive(3, 4, 4, dtype=dtype)
+    for b in (make(3, 4, 2, dtype=dtype, seed=1), make(3, 4, dtype=dtype, seed=1)):
+        for trans in (0, 1, 2, "N", "T", "C"):
+            options = {"trans": trans, "lower": lower}
+            wanted = [scipy.linalg.solve_triangular(x, y, **options) for x, y in zip(a, b, strict=True)]
+            agrees(lambda b=b, o=options: linalg.solve_triangular(a, b, **o), np.stack(wanted), dtype)
+    unit = scipy.linalg.solve_triangular(a[0], b[0], lower=lower, unit_diagonal=True)
+    agrees(lambda: linalg.solve_triangular(a[0], b[0], 0, lower, True), unit, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+def test_cholesky(lower: bool, dtype: str) -> None:
+    a, b = positive(3, 4, 4, dtype=dtype), make(3, 4, 2, dtype=dtype, seed=1)
+    triangle = np.tril if lower else np.triu
+    wanted = np.stack([triangle(scipy.linalg.cho_factor(x, lower)[0]) for x in a])
+    agrees(lambda: linalg.cho_factor(triangle(a), lower)[0], wanted, dtype)  # one triangle is read
+    agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b), np.linalg.solve(a, b), dtype)
+    agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b[..., 0]), np.linalg.solve(a, b)[..., 0], dtype)
+    assert linalg.cho_factor(np.eye(2), lower)[1] is lower
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lu(dtype: str) -> None:
+    for shape in ((4, 4), (5, 3), (3, 5)):
+        a = make(2, *shape, dtype=dtype)
+        wanted = [np.stack(parts) for parts in zip(*map(scipy.linalg.lu, a), strict=True)]
+        agrees(lambda a=a: linalg.lu(a), wanted, dtype)
+        agrees(lambda a=a: linalg.lu(a, permute_l=True), [wanted[0] @ wanted[1], wanted[2]], dtype)
+    a, b = make(2, 5, 5, dtype=dtype), make(2, 5, 3, dtype=dtype, seed=1)
+    for trans, op in ((0, a), ("T", a.swapaxes(1, 2)), (2, a.swapaxes(1, 2).conj())):
+        solve = lambda trans=trans: linalg.lu_solve(linalg.lu_factor(a), b, trans)
+        agrees(solve, np.linalg.solve(op, b), dtype)
+        agrees(lambda trans=trans: vf.jit(lambda a, b: linalg.lu_solve(linalg.lu_factor(a), b, trans))(a, b), np.linalg.solve(op, b), dtype)
+    agrees(lambda: linalg.lu_solve(linalg.lu_factor(a), b[..., 0]), np.linalg.solve(a, b)[..., 0], dtype)
+
+
+def test_pivots_are_scipys() -> None:
+    a = make(6, 6, dtype="float32")
+    pivots = linalg.lu_factor(a)[1]
+    assert pivots.dtype == np.int32
+    np.testing.assert_array_equal(pivots, scipy.linalg.lu_factor(a)[1])
+    close(linalg.lu_solve(scipy.linalg.lu_factor(a), a), np.eye(6), "float32")
+
+
+def test_matrices_of_parts() -> None:
+    parts = [np.ones((2, 3), np.float32), np.float32(5), np.arange(2, dtype=np.float32), np.zeros((2, 0), np.float32)]
+    np.testing.assert_array_equal(linalg.block_diag(*parts), scipy.linalg.block_diag(*parts))
+    assert linalg.block_diag().shape == scipy.linalg.block_diag().shape
+    assert linalg.block_diag(np.ones((1, 1), np.int32), 2.5).dtype == np.float32
+    c, r = np.arange(1, 5, dtype=np.int32), np.array([9, -1, -2], np.int32)
+    np.testing.assert_array_equal(linalg.toeplitz(c), scipy.linalg.toeplitz(c))
+    np.testing.assert_array_equal(linalg.toeplitz(c, r), scipy.linalg.toeplitz(c, r))
+    np.testing.assert_array_equal(vf.jit(linalg.toeplitz)(np.stack([c, -c])), np.stack([scipy.linalg.toeplitz(x) for x in (c, -c)]))
+    whole = make(3, dtype="complex64")
+    np.testing.assert_array_equal(linalg.toeplitz(whole), scipy.linalg.toeplitz(whole))
+    assert linalg.toeplitz(np.ones(0), np.ones(3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1e-3, 1, 30])
+def test_exponential(size: float, dtype: str) -> None:
+    a = (make(3, 4, 4, dtype=dtype) * np.array([size, 0, size / 7])[:, None, None]).astype(dtype)
+    wanted = scipy.linalg.expm(a.astype(np.result_type(dtype, "float64")))
+    agrees(lambda: linalg.expm(a), wanted, dtype)
+    upper = np.triu(a)
+    agrees(lambda: vf.jit(linalg.expm, static_argnames="upper_triangular")(upper, upper_triangular=True), scipy.linalg.expm(upper), dtype)
+
+
+def test_exponentials_beyond_the_squarings_are_nan() -> None:
+    got = linalg.expm(np.stack([np.eye(2), 1e3 * np.eye(2)]).astype(np.float32), max_squarings=2)
+    assert np.isfinite(np.asarray(got[0])).all() and np.isnan(np.asarray(got[1])).all()
+    assert linalg.expm(np.zeros((0, 0))).shape == (0, 0)
+
+
+def test_derivatives() -> None:
+    a, b = positive(3, 3), make(3, 2, seed=1)
+    symmetric = lambda a: (a + a.swapaxes(-1, -2)) / 2
+    differentiable(lambda a, b: linalg.solve_triangular(a, b, "T", True), a, b)
+    for lower in (False, True):
+        differentiable(lambda a, b, lower=lower: linalg.cho_solve(linalg.cho_factor(symmetric(a), lower), b), a, b)
+    differentiable(lambda a, b: linalg.lu_solve(linalg.lu_factor(a), b), a, b)
+    differentiable(lambda a: linalg.lu(a)[1:], a)
+    differentiable(linalg.expm, make(3, 3) * 4)
+    differentiable(linalg.block_diag, a, b)
+    differentiable(linalg.toeplitz, make(3), make(4, seed=1))
+    batch = np.stack([a, 2 * a])
+    np.testing.assert_allclose(vf.vmap(linalg.expm)(batch / 9), linalg.expm(batch / 9))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: linalg.solve_triangular(np.eye(3), np.ones(2)), ShapeError, "solve_triangular: b must have"),
+        (lambda: linalg.solve_triangular(np.ones((2, 3)), np.ones(2)), ShapeError, "square"),
+        (lambda: linalg.solve_triangular(np.eye(3), np.ones(3), 3), ArgumentError, "trans must be"),
+        (lambda: linalg.cho_factor(np.ones((2, 3))), ShapeError, "cho_factor: a must have square"),
+        (lambda: linalg.lu(np.ones(3)), ShapeError, "lu: a must be a matrix"),
+        (lambda: linalg.lu_factor(np.ones((2, 3))), ShapeError, "lu_factor"),
+        (lambda: linalg.lu_solve((np.eye(3), np.ones(3)), np.ones(3)), ArgumentTypeError, "pivots must be integers"),
+        (lambda: linalg.lu_solve((np.eye(3), np.ones(2, np.int32)), np.ones(3)), ShapeError, "need pivots of shape"),
+        (lambda: linalg.block_diag(jnp.ones((1, 1, 1))), ShapeError, "block_diag"),
+        (lambda: linalg.toeplitz(1.0), ShapeError, "toeplitz"),
+        (lambda: linalg.expm(np.ones((2, 3))), ShapeError, "expm"),
+        (lambda: linalg.expm(np.eye(2), max_squarings=-1), ShapeError, "max_squarings"),
+    ],
+)
+def test_mistakes_are_explained(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
