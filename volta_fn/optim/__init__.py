@@ -128,12 +128,12 @@ from volta_fn.optim.multi_steps import MultiSteps as MultiSteps
 from volta_fn.optim.multi_steps import MultiStepsState as MultiStepsState
 from volta_fn.optim.multi_steps import skip_large_updates as skip_large_updates
 from volta_fn.optim.multi_steps import skip_not_finite as skip_not_finite
-from volta_fn.optim.muon import MuonDimensionNumbers as MuonDimensionNumbers
 from volta_fn.optim.muon import MuonState as MuonState
 from volta_fn.optim.muon import muon as muon
-from volta_fn.optim.muon import orthogonalize_via_newton_schulz as orthogonalize_via_newton_schulz
 from volta_fn.optim.muon import scale_by_muon as scale_by_muon
 from volta_fn.optim.muon import scale_by_shape as scale_by_shape
+from volta_fn.optim.newton_schulz import MuonDimensionNumbers as MuonDimensionNumbers
+from volta_fn.optim.newton_schulz import orthogonalize_via_newton_schulz as orthogonalize_via_newton_schulz
 from volta_fn.optim.numerics import abs_sq as abs_sq
 from volta_fn.optim.numerics import all_finite as all_finite
 from volta_fn.optim.numerics import global_norm as global_norm

@@ -33,10 +33,38 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
 
 
 class _Search(NamedTuple):
+    """A step size, the loss there, by how much it is too high, and how many have been tried (int32)."""
+
     step: Array
     value: Array
     error: Array
     tried: Array
+
+
+class _Decrease(NamedTuple):
+    """The settings of `scale_by_backtracking_linesearch` that say how far a step goes."""
+
+    max_backtracking_steps: int
+    slope_rtol: Any
+    decrease_factor: Any
+    atol: Any
+    rtol: Any
+
+    def search(self, loss_after: Callable[[Array], Any], start: Array, descent: Array, first: Array) -> _Search:
+        """Step sizes from the first one down until the loss is low enough, given the loss and its slope at none."""
+        dtype = start.dtype
+
+        def unfinished(search: _Search) -> Array:
+            return ~(search.error <= self.atol) & (search.tried <= self.max_backtracking_steps)
+
+        def attempt(search: _Search) -> _Search:
+            step = vnp.where(search.tried > 0, self.decrease_factor * search.step, search.step)
+            reached = vnp.asarray(loss_after(step), dtype)
+            excess = reached - (1 + self.rtol) * start - step * self.slope_rtol * descent
+            error = vnp.where(vnp.isnan(excess), np.inf, vnp.maximum(excess, 0))
+            return _Search(step.astype(dtype), reached, error.astype(dtype), search.tried + 1)
+
+        return lax.while_loop(unfinished, attempt, _Search(first, start, vnp.asarray(np.inf, dtype), count_zero()))
 
 
 def scale_by_backtracking_linesearch(
@@ -72,6 +100,7 @@ def scale_by_backtracking_linesearch(
     >>> updates.round(3), state[1].info.num_linesearch_steps
     (Array([-1.6], dtype=float32), Array(2, dtype=int32))
     """
+    decrease = _Decrease(max_backtracking_steps, slope_rtol, decrease_factor, atol, rtol)
 
     def init(params: Params) -> ScaleByBacktrackingLinesearchState:
         dtype = line_dtype(params)
@@ -93,19 +122,8 @@ def scale_by_backtracking_linesearch(
         loss = bound_value_fn("scale_by_backtracking_linesearch", value_fn, extra_args)
         dtype = state.value.dtype
         start, descent = vnp.asarray(value, dtype), slope(grad, updates).astype(dtype)
-
-        def unfinished(search: _Search) -> Array:
-            return ~(search.error <= atol) & (search.tried <= max_backtracking_steps)
-
-        def attempt(search: _Search) -> _Search:
-            step = vnp.where(search.tried > 0, decrease_factor * search.step, search.step)
-            reached = vnp.asarray(loss(along(params, step, updates)), dtype)
-            excess = reached - (1 + rtol) * start - step * slope_rtol * descent
-            error = vnp.where(vnp.isnan(excess), np.inf, vnp.maximum(excess, 0))
-            return _Search(step.astype(dtype), reached, error.astype(dtype), search.tried + 1)
-
         first = vnp.asarray(vnp.minimum(increase_factor * state.learning_rate, max_learning_rate), dtype)
-        found = lax.while_loop(unfinished, attempt, _Search(first, start, vnp.asarray(np.inf, dtype), count_zero()))
+        found = decrease.search(lambda step: loss(along(params, step, updates)), start, descent, first)
         step = vnp.where(vnp.isinf(found.error), vnp.zeros_like(found.step), found.step)
         new_grad = gradient_of(loss)(along(params, step, updates)) if store_grad else None
         info = BacktrackingLinesearchInfo(found.tried, found.error)

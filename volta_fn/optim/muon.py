@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError
 from volta_fn.optim.adam import momentum_debiaser
 from volta_fn.optim.adding import add_decayed_weights
 from volta_fn.optim.base import (
@@ -30,130 +28,15 @@ from volta_fn.optim.chaining import chain
 from volta_fn.optim.leaves import count_zero, map_leaves, map_with_state, zeros_like
 from volta_fn.optim.masking import partition
 from volta_fn.optim.moment_optimizers import adamw
+from volta_fn.optim.newton_schulz import (
+    NS_COEFFS,
+    MuonDimensionNumbers,
+    Preconditioning,
+    layout_of,
+    orthogonalize_via_newton_schulz,
+)
 from volta_fn.optim.numerics import decayed, safe_increment
 from volta_fn.optim.scaling import scale_by_learning_rate
-
-Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
-
-#: Coefficients of the Newton-Schulz polynomials: one triple for all steps, or one for each of the last steps.
-NS_COEFFS: dict[str, Any] = {
-    "standard": (3.4445, -4.7750, 2.0315),
-    "dion": (
-        (4.0848, -6.8946, 2.9270),
-        (3.9505, -6.3029, 2.6377),
-        (3.7418, -5.5913, 2.3037),
-        (2.8769, -3.1427, 1.2046),
-        (2.8366, -3.0525, 1.2012),
-    ),
-}
-
-
-class MuonDimensionNumbers(NamedTuple):
-    """Which axes of a weight are summed over by its layer and which are the layer's output; the others are batches of matrices."""
-
-    reduction_axis: Sequence[int] | int = 0
-    output_axis: Sequence[int] | int = 1
-
-
-def _is_dimension_numbers(node: Any) -> bool:
-    return isinstance(node, MuonDimensionNumbers)
-
-
-class _Layout(NamedTuple):
-    """How a weight becomes a stack of matrices: the order of its axes, their sizes in it, and the stack's shape."""
-
-    order: tuple[int, ...]
-    sizes: tuple[int, ...]
-    stack: tuple[int, int, int]
-
-
-def _layout(x: Array, numbers: MuonDimensionNumbers) -> _Layout:
-    def axes(given: Sequence[int] | int) -> tuple[int, ...]:
-        return tuple(axis % x.ndim for axis in ((given,) if isinstance(given, int) else given))
-
-    if x.ndim < 2:
-        raise ShapeError(f"muon: only weights of two and more axes can be orthogonalised, got shape {x.shape}")
-    rows, columns = axes(numbers.reduction_axis), axes(numbers.output_axis)
-    if set(rows) & set(columns):
-        raise ArgumentError(f"muon: reduction and output axes must be different ones, got {numbers} for shape {x.shape}")
-    batch = tuple(axis for axis in range(x.ndim) if axis not in rows + columns)
-    sizes = [math.prod(x.shape[axis] for axis in group) for group in (batch, rows, columns)]
-    order = batch + rows + columns
-    return _Layout(order, tuple(x.shape[axis] for axis in order), (sizes[0], sizes[1], sizes[2]))
-
-
-def orthogonalize_via_newton_schulz(
-    x: Any,
-    ns_coeffs: Any = NS_COEFFS["standard"],
-    ns_steps: int = 5,
-    preconditioning: Preconditioning = "frobenius",
-    eps: float = 1e-8,
-    dimension_numbers: MuonDimensionNumbers | None = None,
-) -> Array:
-    """About the nearest orthogonal matrix: U Vᵀ of the singular value decomposition x = U S Vᵀ, with singular values near 1.
-
-    Each step maps singular values by the odd polynomial ``a s + b s³ + c s⁵``.
-
-    Args:
-        x: a matrix, or an array whose matrices `dimension_numbers` tells.
-        ns_coeffs: a, b and c, or several such triples, one for each step.
-        ns_steps: the number of steps; of more triples than that the last ones are taken.
-        preconditioning: what brings singular values below 1 first: the Frobenius or the spectral norm, or the scalings "aol" of rows (Prach
-            and Lampert, 2022) and "schatten" (norm of order 4).
-        eps: what norms are bounded by.
-
-    >>> import volta_fn as vf
-    >>> q = vf.optim.orthogonalize_via_newton_schulz(vf.numpy.array([[3.0, 0.0], [0.0, 1.0]]))
-    >>> vf.numpy.round(vf.numpy.abs(q))
-    Array([[1., 0.], [0., 1.]], dtype=float32)
-
-    Raises:
-        ShapeError: there are no matrices, or the coefficients are not triples.
-        ArgumentError: the preconditioning is unknown, or there are fewer triples than steps.
-    """
-    value = as_value(x)
-    if value.ndim == 2:
-        dimension_numbers = MuonDimensionNumbers()
-    if dimension_numbers is None:
-        raise ShapeError(f"orthogonalize_via_newton_schulz: pass a matrix or dimension_numbers; got shape {value.shape}")
-    layout = _layout(value, dimension_numbers)
-    stack = vnp.transpose(value, layout.order).reshape(layout.stack)
-    wide = layout.stack[1] <= layout.stack[2]
-    matrices = _preconditioned(stack if wide else vnp.matrix_transpose(stack), preconditioning, eps)
-    for a, b, c in _triples(ns_coeffs, ns_steps):
-        gram = matrices @ _adjoint(matrices)
-        matrices = a * matrices + (b * gram + c * (gram @ gram)) @ matrices
-    stack = matrices if wide else vnp.matrix_transpose(matrices)
-    inverse = sorted(range(value.ndim), key=layout.order.__getitem__)
-    return vnp.transpose(stack.reshape(layout.sizes), inverse)
-
-
-def _adjoint(x: Array) -> Array:
-    return vnp.conj(vnp.matrix_transpose(x))
-
-
-def _triples(ns_coeffs: Any, ns_steps: int) -> list[Any]:
-    """The coefficients of each step: of several triples the last ones."""
-    shape = np.shape(ns_coeffs)
-    if len(shape) not in (1, 2) or shape[-1] != 3:
-        raise ShapeError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {shape}")
-    if len(shape) == 2 and shape[0] < ns_steps:
-        raise ArgumentError(f"Newton-Schulz: {shape[0]} triples of coefficients are not enough for {ns_steps} steps")
-    return [ns_coeffs] * ns_steps if len(shape) == 1 else list(ns_coeffs)[shape[0] - ns_steps :]
-
-
-def _preconditioned(x: Array, how: Preconditioning, eps: float) -> Array:
-    """A stack of matrices with singular values of at most about 1."""
-    if how == "frobenius":
-        return x / (vnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + eps)
-    if how == "spectral":
-        return x / (vnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True) + eps)
-    gram = x @ _adjoint(x)
-    if how == "aol":
-        return x / vnp.sqrt(vnp.maximum(vnp.sum(vnp.abs(gram), axis=-1, keepdims=True), eps))
-    if how == "schatten":
-        return x / vnp.sqrt(vnp.maximum(vnp.linalg.norm(gram, axis=(-2, -1), keepdims=True), eps))
-    raise ArgumentError(f"Newton-Schulz: preconditioning must be 'frobenius', 'spectral', 'aol' or 'schatten', got {how!r}")
 
 
 class MuonState(NamedTuple):
@@ -170,7 +53,7 @@ def _resolved(weight_dimension_numbers: Any, updates: Updates) -> list[Any]:
         numbers = numbers(updates)
     if numbers is None:
         return [None] * len(tree.leaves(updates))
-    flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or _is_dimension_numbers(node))
+    flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, MuonDimensionNumbers))
     parts = tree.flatten_up_to(treedef, updates, "muon's dimension numbers and the updates")
     return [number for number, part in zip(flat, parts, strict=True) for _ in tree.leaves(part)]
 
@@ -216,7 +99,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
     """Matrices times ``sqrt(max(1, outputs / inputs))``, or times ``sqrt(max(inputs, outputs)) * consistent_rms`` if that is given."""
 
     def scaled(u: Array, numbers: MuonDimensionNumbers) -> Array:
-        _, inputs, outputs = _layout(u, numbers).stack
+        _, inputs, outputs = layout_of(u, numbers).stack
         if consistent_rms is None:
             return math.sqrt(max(1, outputs / max(inputs, 1))) * u
         return math.sqrt(max(inputs, outputs)) * consistent_rms * u
@@ -270,22 +153,9 @@ def muon(
 
     Raises `ArgumentError` for an unknown name of coefficients.
     """
-    if isinstance(ns_coeffs, str):
-        if ns_coeffs not in NS_COEFFS:
-            raise ArgumentError(f"muon: ns_coeffs must be one of {list(NS_COEFFS)} or numbers, got {ns_coeffs!r}")
-        ns_coeffs = NS_COEFFS[ns_coeffs]
-
-    def numbers_of(params: Params) -> list[Any]:
-        if muon_weight_dimension_numbers is None:
-            return [MuonDimensionNumbers() if as_value(p).ndim == 2 else None for p in tree.leaves(params)]
-        return _resolved(muon_weight_dimension_numbers, params)
-
-    def labels(params: Params) -> Any:
-        return tree.structure(params).unflatten(["adam" if number is None else "muon" for number in numbers_of(params)])
-
     matrices = chain(
         scale_by_muon(
-            ns_coeffs,
+            _coefficients(ns_coeffs),
             ns_steps,
             beta,
             eps,
@@ -309,4 +179,24 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov,
     )
-    return partition({"muon": matrices, "adam": others}, labels)
+    return partition({"muon": matrices, "adam": others}, _optimizer_of_each(muon_weight_dimension_numbers))
+
+
+def _coefficients(ns_coeffs: Any) -> Any:
+    """Coefficients, given so or by their name."""
+    if not isinstance(ns_coeffs, str):
+        return ns_coeffs
+    if ns_coeffs not in NS_COEFFS:
+        raise ArgumentError(f"muon: ns_coeffs must be one of {list(NS_COEFFS)} or numbers, got {ns_coeffs!r}")
+    return NS_COEFFS[ns_coeffs]
+
+
+def _optimizer_of_each(weight_dimension_numbers: Any) -> Callable[[Params], Any]:
+    """The function from parameters to a tree that says for each whether "muon" or "adam" optimises it."""
+
+    def numbers_of(params: Params) -> list[Any]:
+        if weight_dimension_numbers is None:
+            return [MuonDimensionNumbers() if as_value(p).ndim == 2 else None for p in tree.leaves(params)]
+        return _resolved(weight_dimension_numbers, params)
+
+    return lambda params: tree.structure(params).unflatten(["adam" if n is None else "muon" for n in numbers_of(params)])

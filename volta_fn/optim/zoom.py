@@ -57,6 +57,12 @@ class Search(NamedTuple):
     done: Array
     failed: Array
 
+    @property
+    def result(self) -> _Best:
+        """The point to go to: the last one, or the best one if that has failed."""
+        fallen_back = self.failed & ((self.best.step > 0) | vnp.isinf(self.decrease_error))
+        return where(fallen_back, self.best, _Best(self.point.step, self.point.value, self.grad))
+
 
 class WolfeConditions(NamedTuple):
     """The settings of `scale_by_zoom_linesearch`."""
@@ -229,11 +235,7 @@ def scale_by_zoom_linesearch(
         loss = bound_value_fn("scale_by_zoom_linesearch", value_fn, extra_args)
         guess = state.learning_rate if initial_guess_strategy == "keep" else vnp.ones_like(state.learning_rate)
         found = _search(conditions, loss, params, updates, vnp.asarray(value, guess.dtype), grad, guess)
-        step, new_value, new_grad = where(
-            found.failed & ((found.best.step > 0) | vnp.isinf(found.decrease_error)),
-            found.best,
-            _Best(found.point.step, found.point.value, found.grad),
-        )
+        step, new_value, new_grad = found.result
         info = ZoomLinesearchInfo(found.tried, found.decrease_error, found.curvature_error)
         return map_leaves(lambda u: factor(step, u) * u, updates), ScaleByZoomLinesearchState(step, new_value, new_grad, info)
 
