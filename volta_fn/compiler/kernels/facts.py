@@ -18,7 +18,7 @@ Axes = frozenset[int]
 _LONG = 1 << 18
 
 
-class Facts:
+class KernelFacts:
     """A simplified kernel and what follows from it."""
 
     def __init__(self, kernel: Kernel) -> None:

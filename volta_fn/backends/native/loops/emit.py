@@ -11,7 +11,7 @@ from volta_fn.backends.native.loops.schedule import Grid, Schedule
 from volta_fn.backends.native.loops.scope import Nest, Scope, Slot
 from volta_fn.backends.native.loops.tiles import Tiles
 from volta_fn.backends.native.routine import Phase
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.index import along
 from volta_fn.compiler.kernels.views import row_major
 
@@ -43,7 +43,7 @@ def entry(module: Module, symbol: str) -> Function:
     return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
 
 
-def nest_of(f: Function, facts: Facts) -> Nest:
+def nest_of(f: Function, facts: KernelFacts) -> Nest:
     """A kernel in an entry point: its inputs are the first buffers, and its outputs the next ones."""
     count = len(facts.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]

@@ -12,7 +12,7 @@ from volta_fn.backends.native.loops.split import Split, is_split
 from volta_fn.backends.native.routine import Routine
 from volta_fn.backends.native.scalars import supports
 from volta_fn.compiler.kernels.axes import simplified
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.ir import Kernel
 
 
@@ -21,7 +21,7 @@ def routine(kernel: Kernel) -> Routine | None:
     if 0 in kernel.sizes or not kernel.stores:
         return None
     kernel = simplified(kernel)
-    facts = Facts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    facts = KernelFacts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
     if not _is_supported(facts):
         return None
     schedule = schedule_of(facts)
@@ -32,7 +32,7 @@ def routine(kernel: Kernel) -> Routine | None:
     return Routine(str(module), (phase,))
 
 
-def _is_supported(facts: Facts) -> bool:
+def _is_supported(facts: KernelFacts) -> bool:
     for reduce in facts.reduces.values():
         if facts.kernel.nodes[reduce.operand].dtype in dtypes.COMPLEX and reduce.op not in ("reduce_sum", "reduce_prod"):
             return False

@@ -15,7 +15,7 @@ from volta_fn.backends.native.loops.accumulate import Accumulator, State
 from volta_fn.backends.native.loops.passes import Pass
 from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, make_side_by_side
 from volta_fn.backends.native.scalars import Number, position
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Range
 
 #: Turns after which a sum begins anew, so that long sums are sums of short ones.
@@ -94,7 +94,7 @@ class RowCode:
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
         self.f = nest.f
-        self.facts: Facts = nest.facts
+        self.facts: KernelFacts = nest.facts
         self.passes = passes
         self.vectors = vectors
         self.inside = vectors.axis in self.facts.inner

@@ -11,7 +11,7 @@ from volta_fn.backends.native.loops.passes import Pass, cost_of, passes_of
 from volta_fn.backends.native.loops.rows import Segment, Vectors
 from volta_fn.backends.native.loops.scope import CHAINS
 from volta_fn.backends.native.loops.tiles import BLOCK, crossing
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
 from volta_fn.compiler.kernels.ir import Apply
 
@@ -54,7 +54,7 @@ class Grid(NamedTuple):
 class Schedule(NamedTuple):
     """What has been decided for a kernel."""
 
-    facts: Facts
+    facts: KernelFacts
     vectors: Vectors
     passes: list[Pass]
     #: Nanoseconds for one turn of all axes.
@@ -70,7 +70,7 @@ class Schedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(facts: Facts) -> Schedule:
+def schedule_of(facts: KernelFacts) -> Schedule:
     """The schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
     lanes = lanes_of(facts)
@@ -86,7 +86,7 @@ def schedule_of(facts: Facts) -> Schedule:
     return Schedule(facts, vectors, passes, turn, found, _cut(facts, vectors, found, turn))
 
 
-def _cut(facts: Facts, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
+def _cut(facts: KernelFacts, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
     """The tasks: rows, columns, or strips of tiles."""
     sizes, axis = facts.kernel.sizes, vectors.axis
     if axis in facts.inner:
@@ -96,13 +96,13 @@ def _cut(facts: Facts, vectors: Vectors, found: tuple[int, list[int]] | None, tu
     return grid(facts.size(facts.outer - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.inner))
 
 
-def lanes_of(facts: Facts) -> int:
+def lanes_of(facts: KernelFacts) -> int:
     """How many lanes a vector has: as many as of the widest number fit into a register."""
     widest = max([4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in facts.dtypes()])
     return host().lanes(widest)
 
 
-def _vector_axis(facts: Facts) -> int:
+def _vector_axis(facts: KernelFacts) -> int:
     """The axis along which most elements lie side by side in memory, stores counting more."""
     sizes = facts.kernel.sizes
     places = [(1.0, p) for p in facts.load_places.values()] + [(1.5, p) for p in facts.store_places]
@@ -122,7 +122,7 @@ def _ease(place: Affine, axis: int) -> float:
     return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
 
 
-def segments_of(facts: Facts, axis: int) -> tuple[Segment, ...] | None:
+def segments_of(facts: KernelFacts, axis: int) -> tuple[Segment, ...] | None:
     """The parts of an axis in each of which it is known which conditions on that axis hold; None if they depend on other axes too."""
     size = facts.kernel.sizes[axis]
     ranges = {r for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n) if axis in r.value.axes}
@@ -146,7 +146,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
     return max(min(low, size), 0), max(min(high, size), 0)
 
 
-def _unroll(facts: Facts, axis: int, lanes: int, passes: list[Pass]) -> int:
+def _unroll(facts: KernelFacts, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = facts.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
@@ -159,7 +159,7 @@ def _unroll(facts: Facts, axis: int, lanes: int, passes: list[Pass]) -> int:
     return wanted
 
 
-def turn_cost(facts: Facts) -> float:
+def turn_cost(facts: KernelFacts) -> float:
     """About how many nanoseconds one turn of all axes takes."""
     total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
     turns = facts.size(range(len(facts.kernel.sizes)))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from volta_fn.backends.native.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.backends.native.llvm.whole import plus, times
 from volta_fn.backends.native.scalars import Number, apply, constant, load, position, splat, store
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
 from volta_fn.compiler.kernels.ir import Apply, Constant, Inside, Load, Node, Position, operands
 
@@ -46,7 +46,7 @@ class Nest(NamedTuple):
     """What all scopes of a nest of loops share."""
 
     f: Function
-    facts: Facts
+    facts: KernelFacts
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     #: Where nodes are kept, and those of them that are there already.

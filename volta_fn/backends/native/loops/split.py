@@ -20,7 +20,7 @@ from volta_fn.backends.native.loops.scope import Lane, Nest, Scope, Slot
 from volta_fn.backends.native.routine import Phase, Routine
 from volta_fn.backends.native.scalars import load, store
 from volta_fn.compiler.kernels.axes import simplified
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.index import Affine, along
 from volta_fn.compiler.kernels.ir import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
 from volta_fn.compiler.kernels.views import row_major
@@ -53,7 +53,7 @@ class Split:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.facts: Facts = schedule.facts
+        self.facts: KernelFacts = schedule.facts
         kernel = self.facts.kernel
         self.inside = schedule.axis in self.facts.inner
         #: The inner axis that is cut.
@@ -195,8 +195,8 @@ class Split:
         """Combine what the chunks gave."""
         f = entry(module, "rows")
         kernel, numbers = self.combining()
-        facts = Facts(simplified(kernel))
-        facts = facts if facts.kernel.sizes else Facts(replace(facts.kernel, sizes=(1,), outer=1))
+        facts = KernelFacts(simplified(kernel))
+        facts = facts if facts.kernel.sizes else KernelFacts(replace(facts.kernel, sizes=(1,), outer=1))
         count = len(self.facts.kernel.inputs)
         memory = self.memory(f)
         parts = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]

@@ -17,13 +17,13 @@ from volta_fn.backends.native.loops.scope import Lane, Scope, fetch_ahead
 from volta_fn.backends.native.scalars import Number
 from volta_fn.backends.native.scalars.lanes import bits_of
 from volta_fn.backends.native.scalars.number import element
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 
 #: Turns along either axis after which a block of tiles ends.
 BLOCK = 64
 
 
-def crossing(facts: Facts, axis: int, lanes: int) -> tuple[int, list[int]] | None:
+def crossing(facts: KernelFacts, axis: int, lanes: int) -> tuple[int, list[int]] | None:
     """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
     if facts.inner or lanes < 4 or facts.kernel.sizes[axis] < lanes:
         return None
@@ -43,7 +43,7 @@ def crossing(facts: Facts, axis: int, lanes: int) -> tuple[int, list[int]] | Non
 class Tiles:
     """Writes blocks of tiles over two axes of a kernel without inner axes."""
 
-    def __init__(self, facts: Facts, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
+    def __init__(self, facts: KernelFacts, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
         self.facts = facts
         self.f = f
         self.axis = axis

@@ -18,7 +18,7 @@ from volta_fn.backends.native.matmul.loops import each
 from volta_fn.backends.native.matmul.numbers import Working, is_itself, write
 from volta_fn.backends.native.matmul.tile import Tile
 from volta_fn.compiler.kernels.contraction import Contraction
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.index import along
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.views import row_major
@@ -85,7 +85,7 @@ class Fused:
         f = Function(module, name, parameters, "internal void")
         buffers, batch, first_row, rows, first_column, columns, sums = f.parameters
         strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
-        facts = Facts(kernel)
+        facts = KernelFacts(kernel)
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
         nest = Nest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())

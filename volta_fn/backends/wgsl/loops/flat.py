@@ -5,16 +5,16 @@ They are a workgroup's size apart, so that neighbouring invocations read neighbo
 
 from __future__ import annotations
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.place import Place, arrays
 from volta_fn.backends.wgsl.loops.rows import Schedule, write_together
 from volta_fn.backends.wgsl.loops.step import Step
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Shader
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 
 
-def write_flat(facts: Facts, schedule: Schedule, device: Device, step: Step) -> Dispatch:
+def write_flat(facts: KernelFacts, schedule: Schedule, device: Facts, step: Step) -> Dispatch:
     """A step as a dispatch."""
     rows, width, turns = schedule.rows, schedule.beside, schedule.turns
     shader = Shader(device, width)

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
 from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine, Range
 from volta_fn.compiler.kernels.ir import Apply, Constant, Inside, Load, Position, Reduce, operands
 
@@ -29,7 +29,7 @@ class Nest(NamedTuple):
     """What all places of a nest of loops share."""
 
     shader: Shader
-    facts: Facts
+    facts: KernelFacts
     inputs: Mapping[int, Array]
     outputs: Sequence[Array]
 
@@ -287,7 +287,7 @@ class Place:
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
-def is_store_in_fours(facts: Facts, span: Span | None, number: int) -> bool:
+def is_store_in_fours(facts: KernelFacts, span: Span | None, number: int) -> bool:
     """Whether a store writes whole vectors."""
     if span is None or span.vector(facts.store_places[number]) is None:
         return False
@@ -295,7 +295,7 @@ def is_store_in_fours(facts: Facts, span: Span | None, number: int) -> bool:
     return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: Facts, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
+def arrays(shader: Shader, facts: KernelFacts, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
     """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
 
     So are those that are `absent`: what is loaded from them is known.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops import schedule
 from volta_fn.backends.wgsl.loops.flat import write_flat
 from volta_fn.backends.wgsl.loops.parts import of_nothing, restricted
@@ -20,7 +20,7 @@ from volta_fn.backends.wgsl.scalars import Shader
 from volta_fn.compiler.kernels.ir import Kernel
 
 
-def routine(kernel: Kernel, facts: Device, shared: Mapping[int, int] = {}) -> Routine:  # never changed
+def routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Routine:  # never changed
     """The kernel as shaders. `shared` maps outputs to the inputs whose memory they are: their buffers' numbers are those of the outputs."""
     count = len(kernel.inputs)
     places = {i: count + s for s, i in shared.items()}
@@ -36,7 +36,7 @@ def routine(kernel: Kernel, facts: Device, shared: Mapping[int, int] = {}) -> Ro
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def dispatch(step: Step, device: Device) -> Dispatch:
+def dispatch(step: Step, device: Facts) -> Dispatch:
     """A step as a shader."""
     facts = facts_of(step.kernel)
     if facts.inner:

@@ -18,7 +18,7 @@ from volta_fn.backends.wgsl.loops.step import Step
 from volta_fn.backends.wgsl.loops.together import Team, Together, team
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Number, Shader
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 
 #: Turns of a loop after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 32
@@ -45,13 +45,13 @@ class Schedule(NamedTuple):
         return self.rows if self.rows.lanes > 1 else self.row
 
 
-def write(facts: Facts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
+def write(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
     """A step as a dispatch."""
     write_rows(facts, schedule, shader, step)
     return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
 
 
-def write_rows(facts: Facts, schedule: Schedule, shader: Shader, step: Step) -> None:
+def write_rows(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> None:
     """A step as what the shader's workgroups do."""
     _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 

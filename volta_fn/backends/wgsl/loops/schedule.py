@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.passes import passes_of
 from volta_fn.backends.wgsl.loops.rows import Schedule
 from volta_fn.backends.wgsl.loops.span import LANES, Span
 from volta_fn.backends.wgsl.loops.split import Cut
 from volta_fn.backends.wgsl.scalars import wgsl_type
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine
 from volta_fn.compiler.kernels.ir import Buffer, Constant, Reduce
 
@@ -43,7 +43,7 @@ _SHORT = 32
 _NOTHING = Span((), ())
 
 
-def elementwise(facts: Facts, device: Device) -> Schedule:
+def elementwise(facts: KernelFacts, device: Facts) -> Schedule:
     """The schedule of a kernel without inner axes."""
     sizes = facts.kernel.sizes
     place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
@@ -57,7 +57,7 @@ def _group(invocations: int) -> int:
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
-def _turns_of_elements(facts: Facts, rows: Span) -> int:
+def _turns_of_elements(facts: KernelFacts, rows: Span) -> int:
     """How many elements, or groups of lanes, of a large kernel an invocation has: so many that some bytes of each array are under way.
 
     Wide groups of narrow numbers are enough one by one, and half the text.
@@ -69,11 +69,11 @@ def _turns_of_elements(facts: Facts, rows: Span) -> int:
     return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
 
 
-def _is_packed(facts: Facts, store: int) -> bool:
+def _is_packed(facts: KernelFacts, store: int) -> bool:
     return facts.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(facts: Facts, span: Span, apart: bool) -> Span:
+def _in_lanes(facts: KernelFacts, span: Span, apart: bool) -> Span:
     """The span walked by lanes, if that makes for accesses in fours."""
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or apart):
@@ -84,14 +84,14 @@ def _in_lanes(facts: Facts, span: Span, apart: bool) -> Span:
     return span
 
 
-def _places(facts: Facts) -> list[tuple[Affine, Buffer]]:
+def _places(facts: KernelFacts) -> list[tuple[Affine, Buffer]]:
     """What is accessed, and where."""
     kernel = facts.kernel
     loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
     return [*loads, *zip(facts.store_places, kernel.outputs, strict=True)]
 
 
-def _wider(facts: Facts, span: Span) -> Span:
+def _wider(facts: KernelFacts, span: Span) -> Span:
     """A long span by lanes that are 16 bytes of memory, if all that is read and written are numbers of one narrow width."""
     accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
@@ -104,13 +104,13 @@ def _wider(facts: Facts, span: Span) -> Span:
     return wide if fits else span
 
 
-def rows_or_columns(facts: Facts, device: Device, loops: bool = False) -> Schedule:
+def rows_or_columns(facts: KernelFacts, device: Facts, loops: bool = False) -> Schedule:
     """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
     axis = contiguous_axis(facts)
     return columns(facts, device, axis, loops) if axis in facts.outer else rows(facts, device, axis, loops)
 
 
-def contiguous_axis(facts: Facts) -> int:
+def contiguous_axis(facts: KernelFacts) -> int:
     """The axis along which most of what is accessed lies side by side."""
     places = [*facts.load_places.values(), *facts.store_places]
 
@@ -120,7 +120,7 @@ def contiguous_axis(facts: Facts) -> int:
     return max(range(len(facts.kernel.sizes)), key=score)
 
 
-def _span(facts: Facts, axes: Sequence[int], last: int | None) -> Span:
+def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
     """Axes in an order in which memory is walked in big steps before small ones."""
     places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
 
@@ -132,7 +132,7 @@ def _span(facts: Facts, axes: Sequence[int], last: int | None) -> Span:
     return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
 
 
-def rows(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
+def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
     """Rows whose elements lie side by side."""
     row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
     outer = _span(facts, range(facts.kernel.outer), None)
@@ -163,13 +163,13 @@ def _beside(parts: int, rows: int) -> int:
     return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
-def _turns(facts: Facts, lanes: int) -> int:
+def _turns(facts: KernelFacts, lanes: int) -> int:
     """How many turns of a loop are written out."""
     statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
+def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
     """Rows that lie side by side."""
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
     row = _span(facts, facts.kernel.inner, None)
@@ -188,7 +188,7 @@ def columns(facts: Facts, device: Device, axis: int, loops: bool) -> Schedule:
     return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(facts, outer.lanes), False))
 
 
-def cut_of(facts: Facts, schedule: Schedule) -> Cut | None:
+def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
     """How to cut rows that are too few for a GPU, and long."""
     invocations = schedule.rows.groups * schedule.parts
     turns = schedule.row.groups // schedule.parts
@@ -206,14 +206,14 @@ def cut_of(facts: Facts, schedule: Schedule) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def shared(facts: Facts, schedule: Schedule) -> int:
+def shared(facts: KernelFacts, schedule: Schedule) -> int:
     """Bytes of workgroup memory that an invocation needs to combine what it has with others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
-def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:
+def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
     """The schedule with as few invocations as workgroup memory is enough for."""
     while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
         if schedule.beside > 1:
@@ -224,7 +224,7 @@ def _fitted(facts: Facts, device: Device, schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _per_element(facts: Facts) -> int:
+def _per_element(facts: KernelFacts) -> int:
     """Nodes that are written for each element of a row."""
     nodes = enumerate(facts.kernel.nodes)
     return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops import schedule
 from volta_fn.backends.wgsl.loops.parts import restricted
 from volta_fn.backends.wgsl.loops.plan import facts_of, steps_of
@@ -19,7 +19,7 @@ from volta_fn.backends.wgsl.loops.widening import widened
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import OtherAccess, Shader
 from volta_fn.compiler.kernels.contraction import contraction_of
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.ir import Kernel
 
 #: Invocations of a workgroup, and of one that has rows to do.
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    facts: Facts
+    facts: KernelFacts
     plan: Schedule
     #: With inputs and outputs as its buffers, one after another.
     step: Step
@@ -55,7 +55,7 @@ class _Planned(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def is_small(kernel: Kernel, device: Device) -> bool:
+def is_small(kernel: Kernel, device: Facts) -> bool:
     """Whether a kernel is one that may be put together with others: it has few elements, is one dispatch by itself, and no product."""
     most = _ELEMENTS if kernel.outer == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
@@ -67,7 +67,7 @@ def is_small(kernel: Kernel, device: Device) -> bool:
 class Several:
     """A dispatch in the making: small kernels, of which none writes what another one reads or writes."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Facts) -> None:
         self._device = device
         self._planned: list[_Planned] = []
         self._bindings: set[int] = set()
@@ -109,12 +109,12 @@ class Several:
         shader.group = whole
 
 
-def _group(device: Device) -> int:
+def _group(device: Facts) -> int:
     return min(_GROUP_WITH_ROWS, device.invocations)
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(kernel: Kernel, device: Device) -> _Planned | None:
+def _planned(kernel: Kernel, device: Facts) -> _Planned | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))

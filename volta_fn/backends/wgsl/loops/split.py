@@ -17,7 +17,7 @@ from volta_fn.backends.wgsl.loops.parts import Nodes, closure, restricted
 from volta_fn.backends.wgsl.loops.step import Buffers, Step, Workspaces
 from volta_fn.backends.wgsl.loops.widening import INT32
 from volta_fn.compiler.kernels.axes import rewritten
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.index import Affine, Range, along, combine
 from volta_fn.compiler.kernels.ir import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.kernels.views import row_major
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 class Split:
     """Makes the steps of a kernel."""
 
-    def __init__(self, facts: Facts, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
+    def __init__(self, facts: KernelFacts, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
         self.facts = facts
         self.kernel = facts.kernel
         self.cut = cut

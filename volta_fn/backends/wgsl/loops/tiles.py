@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.place import Place, arrays
 from volta_fn.backends.wgsl.loops.rows import write_together
 from volta_fn.backends.wgsl.loops.span import LANES, Span
 from volta_fn.backends.wgsl.loops.step import Step
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader
-from volta_fn.compiler.kernels.facts import Facts, coefficient
+from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 
 #: Sides of large squares, along the stores and along those loads, the best first, and from how many turns on there are such; and of others.
 _LARGE = [(64, 128), (64, 64)]
@@ -46,7 +46,7 @@ class Crossing(NamedTuple):
     sides: tuple[int, int]
 
 
-def crossing(facts: Facts, axis: int) -> Crossing | None:
+def crossing(facts: KernelFacts, axis: int) -> Crossing | None:
     """What crosses the axis along which stores lie side by side; None if squares are no help."""
     sizes, turns = facts.kernel.sizes, facts.size(facts.outer)
     if turns < _LEAST or sizes[axis] < LANES:
@@ -69,13 +69,13 @@ def _kept(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def write_tiles(facts: Facts, cross: Crossing, device: Device, step: Step) -> Dispatch:
+def write_tiles(facts: KernelFacts, cross: Crossing, device: Facts, step: Step) -> Dispatch:
     """A step as a dispatch."""
     return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
 class _Tiles:
-    def __init__(self, facts: Facts, cross: Crossing, shader: Shader, step: Step) -> None:
+    def __init__(self, facts: KernelFacts, cross: Crossing, shader: Shader, step: Step) -> None:
         self.facts = facts
         self.cross = cross
         self.shader = shader

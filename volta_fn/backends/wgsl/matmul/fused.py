@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from volta_fn.backends.wgsl.facts import Facts as Device
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.place import Place as Nested
 from volta_fn.backends.wgsl.loops.place import arrays
 from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
@@ -26,12 +26,12 @@ from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions import maps
 from volta_fn.compiler.contractions.problem import Operand, merged
 from volta_fn.compiler.kernels.contraction import Axes, Contraction, contraction_of
-from volta_fn.compiler.kernels.facts import Facts
+from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.ir import Kernel, Load
 from volta_fn.compiler.kernels.views import row_major
 
 
-def contracts(kernel: Kernel, device: Device) -> bool:
+def contracts(kernel: Kernel, device: Facts) -> bool:
     """Whether a product is best done here, reading its operands as the kernel does: invocations side by side must read side by side."""
     found = contraction_of(kernel)
     if found is None:
@@ -41,7 +41,7 @@ def contracts(kernel: Kernel, device: Device) -> bool:
     return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
 
 
-def is_little(kernel: Kernel, device: Device) -> bool:
+def is_little(kernel: Kernel, device: Facts) -> bool:
     """Whether a kernel is a product that leaves a GPU without work."""
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
@@ -50,7 +50,7 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: Device, company: int = 0) -> Routine | None:
+def contraction(kernel: Kernel, device: Facts, company: int = 0) -> Routine | None:
     """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
 
     `company` is how many multiplications there are in all products that are done together, if this is one of several.
@@ -65,7 +65,7 @@ def contraction(kernel: Kernel, device: Device, company: int = 0) -> Routine | N
     return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company)
 
 
-def parts(kernel: Kernel, device: Device) -> int:
+def parts(kernel: Kernel, device: Facts) -> int:
     """In how many parts a kernel that is a product had better be made."""
     if not contracts(kernel, device):
         return 1
@@ -99,7 +99,7 @@ class Fused:
     def __init__(self, found: Contraction) -> None:
         self.found = found
         kernel, self.inputs = found.epilogue()
-        self.facts = Facts(kernel)
+        self.facts = KernelFacts(kernel)
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
