@@ -1,4 +1,8 @@
-"""What tests have to do with devices without 64-bit dtypes, as every WebGPU device may be: they have to say so."""
+"""What tests have to do with devices without 64-bit dtypes, as every WebGPU device may be: they have to say so.
+
+A test that needs such a dtype says it by its parameters, or by the mark ``wide``; it has passed where the device refuses that dtype. Others
+run there as well: with `FLOAT` and `INT`, or with the parts that need more behind `where_the_device_has_the_dtypes`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 import volta_fn.numpy as vnp
 from volta_fn.errors import DTypeError
 
+_WIDE = re.compile("float64|int64|complex128")
 _NO_SUCH_DTYPE = re.compile("(?:^|Actual message: .)the GPU .* has no (float64|u?int64|complex128)")
 
 
@@ -24,8 +31,9 @@ def has(dtype: str) -> bool:
     return True
 
 
-#: The widest floats of the process's default device.
+#: The widest floats and integers of the process's default device.
 FLOAT = "float64" if has("float64") else "float32"
+INT = "int64" if has("int64") else "int32"
 
 
 def lacks_the_dtype(error: BaseException) -> bool:
@@ -34,6 +42,12 @@ def lacks_the_dtype(error: BaseException) -> bool:
     That may be said of another `DTypeError` that was expected, too: by `pytest.raises`, whose pattern does not match.
     """
     return os.environ.get("VOLTA_GPU_LIMITS") == "webgpu" and bool(_NO_SUCH_DTYPE.search(str(error)))
+
+
+def says_that_it_is_wide(item: pytest.Item) -> bool:
+    """Whether a test is of 64-bit dtypes by its mark or its parameters."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return item.get_closest_marker("wide") is not None or any(_WIDE.search(repr(value)) for value in parameters.values())
 
 
 @contextmanager

@@ -52,6 +52,7 @@ def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(learnt) == len(set(learnt)) == len(trees)
 
 
+@pytest.mark.wide
 def test_one_trace_per_structure_shapes_dtypes_and_weak_type() -> None:
     function, traces = counted(lambda p: vf.tree.map(lambda x: x * 2, p))
     f = vf.jit(function)
@@ -197,6 +198,7 @@ def test_donated_trees_and_keywords() -> None:
     assert address(named(1.0, x=x)) == place
 
 
+@pytest.mark.wide
 def test_memory_that_others_see_is_never_overwritten() -> None:
     f = vf.jit(lambda x: x + 1.0, donate_argnums=0)
     x = fresh()
@@ -235,6 +237,7 @@ def test_donated_memory_is_reused_though_another_array_is_passed_twice() -> None
         f(x, x, y)
 
 
+@pytest.mark.wide
 def test_donated_arguments_that_are_returned_or_read_later() -> None:
     f = vf.jit(lambda x: (x, x + 1.0, x), donate_argnums=0)
     first, second, third = f(fresh((5,)))
@@ -248,6 +251,7 @@ def test_donated_arguments_that_are_returned_or_read_later() -> None:
     np.testing.assert_array_equal(h(fresh((2, 3))), np.concatenate([a.T.ravel(), 2 * a.ravel()]))
 
 
+@pytest.mark.wide
 def test_numpy_arguments_and_constants_survive_donation() -> None:
     f = vf.jit(lambda x: x + 1.0, donate_argnums=0)
     x = np.zeros(3)
@@ -266,6 +270,7 @@ def test_numpy_arguments_and_constants_survive_donation() -> None:
 # A result that is (a view of) an argument, a constant or another result.
 
 
+@pytest.mark.wide
 def test_results_that_share_memory_are_safe_to_donate() -> None:
     twice = vf.jit(lambda x: (x, x))
     first, second = twice(fresh((3,)))
@@ -283,6 +288,7 @@ def test_results_that_share_memory_are_safe_to_donate() -> None:
 # Nesting.
 
 
+@pytest.mark.wide
 def test_jit_inside_everything() -> None:
     f = vf.jit(lambda x, y: jnp.sin(x) * y)
     x = np.array([0.3, 0.7])
@@ -303,6 +309,7 @@ def test_a_nested_jit_is_traced_once() -> None:
     assert len(traces) <= 2  # the weakly typed input is the only one but for results
 
 
+@pytest.mark.wide
 def test_closing_over_arrays_and_tracers() -> None:
     w = jnp.arange(3.0)
     assert float(vf.jit(lambda x: jnp.sum(w * x))(2.0)) == 6.0
@@ -333,6 +340,7 @@ def test_lowering() -> None:
     assert f.cache_info().programs == 0
 
 
+@pytest.mark.wide
 def test_a_compiled_function_checks_its_arguments() -> None:
     run = vf.jit(lambda x: x * 2.0).lower(jnp.ones(3)).compile()
     for bad in (jnp.ones(4), jnp.ones(3, "float64"), (jnp.ones(3),)):

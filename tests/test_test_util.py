@@ -26,6 +26,7 @@ def params_of(dtype: str) -> tuple[Any, ...]:
     return params, X.astype(dtype), np.array([1, 0, 2])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("modes", [("fwd",), ("rev",), ("fwd", "rev"), "rev"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_trees_with_integers_among_them(dtype, modes):
@@ -37,6 +38,7 @@ def test_every_dtype(dtype):
     check_grads(lambda x: vnp.sin(x) * x, (X.astype(dtype),), order=2)
 
 
+@pytest.mark.wide
 def test_functions_of_complex_numbers_that_are_not_holomorphic():
     z = X[:, 0] + 1j * X[:, 1]
     check_grads(lambda z: (vnp.abs(z), z.conj() * z.real), (z,), order=2)
@@ -64,6 +66,7 @@ def planted(slope: Any, curvature: Any = 1.0) -> Any:
     return square
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["fwd", "rev"])
 def test_wrong_slopes_are_found(mode):
     x = vnp.asarray(X)
@@ -72,6 +75,7 @@ def test_wrong_slopes_are_found(mode):
         check_grads(planted(1.0001), (x,), 1, mode)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("mode", "what"), [("fwd", "jvp of jvp of f"), ("rev", "vjp of vjp of f")])
 def test_wrong_second_derivatives_are_found(mode, what):
     square = planted(1.0, 1.001)
@@ -118,6 +122,7 @@ def test_tolerances_and_steps():
         check_grads(lambda x: vnp.abs(x - 1), (1.5,), 1, eps=4.0)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -24,6 +24,7 @@ def test_maxima_of_very_small_numbers(axis: int | None, dtype: str) -> None:
     np.testing.assert_array_equal(pooled[0, :, 0], jnp.asarray(x[:, 0], dtype))
 
 
+@pytest.mark.wide
 def test_arrays_of_seventeen_million_elements() -> None:
     """More than 65,535 groups of 256: elementwise, broadcast and reduced."""
     x = jnp.ones(65_535 * 256 + 1_000, "int8")

@@ -93,6 +93,7 @@ def test_stack_is_numpys_per_leaf():
     assert_same(data.stack(examples), expected)
 
 
+@pytest.mark.wide
 def test_stack_keeps_dtypes_and_takes_our_arrays():
     for dtype in ("bfloat16", "float16", "float64", "uint8", "complex64", "bool"):
         stacked = data.stack([vf.numpy.ones(2, dtype), vf.numpy.zeros(2, dtype)])

@@ -56,6 +56,7 @@ def test_a_batch_is_the_examples_pytree():
     assert [(leaf.dtype, leaf.tolist()) for leaf in plain] == [(np.int32, [1, 2]), (np.float32, [0.5, 1.5])]
 
 
+@pytest.mark.wide
 def test_array_datasets_are_not_asked_for_single_examples():
     class NoSingles(data.ArrayDataset):
         def __getitem__(self, index):

@@ -186,6 +186,7 @@ def test_a_worker_may_end_the_iteration():
     assert list(results) == []
 
 
+@pytest.mark.wide
 def test_several_consumers_each_have_all():
     loader = data.DataLoader(data.ArrayDataset(np.arange(40)), 3, shuffle=True, key=1, workers=2)
     expected = [batch.tolist() for batch in loader.epoch(0)]

@@ -71,6 +71,7 @@ def test_one_hot_is_rows_of_the_identity(labels):
     np.testing.assert_array_equal(found, np.eye(7, dtype=np.float32)[np.array(labels, int)])
 
 
+@pytest.mark.wide
 def test_one_hot_checks_labels():
     for label in (-1, 3):
         with pytest.raises(DataError, match=f"label {label} is not one of 0 … 2"):
@@ -86,6 +87,7 @@ def test_one_hot_checks_labels():
 RANDOM = [data.random_horizontal_flip(), data.random_crop(2), data.random_crop(0, (2, 3)), data.random_crop(1, (7, 8), 9)]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("transform", RANDOM)
 @pytest.mark.parametrize("images", [IMAGES, IMAGES[0], IMAGES[:0], IMAGES.reshape(4, 10, 3, 5, 6), IMAGES.astype(np.float64)])
 def test_same_key_same_images(transform, images):

@@ -337,6 +337,7 @@ def test_arrays_of_foreign_dtype_are_refused(checkpoints):
         checkpoints.restore({"x": vf.numpy.ones(2)})
 
 
+@pytest.mark.wide
 def test_ordinary_files_are_no_checkpoints(checkpoints):
     io.save_safetensors(path_of(checkpoints), {"x": np.ones(2)})
     with pytest.raises(CheckpointError, match="no checkpoint but another safetensors file"):

@@ -184,6 +184,7 @@ def test_composition_is_associative(order, cut):
     assert whole(STATE) == parts(STATE)
 
 
+@pytest.mark.wide
 def test_open_files_are_mapped(tmp_path):
     io.save_safetensors(tmp_path / "x.safetensors", STATE)
     out = M.select_prefix("model.encoder").transpose("weight")(io.open_safetensors(tmp_path / "x.safetensors"))

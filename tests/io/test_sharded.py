@@ -68,6 +68,7 @@ def test_a_large_array_gets_a_shard_of_its_own(tmp_path):
     assert io.load_safetensors(tmp_path / "e.safetensors") == {}
 
 
+@pytest.mark.wide
 def test_saving_again_replaces_the_other_form(folder):
     io.save_safetensors(folder / "model.safetensors", {"x": np.ones(2)}, max_shard_size="1GB")
     assert list(io.load_safetensors(folder / "model.safetensors")) == ["x"] and not (folder / INDEX).exists()
@@ -103,6 +104,7 @@ OUTSIDE = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shard", OUTSIDE)
 def test_shards_in_other_places_are_refused(shard, tmp_path):
     inner = tmp_path / "inner"

@@ -35,6 +35,7 @@ def model() -> Model:
     )
 
 
+@pytest.mark.wide
 def test_names_follow_attributes_positions_and_keys():
     names = ["encoder.weight", "encoder.bias", "layers.0.weight", "layers.0.bias", "layers.1.weight", "tables.words.weight"]
     assert list(io.state_dict(model())) == names
@@ -43,6 +44,7 @@ def test_names_follow_attributes_positions_and_keys():
     assert io.state_dict((None, [], {})) == {}
 
 
+@pytest.mark.wide
 def test_values_are_the_arrays_themselves():
     weight = vf.numpy.ones((2, 3))
     assert io.state_dict({"w": weight})["w"] is weight

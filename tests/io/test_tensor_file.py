@@ -51,6 +51,7 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda name: name != "__metadata__")
 
 
+@pytest.mark.wide
 @settings(max_examples=40)
 @given(st.dictionaries(names, st.tuples(shapes, st.sampled_from(STORABLE)), max_size=5), st.dictionaries(names, names, max_size=2))
 def test_any_arrays_under_any_names_come_back(tmp_path_factory, specs, notes):
@@ -76,6 +77,7 @@ def test_the_library_reads_what_is_written_and_the_reverse(dtype, tmp_path):
         assert_same_bits(theirs[name], values)
 
 
+@pytest.mark.wide
 def test_files_of_torch_are_read(tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file as save_torch
@@ -144,12 +146,14 @@ def test_arrays_of_any_layout_are_written(tmp_path):
         np.testing.assert_array_equal(np.asarray(loaded[name]), np.asarray(values))
 
 
+@pytest.mark.wide
 def test_an_opened_file_can_be_saved_again(tmp_path):
     io.save_safetensors(tmp_path / "a.safetensors", {"x": {"w": np.ones(2)}})
     io.save_safetensors(tmp_path / "b.safetensors", io.open_safetensors(tmp_path / "a.safetensors"))
     assert list(io.load_safetensors(tmp_path / "b.safetensors")) == ["x.w"]
 
 
+@pytest.mark.wide
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     path = tmp_path / "x.safetensors"
     io.save_safetensors(path, {"a": np.ones(2)})
@@ -172,6 +176,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["x.safetensors"]
 
 
+@pytest.mark.wide
 def test_places_that_do_not_exist(tmp_path):
     with pytest.raises(SerializationError, match="cannot be written"):
         io.save_safetensors(tmp_path / "none" / "x.safetensors", {"a": np.ones(2)})

@@ -94,6 +94,7 @@ def test_bilinear(tmp_path):
     assert_agrees(module, moved(module, nn.Bilinear.init(KEY, 3, 4, 5), tmp_path), random(2, 3), random(2, 4))
 
 
+@pytest.mark.wide
 def test_embeddings_are_not_transposed(tmp_path):
     """Not even square ones, nor those beside linear layers whose weights have the same shape."""
     module = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4))
@@ -145,6 +146,7 @@ def test_transformers(tmp_path):
     assert_agrees(module, decoder, random(2, 5, 8), random(2, 3, 8), tolerance=1e-4)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("rank", "shape"), [(1, (4, 3, 5)), (2, (4, 3, 5, 5)), (3, (2, 3, 2, 3, 4))])
 def test_batch_norms_give_their_state(rank, shape, tmp_path):
     module = getattr(torch.nn, f"BatchNorm{rank}d")(3)
@@ -167,6 +169,7 @@ class Block(nn.Module):
         return y, {"bns": [first, second]}
 
 
+@pytest.mark.wide
 def test_states_of_nested_modules(tmp_path):
     class TorchBlock(torch.nn.Module):
         def __init__(self) -> None:
@@ -220,6 +223,7 @@ def test_counts_that_do_not_fit_are_reported():
         io.load_state_dict(template, io.from_torch(template)(saved | {"num_batches_tracked": np.array(2**40)}))
 
 
+@pytest.mark.wide
 def test_templates_without_numbers():
     shapes = vf.eval_shape(lambda: nn.Sequential.init(nn.Linear.init(KEY, 3, 4), nn.BatchNorm1d.init(4)))
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))

@@ -67,6 +67,7 @@ def test_shapes(name):
     assert f(1.0).shape == ()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["gelu", "silu", "softplus", "mish", "log_sigmoid", "squareplus", "log1mexp", "elu"])
 def test_second_derivatives_match_differences(name):
     x, step = np.array([0.3, 1.4, 2.2]), 1e-5
@@ -97,6 +98,7 @@ def test_glu_needs_an_even_size():
         nn.glu(np.zeros((2, 3), np.float32))
 
 
+@pytest.mark.wide
 def test_log1mexp():
     x = np.array([1e-8, 1e-3, 0.5, 0.69, 0.7, 2.0, 30.0, 800.0])
     np.testing.assert_allclose(nn.log1mexp(x), np.log(-np.expm1(-x)), rtol=1e-12, atol=1e-16)

@@ -22,6 +22,7 @@ def test_agrees_with_torch(kind, rank, size, dtype):
     compare(getattr(nn, name).init(size), getattr(torch.nn, name)(size), numbers((2, 3, *(8, 7, 6)[:rank]), dtype))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_small_sizes(kind):
     for length in range(1, 9):
@@ -49,6 +50,7 @@ def test_global_pools(keepdims):
     compare(nn.GlobalMaxPool.init(keepdims=keepdims), lambda x: x.amax((2, 3), keepdim=keepdims), x)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("layer", [nn.GlobalMaxPool.init(), nn.AdaptiveMaxPool1d.init(2)])
 def test_max_of_whole_numbers_and_truth_values(layer):
     for dtype in (np.int8, np.uint8, np.int64, np.bool_):

@@ -82,6 +82,7 @@ def test_matches_jax(options):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("options", [{}, {"is_causal": True, "bias": BIAS}, {"mask": MASK}], ids=["plain", "causal", "mask"])
 def test_gradients_match_differences(options):
     wide = {k: v.astype(float) if k == "bias" else v for k, v in options.items()}
@@ -111,6 +112,7 @@ def test_without_a_batch():
     np.testing.assert_allclose(mapped, nn.dot_product_attention(Q, KEY, VALUE), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

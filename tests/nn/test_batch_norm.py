@@ -61,6 +61,7 @@ def test_no_gradient_flows_through_the_new_state():
     assert not gradient.any()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("affine", [True, False])
 def test_statistics_shared_over_a_named_axis_are_those_of_the_whole_batch(affine):
     """Four parts of a batch under vmap, as on four devices, behave as the batch in one piece."""

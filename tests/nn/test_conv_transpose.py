@@ -39,6 +39,7 @@ def test_agrees_with_torch(case, dtype):
     compare(layer, lambda x, weight, bias=None: FUNCTIONS[rank](x, weight, bias, **plain), numbers((2, 4, *SIZES[:rank]), dtype))
 
 
+@pytest.mark.wide
 def test_is_the_input_gradient_of_the_convolution():
     conv = nn.Conv2d.init(vf.random.key(0), 6, 4, 3, stride=2, padding=((1, 0), (0, 2)), groups=2, bias=False, dtype="float64")
     undo = nn.ConvTranspose2d(conv.weight, stride=2, padding=((1, 0), (0, 2)), groups=2)

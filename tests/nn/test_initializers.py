@@ -54,6 +54,7 @@ def test_the_dtype_asked_for_is_given(name, dtype):
     assert MAKERS[name](initializers)(vf.random.key(0), (4, 5), dtype).dtype == vf.dtypes.as_dtype(dtype)
 
 
+@pytest.mark.wide
 def test_a_makers_dtype_is_the_default_of_what_it_makes():
     assert initializers.normal(dtype="float64")(vf.random.key(0), (3,)).dtype == np.float64
     assert initializers.normal(dtype="float64")(vf.random.key(0), (3,), "float16").dtype == np.float16
@@ -65,6 +66,7 @@ def test_the_variance_is_the_scale_over_the_fan(kind):
     assert abs(weights.var() * 200 / 2 - 1) < 0.02 and abs(weights.mean()) < 1e-3
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 3, 5)])
 def test_orthogonal_matrices_are_orthogonal(shape):
     weights = np.asarray(initializers.orthogonal(dtype="float64")(vf.random.key(0), shape)).reshape(-1, shape[-1])
@@ -95,6 +97,7 @@ def test_convolutions_have_the_fans_of_pytorch(name):
         np.testing.assert_allclose([ours.min(), ours.max()], [theirs.min(), theirs.max()], rtol=1e-2)
 
 
+@pytest.mark.wide
 def test_delta_orthogonal_kernels_keep_the_norms_of_images():
     torch = pytest.importorskip("torch")
     kernel = initializers.delta_orthogonal(in_axis=1, out_axis=0, dtype="float64")(vf.random.key(0), (6, 4, 3, 5))

@@ -46,6 +46,7 @@ def test_agrees_with_torch(case, affine, dtype):
     compare(layer, lambda x, **own: torch.func.functional_call(oracle, own, (x,)), x)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("case", ["layer", "rms", "group", "instance 2d"])
 def test_eps(case):
     make, make_oracle, shape = CASES[case]

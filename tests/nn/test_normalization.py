@@ -34,6 +34,7 @@ def oracle(name: str, x: np.ndarray, axis: object = None, where: np.ndarray | No
         return terms / total if name == "softmax" else np.log(terms / total)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("options", OPTIONS, ids=["", "axis", "axes", "where"])
 @pytest.mark.parametrize("name", NAMES)
 def test_values_and_gradients(name, options):
@@ -64,6 +65,7 @@ def test_values_and_gradients_match_jax(name):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_second_derivatives_match_differences(name):
     slope = vf.grad(lambda v: (getattr(nn, name)(v) ** 2).sum())
@@ -93,6 +95,7 @@ def test_large_arguments():
     assert np.isfinite(vf.jacrev(nn.softmax)(x)).all() and np.isfinite(vf.jacrev(nn.log_softmax)(x)).all()
 
 
+@pytest.mark.wide
 def test_infinities():
     inf = np.inf
     some = np.array([-inf, 1.0, -inf], np.float32)
@@ -127,6 +130,7 @@ def test_complex_logsumexp():
     np.testing.assert_allclose(nn.logsumexp(z, 0), special.logsumexp(z.astype(complex), 0), rtol=1e-5)
 
 
+@pytest.mark.wide
 def test_standardize_options():
     mean, variance = X.mean(-1, keepdims=True), X.var(-1, keepdims=True)
     for options, expected in (

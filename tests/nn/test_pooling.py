@@ -42,6 +42,7 @@ def test_agrees_with_torch(kind, case, dtype):
     compare(getattr(nn, f"{kind}Pool{rank}d").init(kernel, **options), oracle, numbers((2, 3, *SIZES[:rank]), dtype))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", ["Max", "Avg"])
 def test_all_small_geometries(kind):
     """Sizes of outputs, and which elements count, for every size, kernel, stride and padding up to 5."""
@@ -88,6 +89,7 @@ def test_same_padding_divides_sizes_by_the_stride(kind, size, stride):
     assert layer(np.ones((1, 1, size), np.float32)).shape == (1, 1, math.ceil(size / stride))
 
 
+@pytest.mark.wide
 def test_pairs_pad_the_ends_differently():
     x = numbers((1, 1, 5), "float64")
     padded = torch.nn.functional.pad(torch.tensor(x), (1, 0))

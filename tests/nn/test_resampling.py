@@ -37,6 +37,7 @@ def test_upsample_agrees_with_torch(case, dtype):
     compare(nn.Upsample.init(**options), oracle, numbers((2, 3, *SIZES[:rank]), dtype))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["nearest", "linear", "aligned"])
 def test_all_small_sizes(mode):
     options = {"mode": "linear", "align_corners": mode == "aligned"} if mode != "nearest" else {}
@@ -47,6 +48,7 @@ def test_all_small_sizes(mode):
             assert_near(nn.Upsample.init(out, **options)(x), expected, "float64", f"{size} to {out}")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("factor", [1, 2, 4])
 def test_pixel_shuffle_and_unshuffle_agree_with_torch(factor):
     x = numbers((2, 3 * factor**2, 2, 5), "float64")

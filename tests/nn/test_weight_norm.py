@@ -91,6 +91,7 @@ def test_weight_norm_agrees_with_torch(case, dtype):
     assert_near(as_torch(np.asarray(by_layer.layer.weight), case), own.original1.grad, dtype, "by direction")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("case", CASES)
 def test_the_power_iteration_finds_the_spectral_norm(case):
     plain, _, x = pair(case, "float64")
@@ -101,6 +102,7 @@ def test_the_power_iteration_finds_the_spectral_norm(case):
     assert np.linalg.norm(rows, 2) == pytest.approx(1, rel=1e-6)
 
 
+@pytest.mark.wide
 def test_other_weights_and_axes():
     table = nn.WeightNorm.init(nn.Embedding.init(KEY, 10, 4), axis=1)
     assert table.magnitude.shape == (1, 4)

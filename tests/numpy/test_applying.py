@@ -45,6 +45,7 @@ def test_vectorize_with_a_signature():
     assert vf.jit(matvec)(m, v).shape == (5, 4, 2)
 
 
+@pytest.mark.wide
 def test_vectorize_excluded_and_named():
     power = vnp.vectorize(lambda x, n: x**n, excluded={1})
     assert power(np.arange(3.0), 2).tolist() == [0.0, 1.0, 4.0]
@@ -54,6 +55,7 @@ def test_vectorize_excluded_and_named():
     assert named(np.arange(3.0), y=np.ones(3)).tolist() == [-1.0, 0.0, 1.0]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

@@ -174,6 +174,7 @@ def test_derivatives():
         np.testing.assert_allclose(np.asarray(got), slope(np.asarray(x, np.float64)), rtol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -192,6 +193,7 @@ def test_errors_name_function_and_argument(call, error, words):
         call()
 
 
+@pytest.mark.wide
 def test_large_integers_stay_exact():
     x = np.array([2**62, -(2**62) + 1], np.int64)
     assert vnp.floor_divide(x, np.int64(3)).tolist() == (x // 3).tolist()

@@ -19,6 +19,7 @@ NESTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("nest", NESTS, ids=str)
 def test_nests(nest):
     jax = pytest.importorskip("jax")
@@ -29,6 +30,7 @@ def test_nests(nest):
         assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
 
 
+@pytest.mark.wide
 def test_dtype_asked_for_is_given():
     for dtype in ALL:
         for value in ([0, 1, 2], 1, [[True]], np.arange(3.0)):
@@ -48,6 +50,7 @@ def test_arrays_and_tracers_in_nests():
     assert float(vf.grad(lambda a: vnp.sum(vnp.array([a, a * a])))(3.0)) == 7.0
 
 
+@pytest.mark.wide
 def test_asarray_and_ndmin():
     x = vnp.ones(3)
     assert vnp.asarray(x) is x
@@ -93,6 +96,7 @@ def test_refused_options():
         vf.jit(lambda n: vnp.zeros(n))(3)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["zeros", "ones", "empty"])
 def test_filled(name):
     check(lambda xp: getattr(xp, name)((2, 3), dtype=np.float32) * 0, oracle=lambda: np.zeros((2, 3)))
@@ -103,6 +107,7 @@ def test_filled(name):
     assert getattr(vnp, name)(()).shape == ()
 
 
+@pytest.mark.wide
 def test_full():
     jax = pytest.importorskip("jax")
     for fill in (1, 2.5, True, 3j, np.float16(2), np.arange(3)):
@@ -148,6 +153,7 @@ def test_arange(bounds):
     assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
 
 
+@pytest.mark.wide
 def test_arange_dtypes_and_errors():
     assert vnp.arange(3, dtype="int64").dtype == np.int64
     assert vnp.arange(2**33, 2**33 + 3).tolist() == [2**33, 2**33 + 1, 2**33 + 2]

@@ -44,6 +44,7 @@ def test_diff(n):
     check(lambda xp, x, e: xp.diff(x, n=n, prepend=e, append=0.0), x, end)
 
 
+@pytest.mark.wide
 def test_diff_refuses():
     with pytest.raises(ArgumentError, match="diff: n"):
         vnp.diff(np.ones(3), n=-1)
@@ -66,6 +67,7 @@ def test_trapezoid():
     check(lambda xp, y, x: xp.trapezoid(y, x, axis=0), y, sample((3, 5), np.float32, 3), tolerance=1e-5)
 
 
+@pytest.mark.wide
 def test_gradient():
     f = sample((4, 5), np.float32, 1)
     check(lambda xp, f: xp.gradient(f), f, tolerance=1e-5)
@@ -88,6 +90,7 @@ def test_unwrap():
     check(lambda xp, p: xp.unwrap(p, discont=4.0), wrapped, tolerance=1e-9)
 
 
+@pytest.mark.wide
 def test_interp():
     xp_, fp = np.sort(sample((6,), np.float32, 1)), sample((6,), np.float32, 2)
     x = np.concatenate([sample((3, 4), np.float32, 3, -4, 4).ravel(), xp_])

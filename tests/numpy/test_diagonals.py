@@ -70,12 +70,14 @@ def test_fill_diagonal():
         vnp.fill_diagonal(np.ones((2, 2)), 1)
 
 
+@pytest.mark.wide
 def test_gradients():
     x = sample((3, 3), np.float64, 1)
     got = vf.grad(lambda v: vnp.trace(v @ v) + vnp.sum(vnp.tril(v)) + vnp.sum(vnp.diag(vnp.diag(v)) ** 2))(x)
     np.testing.assert_allclose(np.asarray(got), 2 * x.T + np.tri(3) + 2 * np.diag(np.diag(x)), rtol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call",
     [

@@ -24,12 +24,14 @@ def test_polyfit(shape, degree):
     check(lambda xp, x, y: xp.polyfit(x, y, degree, full=True)[:4], X, y, tolerance=1e-9, index=True)
 
 
+@pytest.mark.wide
 def test_polyfit_is_differentiable():
     y = X**2
     slope = vf.grad(lambda y: vnp.polyfit(X, y, 1)[0])(y)
     np.testing.assert_allclose(np.asarray(slope), X / np.sum(X * X), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "p", [[1.0, 0.0, -4.0], [2.0, -3.0, 1.0, 5.0], [0.0, 0.0, 1.0, -2.0, 0.0], [3.0], [0.0, 0.0], [1j, 2.0, 1.0], [1.0, 5.0]], ids=str
 )
@@ -39,6 +41,7 @@ def test_roots(p):
     np.testing.assert_allclose(np.sort_complex(got), np.sort_complex(wanted), atol=1e-12)
 
 
+@pytest.mark.wide
 def test_roots_of_traced_coefficients():
     found = vf.jit(lambda p: vnp.roots(p, strip_zeros=False))(np.array([1.0, -3.0, 2.0]))
     np.testing.assert_allclose(np.sort(np.asarray(found).real), [1.0, 2.0], rtol=1e-12)
@@ -46,6 +49,7 @@ def test_roots_of_traced_coefficients():
         vf.jit(vnp.roots)(np.array([1.0, -3.0, 2.0]))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -63,6 +63,7 @@ def test_index_expressions():
     assert vnp.index_exp[3] == (3,)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error"),
     [

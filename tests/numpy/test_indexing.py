@@ -20,6 +20,7 @@ def test_where():
     check(lambda xp, c, x, y: xp.where(c, x, y), np.float32(2), sample((2,), np.float32), sample((3, 1), np.float32))
 
 
+@pytest.mark.wide
 def test_gradient_of_where_goes_to_the_chosen_side():
     got = vf.grad(lambda x: vnp.sum(vnp.where(x > 0, x * x, 3 * x)))(np.array([2.0, -1.0]))
     assert got.tolist() == [4.0, 3.0]
@@ -34,6 +35,7 @@ def test_nonzero(shape):
     check(lambda xp, x: xp.argwhere(x), x, jax=False, traced=False)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("size", [0, 2, 20])
 def test_nonzero_of_a_given_size(size):
     x = sample((3, 4), np.int32, 1, -1, 1)
@@ -58,6 +60,7 @@ def test_take(axis):
         check(lambda xp, x, i, mode=mode: xp.take(x, i, axis=axis, mode=mode), x, far)
 
 
+@pytest.mark.wide
 def test_take_out_of_range():
     x = vnp.arange(3.0)
     with pytest.raises(OutOfBoundsError):
@@ -83,6 +86,7 @@ def test_take_along_axis_of_an_empty_batch():
     assert vf.grad(lambda x: vnp.sum(vnp.take_along_axis(x, index, 1)))(vnp.asarray(x)).shape == (0, 4)
 
 
+@pytest.mark.wide
 def test_take_along_axis_broadcasts():
     x = sample((3, 4, 2), np.float32, 1)
     check(lambda xp, x, i: xp.take_along_axis(x, i, axis=1), x, sample((1, 5, 2), np.int32, 2, -4, 3))
@@ -119,6 +123,7 @@ def test_placing():
             call()
 
 
+@pytest.mark.wide
 def test_compress_and_extract():
     x = sample((3, 4), np.float32, 1)
     check(lambda xp, x: xp.compress(np.array([True, False, True]), x, axis=0), x, jax=False)
@@ -150,6 +155,7 @@ def test_choose():
         vnp.choose(np.array([3]), [1, 2])
 
 
+@pytest.mark.wide
 def test_flat_and_multiple_indices():
     flat = np.array([0, 5, 23, 7], np.int32)
     check(lambda xp, i: xp.unravel_index(i, (2, 3, 4)), flat)
@@ -164,6 +170,7 @@ def test_flat_and_multiple_indices():
         vnp.ravel_multi_index((np.array([2]), np.array([0])), (2, 3))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

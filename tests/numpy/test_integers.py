@@ -50,6 +50,7 @@ def test_packing(bitorder):
         check(lambda xp, x, count=count: xp.unpackbits(x, axis=1, count=count, bitorder=bitorder), packed)
 
 
+@pytest.mark.wide
 def test_refusals():
     with pytest.raises(ArgumentError, match="bitorder"):
         vnp.packbits(np.ones(8, bool), bitorder="middle")

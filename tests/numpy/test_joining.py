@@ -38,6 +38,7 @@ def test_joins(name):
     check(JOINS[name], sample((2, 3), np.int8, 1), sample((2, 3), np.float16, 2))
 
 
+@pytest.mark.wide
 def test_join_dtype_and_empty():
     assert vnp.concatenate([np.ones(2, np.int32)], dtype="float16").dtype == np.float16
     check(lambda xp, x, y: xp.concatenate([x, y]), np.ones((0, 3), np.float32), np.ones((2, 3), np.float32))
@@ -140,6 +141,7 @@ def test_ramps_of_integers_are_exact_over_their_whole_range(dtype):
         vnp.pad(edges, 1, mode="linear_ramp", end_values=int(info.max) + 1)
 
 
+@pytest.mark.wide
 def test_pad_forms():
     x = sample((2, 3), np.float32)
     assert vnp.pad(x, {1: (1, 2)}).shape == (2, 6)
@@ -157,6 +159,7 @@ def test_pad_forms():
     np.testing.assert_allclose(np.asarray(got), 2 * np.arange(1.0, 4.0) * [2, 3, 2])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

@@ -55,6 +55,7 @@ def test_isclose():
     check(lambda xp, a, b: xp.isclose(a, b), np.array([True, False]), np.array([True, True]))
 
 
+@pytest.mark.wide
 def test_array_equal_and_equiv():
     x = sample((2, 3), np.float32)
     assert bool(vnp.array_equal(x, x.copy()))
@@ -66,6 +67,7 @@ def test_array_equal_and_equiv():
     assert bool(vnp.array_equal([], []))
 
 
+@pytest.mark.wide
 def test_kinds_of_objects():
     for value in (1, 2.0, 3j, np.float32(1), np.ones(2), np.ones(2, np.complex64), [1j], True):
         assert vnp.iscomplexobj(value) == np.iscomplexobj(value)
@@ -76,6 +78,7 @@ def test_kinds_of_objects():
     assert not vnp.isscalar(vnp.ones(1))
 
 
+@pytest.mark.wide
 def test_complex_numbers_have_no_order():
     for dtype in COMPLEX:
         with pytest.raises(DTypeError, match="lt"):

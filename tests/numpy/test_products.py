@@ -89,6 +89,7 @@ def test_einsum_forms():
     assert vnp.einsum_path("ij,jk,k->i", np.ones((2, 3)), np.ones((3, 4)), np.ones(4))[0][0] == "einsum_path"
 
 
+@pytest.mark.wide
 def test_gradients():
     a, b = sample((2, 3), np.float64, 1), sample((3, 4), np.float64, 2)
     weights = sample((2, 4), np.float64, 3)
@@ -98,6 +99,7 @@ def test_gradients():
         np.testing.assert_allclose(np.asarray(db), a.T @ weights, rtol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

@@ -50,6 +50,7 @@ def test_narrow_floats_accumulate_in_float32():
     assert abs(float(vnp.var(np.full(70000, 300, np.float16)))) < 1e-3
 
 
+@pytest.mark.wide
 def test_narrow_integers_are_summed_in_wider_ones():
     for dtype, wide in (("int8", "int32"), ("uint8", "uint32"), ("bool", "int32"), ("int64", "int64"), ("uint64", "uint64")):
         assert vnp.sum(np.ones(300, dtype)).dtype == wide
@@ -112,6 +113,7 @@ def test_variance_of_large_numbers_loses_no_digits():
     assert float(vnp.var(x)) == 1.25
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_arg_extrema(name):
     for dtype in [*REALS, np.dtype(bool)]:
@@ -144,6 +146,7 @@ def test_nanvar_with_few_elements():
     np.testing.assert_array_equal(np.asarray(vnp.nanvar(x, axis=1, ddof=1)), [np.nan, 2.0])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["nanargmax", "nanargmin", "nancumsum", "nancumprod"])
 def test_positions_and_runs_without_nan(name):
     for axis in (None, 0, 1):
@@ -152,6 +155,7 @@ def test_positions_and_runs_without_nan(name):
         assert int(getattr(vnp, name)(np.full(3, np.nan))) == -1
 
 
+@pytest.mark.wide
 def test_gradients():
     x = sample((3, 4), np.float64, 9)
     for name, slope in (
@@ -166,6 +170,7 @@ def test_gradients():
     np.testing.assert_array_equal(np.asarray(got), ~np.isnan(NAN))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

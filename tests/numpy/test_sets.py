@@ -87,5 +87,6 @@ def test_intersection_with_indices():
     check(lambda xp, a, b: xp.intersect1d(a, b, return_indices=True), a, b, jax=False, traced=False)
 
 
+@pytest.mark.wide
 def test_difference_of_unique_arrays_keeps_the_order():
     assert vnp.setdiff1d(np.array([5, 1, 3]), np.array([1]), assume_unique=True).tolist() == [5, 3]

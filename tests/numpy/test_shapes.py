@@ -88,6 +88,7 @@ def test_measures():
     assert vnp.broadcast_shapes((2, 1), 3, (1,)) == (2, 3)
 
 
+@pytest.mark.wide
 def test_roll_by_a_traced_shift():
     x = np.arange(10.0, dtype=np.float32).reshape(2, 5)
     rolled = vf.jit(lambda x, s: vnp.roll(x, s, axis=1))
@@ -97,6 +98,7 @@ def test_roll_by_a_traced_shift():
     np.testing.assert_array_equal(np.asarray(several), np.roll(x, (1, 2), axis=(0, 1)))
 
 
+@pytest.mark.wide
 def test_repeat_with_a_known_total():
     x = np.array([3, 4, 5])
     repeated = vf.jit(lambda x, n: vnp.repeat(x, n, total_repeat_length=6))
@@ -131,6 +133,7 @@ def test_errors(call, error, words):
         call(vnp.ones((2, 3, 4)))
 
 
+@pytest.mark.wide
 def test_gradients_flow_through_movement():
     x = sample((2, 3), np.float64, 1)
     weights = sample((3, 4), np.float64, 2)

@@ -36,6 +36,7 @@ def test_kaiser():
             np.testing.assert_allclose(np.asarray(vnp.kaiser(points, beta)), np.kaiser(points, beta), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 def test_polyval():
     for dtype in (np.float32, np.int32, np.complex64):
         check(lambda xp, p, x: xp.polyval(p, x), sample((4,), dtype, 1), sample((2, 3), dtype, 2), tolerance=1e-5)
@@ -51,6 +52,7 @@ def test_sums_and_products(name):
         check(lambda xp, a, b: getattr(xp, name)(a, b), a, b, tolerance=1e-5)
 
 
+@pytest.mark.wide
 def test_division():
     for sizes in ((5, 3), (3, 3), (4, 1)):
         u, v = sample((sizes[0],), np.float64, 1, 1, 3), sample((sizes[1],), np.float64, 2, 1, 3)
@@ -79,6 +81,7 @@ def test_from_roots_and_vandermonde():
                 check(lambda xp, x, n=n, i=increasing: xp.vander(x, n, increasing=i), sample((3,), dtype, 1), jax=n != 0)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -42,6 +42,7 @@ def test_complex():
     check(lambda xp, x: xp.sort_complex(x), sample((4,), np.int32, 1), jax=False)
 
 
+@pytest.mark.wide
 def test_lexsort():
     keys = np.array([[1, 0, 1, 0, 1], [2, 2, 1, 1, 1]], np.int32)
     check(lambda xp, k: xp.lexsort((k[0], k[1])), keys, index=True)
@@ -101,12 +102,14 @@ def test_digitize(right):
         check(lambda xp, x, b: xp.digitize(x, b, right=right), np.concatenate([x, bins]), bins, index=True)
 
 
+@pytest.mark.wide
 def test_sort_is_differentiable():
     x = np.array([3.0, 1.0, 2.0])
     got = vf.grad(lambda v: vnp.sum(vnp.sort(v) * np.array([1.0, 10.0, 100.0])))(x)
     assert got.tolist() == [100.0, 1.0, 10.0]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -91,6 +91,7 @@ def test_dtypes():
         check(lambda xp, x: xp.median(x, axis=1), sample((3, 6), dtype, 1), floats=True)
 
 
+@pytest.mark.wide
 def test_nan_spreads_or_is_left_out():
     for axis in (None, 0, 1):
         for name in ("median", "nanmedian"):
@@ -141,6 +142,7 @@ def test_corrcoef():
     check(lambda xp, m: xp.corrcoef(m), sample((3, 8), np.complex64, 1), tolerance=1e-5)
 
 
+@pytest.mark.wide
 def test_gradients():
     x = np.array([3.0, 1.0, 2.0, 7.0])
     assert vf.grad(vnp.median)(x).tolist() == [0.5, 0.0, 0.5, 0.0]
@@ -199,6 +201,7 @@ def test_histograms_of_several_dimensions():
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

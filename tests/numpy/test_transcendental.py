@@ -43,6 +43,7 @@ def test_binary(name):
         check(lambda xp, x, y: getattr(xp, name)(x, y), sample((3, 1), dtype, 1), sample((4,), dtype, 2))
 
 
+@pytest.mark.wide
 def test_logaddexp_at_the_ends():
     x = np.array([-np.inf, -np.inf, np.inf, 1000.0, np.nan, np.inf], np.float32)
     y = np.array([-np.inf, 2.0, np.inf, 1000.0, 1.0, -np.inf], np.float32)
@@ -60,11 +61,13 @@ def test_second_derivative_of_logaddexp_at_a_tie():
         np.testing.assert_allclose(float(second(x)), s * (1 - s), rtol=1e-5)
 
 
+@pytest.mark.wide
 def test_i0_over_its_whole_range():
     x = np.linspace(-700.0, 700.0, 601)
     np.testing.assert_allclose(np.asarray(vnp.i0(x)), np.i0(x), rtol=1e-13)
 
 
+@pytest.mark.wide
 def test_sinc_is_smooth_at_zero():
     slope = vf.grad(vnp.sinc)
     curvature = vf.grad(slope)
@@ -76,6 +79,7 @@ def test_sinc_is_smooth_at_zero():
         np.testing.assert_allclose(float(slope(np.float64(x))), wanted, rtol=1e-9)
 
 
+@pytest.mark.wide
 def test_derivatives_against_differences():
     for name, x in (("i0", 2.0), ("i0", 20.0), ("log10", 3.0), ("cbrt", -2.0), ("exp2", 1.5), ("deg2rad", 90.0)):
         function = getattr(vnp, name)

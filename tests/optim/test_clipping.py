@@ -90,6 +90,7 @@ def test_one_example_moves_a_private_sum_by_its_limit_at_most():
     assert 5 * float(optim.global_norm(tree.map(lambda x, y: x - y, a, b))) <= 0.1 * (1 + 1e-5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("grads", [{"w": np.ones((2, 3)), "b": np.ones((3, 3))}, {"w": np.ones((2, 3)), "b": np.float32(1)}])
 def test_gradients_that_are_not_of_examples_are_refused(grads):
     tx = optim.differentially_private_aggregate(1.0, 1.0, 0)

@@ -171,6 +171,7 @@ def test_hyper_parameters_are_in_the_state():
     assert float(more["w"][0, 0]) > float(updates["w"][0, 0])
 
 
+@pytest.mark.wide
 def test_hyper_parameters_may_have_states_and_dtypes():
     tx = optim.inject_hyperparams(optim.sgd)(learning_rate=Halving())
     state = tx.init(1.0)

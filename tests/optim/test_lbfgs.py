@@ -43,6 +43,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", SEARCHES)
 def test_agrees_with_optax(name):
     """In float64: the searches take the same decisions."""

@@ -57,6 +57,7 @@ def test_float16_training_skips_overflows_and_recovers():
     np.testing.assert_allclose(np.asarray(w, "float32"), np.asarray(target, "float32"), atol=0.02)
 
 
+@pytest.mark.wide
 def test_scaling_and_unscaling_are_inverse():
     scaling = optim.DynamicLossScale.init(2.0**10)
     values = {"half": np.float16(3e-7), "single": np.float32(3e-7), "double": np.float64(3e-7), "none": None}

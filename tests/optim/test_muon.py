@@ -42,6 +42,7 @@ def test_agrees_with_optax(name, dtype):
     assert_close(*params, rtol=rtol)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("given", [{"reduction_axis": 0, "output_axis": (1, 2)}, {"reduction_axis": 2, "output_axis": 0}])
 def test_dimension_numbers_agree_with_optax(given):
     make = lambda o: of(o).muon(0.1, muon_weight_dimension_numbers=lambda params: numbers(o, **given))
@@ -75,6 +76,7 @@ def test_zero_gradients_and_empty_matrices_are_harmless():
     assert tree.all(tree.map(lambda u: bool(vf.numpy.all(u == 0)), updates))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import FLOAT
 from tests.optim.oracle import MORE_SHAPES, assert_close, gradients, ours_and_theirs, random_tree, run
 from volta_fn import optim, tree
 
@@ -69,9 +70,9 @@ OPTIMIZERS = {
     "ema": lambda o: o.chain(o.ema(0.9), o.scale(-0.1)),
     "ema biased": lambda o: o.chain(o.ema(0.9, debias=False), o.scale(-0.1)),
     "apply_every": lambda o: o.chain(o.apply_every(3), o.scale(-0.1)),
-    "multi_steps": lambda o: o.MultiSteps(o.adam(0.1), every_k_schedule=2, accumulator_dtype="float64").gradient_transformation(),
+    "multi_steps": lambda o: o.MultiSteps(o.adam(0.1), every_k_schedule=2, accumulator_dtype=FLOAT).gradient_transformation(),
     "multi_steps sum": lambda o: o.MultiSteps(
-        o.sgd(0.1), every_k_schedule=3, use_grad_mean=False, accumulator_dtype="float64"
+        o.sgd(0.1), every_k_schedule=3, use_grad_mean=False, accumulator_dtype=FLOAT
     ).gradient_transformation(),
     "clip": lambda o: o.chain(o.clip(0.5), o.scale(-0.1)),
     "clip_by_global_norm": lambda o: o.chain(o.clip_by_global_norm(1.0), o.scale(-0.1)),
@@ -157,6 +158,7 @@ def test_adafactor_agrees_with_optax(options):
     assert_close(*params, rtol=1e-5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("smallest", [2, 3])
 def test_factored_rms_agrees_with_optax(smallest):
     decay = lambda step, rate: 1 - 1.0 / (step + 1.0 + rate)  # Optax's own computes in float32
@@ -173,6 +175,7 @@ def test_complex_numbers_agree_with_optax(name):
     assert all(leaf.dtype == np.complex64 for leaf in updates[0])
 
 
+@pytest.mark.wide
 def test_sm3_agrees_with_optax():
     """Of arrays; scalars, which Optax does not take, are arrays of one element."""
     for dtype in RTOL:
@@ -244,14 +247,14 @@ def test_half_precision_is_float32_rounded(name, dtype):
             np.testing.assert_allclose(np.asarray(a, "float32"), b, atol=5e-2 if dtype == "bfloat16" else 6e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("name", MAKERS)
-def test_states_keep_their_types(name):
-    for dtype in ("float16", "float64"):
-        optimizer = MAKERS[name](optim)
-        params = tree.map(vf.numpy.asarray, random_tree(7, dtype))
-        before, after = optimizer.init(params), few_steps(name, dtype)[1]
-        assert tree.structure(before) == tree.structure(after)
-        assert [x.aval for x in tree.leaves(before)] == [x.aval for x in tree.leaves(after)]
+def test_states_keep_their_types(name, dtype):
+    optimizer = MAKERS[name](optim)
+    params = tree.map(vf.numpy.asarray, random_tree(7, dtype))
+    before, after = optimizer.init(params), few_steps(name, dtype)[1]
+    assert tree.structure(before) == tree.structure(after)
+    assert [x.aval for x in tree.leaves(before)] == [x.aval for x in tree.leaves(after)]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -281,7 +284,7 @@ def test_learning_rates_may_be_traced_arrays():
 
 def test_vmap_trains_many_models_at_once():
     optimizer = optim.adam(0.1)
-    grads = vf.numpy.array(np.random.default_rng(0).normal(size=(4, 3)))
+    grads = vf.numpy.array(np.random.default_rng(0).normal(size=(4, 3)), FLOAT)
     params = vf.numpy.zeros((4, 3))
     states = vf.vmap(optimizer.init)(params)
     many, _ = vf.vmap(optimizer.update)(grads, states, params)
@@ -289,6 +292,7 @@ def test_vmap_trains_many_models_at_once():
     np.testing.assert_allclose(many[1], one, rtol=1e-6)
 
 
+@pytest.mark.wide
 def test_first_moments_are_kept_in_the_dtype_asked_for():
     params = {"w": vf.numpy.ones(3)}
     for make in (optim.adam, optim.adamw, optim.amsgrad, optim.lion, optim.muon):
@@ -309,6 +313,7 @@ def test_small_gradients_move_half_precision_parameters():
     np.testing.assert_allclose(np.asarray(updates, "float32"), -0.125, rtol=1e-2)
 
 
+@pytest.mark.wide
 def test_updates_can_be_differentiated():
     """Through a step of Adam, as learning to learn needs it."""
     optimizer = optim.adam(0.1, eps_root=1e-8)

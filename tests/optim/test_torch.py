@@ -65,6 +65,7 @@ def test_agrees_with_torch(name, dtype):
     np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max())
 
 
+@pytest.mark.wide
 def test_rectification_is_exact_from_the_first_step_on():
     """In float32, where the textbook formula has no more than two digits: against Python's own arithmetic."""
     for step in (1, 2, 5, 6, 100, 5000, 10**6):

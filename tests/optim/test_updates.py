@@ -12,6 +12,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeE
 PARAMS = {"w": vf.numpy.ones((2, 3)), "b": vf.numpy.zeros(3)}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_parameters_keep_their_dtypes(dtype):
     params = {"w": vf.numpy.ones(2, dtype), "none": None}
@@ -28,6 +29,7 @@ def test_sums_are_rounded_once():
     assert float(optim.apply_updates(np.float16(1.0), update)) == 1 + 2.0**-10
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("updates", "error"),
     [
@@ -49,6 +51,7 @@ def test_updates_that_do_not_fit_are_refused(updates, error):
             optimizer.update(updates, optimizer.init(PARAMS), PARAMS)
 
 
+@pytest.mark.wide
 def test_messages_name_the_place():
     optimizer = optim.adam(0.1)
     with pytest.raises(ShapeError, match=r"\['b'\] has shape \(2,\).*\(3,\)"):
@@ -72,6 +75,7 @@ def test_nan_gradients_are_not_hidden():
     assert not np.any(zeroed["w"]) and bool(state.found_nan["w"])
 
 
+@pytest.mark.wide
 def test_counters_saturate():
     for dtype in ("int8", "int32", "uint16", "int64"):
         largest = vf.dtypes.iinfo(dtype).max
@@ -90,6 +94,7 @@ def test_counters_saturate():
     assert np.all(np.isfinite(updates["w"]))
 
 
+@pytest.mark.wide
 def test_norms():
     values = {"a": np.array([3.0, 0.0], "float16"), "b": vf.numpy.array([[4j]]), "none": None}
     assert float(optim.global_norm(values)) == 5.0

@@ -65,6 +65,7 @@ def test_traced_indices_of_every_dtype_reach_far(dtype):
     np.testing.assert_array_equal(np.asarray(vf.jit(lambda i: x[i])(index[1])), 100)
 
 
+@pytest.mark.wide
 def test_traced_indices_count_from_the_end_and_move_inside():
     x = array((4, 3))
     read = vf.jit(lambda v, i: v[i])
@@ -73,6 +74,7 @@ def test_traced_indices_count_from_the_end_and_move_inside():
     np.testing.assert_array_equal(np.asarray(read(x, np.array([-9, -1, 9]))), x[[0, 3, 3]])
 
 
+@pytest.mark.wide
 def test_traced_and_known_indices_mix():
     x = array((4, 3, 5))
     read = vf.jit(lambda v, i, j: (v[i, :, j], v[i, 1:, 2], v[[0, 1], :, j], v[None, i[0], ..., ::-2], v[i[:, None], 1, j]))
@@ -82,6 +84,7 @@ def test_traced_and_known_indices_mix():
         np.testing.assert_array_equal(np.asarray(got), want)
 
 
+@pytest.mark.wide
 def test_vmap_over_array_and_index():
     x, i = array((4, 3, 5)), np.array([0, 2, -1, 1])
     each = np.stack([x[n, k] for n, k in enumerate(i)])
@@ -96,6 +99,7 @@ def test_iteration_and_boolean_masks_of_the_array_itself():
     np.testing.assert_array_equal(np.asarray(x[x > 2]), [3, 4, 5])
 
 
+@pytest.mark.wide
 def test_empty_arrays():
     x = vf.device_put(np.zeros((0, 3), np.float32))
     assert x[[], 1].shape == (0,) and x[np.zeros((0, 3), bool)].shape == (0,) and x[:, 1].shape == (0,)
@@ -143,6 +147,7 @@ def primitives(function, *args):
     return [eqn.primitive.name for eqn in program.eqns]
 
 
+@pytest.mark.wide
 def test_each_form_becomes_the_simplest_primitives():
     """The shape of these programs is what compilers see: basic indexing must stay free of gathers."""
     x, i = array((4, 3)), np.int32(1)

@@ -90,6 +90,7 @@ def test_gradients_of_set_follow_what_stays(case):
     np.testing.assert_array_equal(np.asarray(by_values), expected[1:].reshape(target))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("method", ["add", "subtract", "multiply", "min", "max", "divide", "power"])
 def test_gradients_against_differences(method):
     x, index = np.array([1.5, 2.5, 0.5, 3.5]), np.array([3, 0, 1])
@@ -105,6 +106,7 @@ def test_gradients_against_differences(method):
             assert abs(slope - float(gradient[i])) < 1e-6
 
 
+@pytest.mark.wide
 def test_repeated_indices_accumulate_in_every_dtype():
     for dtype in ("int8", "uint32", "float16", vf.dtypes.bfloat16, "float64", "complex64"):
         got = vf.device_put(np.zeros(3, dtype)).at[np.array([1, 1, 2])].add(np.array([2, 3, 4]).astype(dtype))
@@ -112,6 +114,7 @@ def test_repeated_indices_accumulate_in_every_dtype():
         np.testing.assert_array_equal(np.asarray(got), np.array([0, 5, 4]).astype(dtype))
 
 
+@pytest.mark.wide
 def test_the_last_of_several_values_stays():
     index, values = np.array([0, 2, 0, 0]), np.array([1.0, 2.0, 3.0, 4.0], "float32")
     for update in (lambda i: vf.device_put(np.zeros(3, "float32")).at[i].set(values),):
@@ -128,6 +131,7 @@ def test_multiplying_one_element_twice_has_no_derivative_by_the_values():
 # Modes.
 
 
+@pytest.mark.wide
 def test_modes_of_traced_indices():
     x = array((4,))
     index, values = np.array([-1, 4, 9, -9]), np.array([10.0, 20.0, 30.0, 40.0], "float32")
@@ -189,11 +193,13 @@ def test_traced_masks_take_values_that_are_the_same_for_every_element(method):
     np.testing.assert_array_equal(np.asarray(rows), in_place(method, x, mask[:, 1], np.arange(4, dtype="float32")))
 
 
+@pytest.mark.wide
 def test_traced_masks_cannot_take_a_list_of_values():
     with pytest.raises(errors.ConcretizationError, match="mask"):
         vf.jit(lambda v: v.at[v > 2].set(np.ones(3)))(array((4,)))
 
 
+@pytest.mark.wide
 def test_known_masks_take_one_value_per_element():
     x = array((3, 2))
     mask = np.array([[True, False], [True, True], [False, False]])
@@ -206,6 +212,7 @@ def test_apply():
     np.testing.assert_array_equal(np.asarray(vf.jit(lambda v: v.at[v > 2].apply(vf.lax.neg))(x)), [1, 2, -3, -4])
 
 
+@pytest.mark.wide
 def test_vmap_over_array_index_and_values():
     x, i, v = array((4, 3)), np.array([0, 2, -1, 9]), np.array([9.0, 8.0, 7.0, 6.0], "float32")
     expected = x.copy()
@@ -251,6 +258,7 @@ def test_compiled_programs_update_dead_arrays_themselves():
 # Errors.
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("update", "error", "words"),
     [

@@ -14,6 +14,7 @@ from volta_fn import numpy as jnp
 X = np.array([0.3, 1.7, -2.0])
 
 
+@pytest.mark.wide
 def test_stop_gradient_is_a_constant_to_differentiation() -> None:
     def f(x: Any) -> Any:
         return x * lax.stop_gradient(jnp.sin(x))
@@ -24,6 +25,7 @@ def test_stop_gradient_is_a_constant_to_differentiation() -> None:
     np.testing.assert_array_equal(vf.jvp(lax.stop_gradient, (X,), (X,))[1], np.zeros(3))
 
 
+@pytest.mark.wide
 def test_stop_gradient_of_trees_and_integers() -> None:
     stopped = lax.stop_gradient({"weights": jnp.asarray(X), "steps": 3, "none": None})
     assert stopped["none"] is None and int(stopped["steps"]) == 3
@@ -32,6 +34,7 @@ def test_stop_gradient_of_trees_and_integers() -> None:
     np.testing.assert_array_equal(slope["b"], X)
 
 
+@pytest.mark.wide
 def test_the_straight_through_trick() -> None:
     """A rounding whose derivative is that of the identity: the textbook use."""
 
@@ -42,6 +45,7 @@ def test_the_straight_through_trick() -> None:
     np.testing.assert_array_equal(vf.vmap(vf.grad(rounded))(X), np.ones(3))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("wrap", [lambda f: f, vf.jit, vf.checkpoint])
 def test_optimization_barrier_passes_values_and_derivatives(wrap: Any) -> None:
     def f(x: Any) -> Any:

@@ -148,6 +148,7 @@ def test_patches_keep_infinities_apart() -> None:
     np.testing.assert_array_equal(lax.conv_general_dilated_patches(x, (2,), (1,), "VALID"), [[[np.inf, 1], [1, np.nan]]])
 
 
+@pytest.mark.wide
 def test_patches_of_windows_that_do_not_fit_are_empty() -> None:
     assert lax.conv_general_dilated_patches(whole((2, 3, 2)), (4,), (1,), "VALID", preferred_element_type="float64").shape == (2, 12, 0)
 
@@ -186,6 +187,7 @@ def test_a_large_layer_trains_in_little_memory(numbers: Any) -> None:
     assert peak - kept <= 32 << 20
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "im2col", "igemm", "winograd", "fft"])
 def test_an_algorithm_changes_rounding_alone(algorithm: str) -> None:
     rng = np.random.default_rng(0)
@@ -198,6 +200,7 @@ def test_an_algorithm_changes_rounding_alone(algorithm: str) -> None:
     vf.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected)
 
 
+@pytest.mark.wide
 def test_an_algorithm_that_does_not_fit_is_an_error() -> None:
     x, w = np.ones((1, 1, 8, 8)), np.ones((1, 1, 3, 3))
     with pytest.raises(ArgumentError, match="none of 'auto'"):

@@ -11,6 +11,7 @@ def jacobian(function, x):
     return np.array([np.asarray(vf.jvp(function, (x,), (row,))[1]) for row in np.eye(len(x))]).reshape(len(x), len(x)).T
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 8, 9])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_products_differentiate_through_zeros(size, reverse):
@@ -23,6 +24,7 @@ def test_products_differentiate_through_zeros(size, reverse):
     np.testing.assert_allclose(jacobian(lambda v: lax.cumprod(v, reverse=reverse), x), expected, rtol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
 def test_the_extreme_that_prevails_has_the_derivative(name):
     x = np.array([1.0, 3.0, 2.0, 3.0]) * (1 if name == "cummax" else -1)
@@ -32,6 +34,7 @@ def test_the_extreme_that_prevails_has_the_derivative(name):
     np.testing.assert_array_equal(jacobian(getattr(lax, name), infinite), [[1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]])
 
 
+@pytest.mark.wide
 def test_log_sum_exp_differentiates_among_infinities_and_large_numbers():
     x = np.array([-np.inf, 1000.0, 1000.0, -np.inf, 990.0])
     small = np.exp(-10)
@@ -51,6 +54,7 @@ def test_gradients_agree_with_jax(name):
     np.testing.assert_allclose(np.asarray(got), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.wide
 def test_mistakes_raise():
     with pytest.raises(errors.DTypeError, match="cumsum is not defined for bool"):
         lax.cumsum(np.array([True]))

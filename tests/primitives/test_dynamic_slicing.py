@@ -9,6 +9,7 @@ from volta_fn import errors, lax
 X = np.arange(20, dtype=np.float32).reshape(4, 5)
 
 
+@pytest.mark.wide
 def test_forms_of_start_indices():
     expected = X[1:3, 2:5]
     for starts in ((1, 2), [np.int32(1), np.uint8(2)], np.array([1, 2]), (np.int64(1), 2), (-3, -3), np.array([-3, 2])):
@@ -21,6 +22,7 @@ def test_negative_starts_may_be_taken_literally():
     np.testing.assert_array_equal(np.asarray(lax.dynamic_slice(X, (-1, 0), (1, 5), allow_negative_indices=False)), X[:1])
 
 
+@pytest.mark.wide
 def test_a_narrow_start_reaches_into_a_long_dimension():
     long = np.arange(300)
     np.testing.assert_array_equal(np.asarray(vf.jit(lambda s: lax.dynamic_slice(long, (s,), (1,)))(np.int8(-100))), [200])
@@ -41,6 +43,7 @@ def test_one_dimension_at_a_time_as_in_jax(start, axis):
         np.testing.assert_array_equal(np.asarray(getattr(lax, name)(*args)), getattr(jax_lax, name)(*args))
 
 
+@pytest.mark.wide
 def test_every_example_slides_by_itself():
     starts = np.array([0, 3, 9, -1])
     got = vf.vmap(lambda s: lax.dynamic_slice(X, (s, 1), (2, 2)))(starts)

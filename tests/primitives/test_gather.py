@@ -11,6 +11,7 @@ X = np.arange(12, dtype=np.float32).reshape(4, 3)
 I = np.array([[1], [3]])  # noqa: E741  # the indices
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("change", "sizes", "indices", "words"),
     [
@@ -50,12 +51,14 @@ def test_other_mistakes():
         lax.gather(X.astype(np.int32), I, ROWS, (1, 3), fill_value=0.5)
 
 
+@pytest.mark.wide
 def test_filled_windows_have_no_derivative():
     total = lambda x: lax.reduce_sum(lax.gather(x, np.array([[9], [1]]), ROWS, (1, 3), fill_value=5.0), (0, 1))
     assert float(total(X)) == 15 + X[1].sum()
     np.testing.assert_array_equal(np.asarray(vf.grad(total)(X)), [[0] * 3, [1] * 3, [0] * 3, [0] * 3])
 
 
+@pytest.mark.wide
 def test_a_nan_fill_is_the_default_and_does_not_defeat_the_cache():
     read = lambda fill: lax.gather(X, np.array([[9]]), ROWS, (1, 3), fill_value=fill)
     for fill in (None, np.nan, float("nan"), np.float32("nan")):
@@ -69,6 +72,7 @@ def test_batches_of_nothing(in_axes):
     assert read(np.zeros(shapes[0], np.float32), np.zeros(shapes[1], np.int32)).shape == (0, 2, 3)
 
 
+@pytest.mark.wide
 def test_index_take_counts_around_the_ends():
     got = lax.index_take(X, [np.array([0, -1, 5]), np.array([1, 1, -1])], (0, 1))
     np.testing.assert_array_equal(np.asarray(got), [X[0, 1], X[3, 1], X[1, 2]])

@@ -13,6 +13,7 @@ I = np.array([[1], [3]])  # noqa: E741  # the indices
 V = np.ones((2, 3), np.float32)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("change", "updates", "words"),
     [
@@ -31,6 +32,7 @@ def test_numbers_that_do_not_fit_raise_with_all_shapes(change, updates, words):
     assert "scatter_add" in str(caught.value) and "f32[4,3]" in str(caught.value)
 
 
+@pytest.mark.wide
 def test_dtypes_must_agree():
     with pytest.raises(errors.DTypeError, match="one dtype"):
         lax.scatter(X, I, V.astype(np.int32), ROWS)
@@ -38,10 +40,12 @@ def test_dtypes_must_agree():
         lax.scatter(X, I * 1.0, V, ROWS)
 
 
+@pytest.mark.wide
 def test_scatter_sub():
     np.testing.assert_array_equal(np.asarray(lax.scatter_sub(X, I, V, ROWS)), np.asarray(lax.scatter_add(X, I, -V, ROWS)))
 
 
+@pytest.mark.wide
 def test_scatter_apply():
     expected = X.copy()
     expected[[1, 3]] **= 2
@@ -49,6 +53,7 @@ def test_scatter_apply():
     np.testing.assert_array_equal(np.asarray(got), expected)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("scatter", [lax.scatter_min, lax.scatter_max])
 def test_equal_extremes_share_the_derivative(scatter):
     total = lambda x, v: lax.reduce_sum(scatter(x, np.array([[0], [0], [1]]), v, ONE), (0,))
@@ -57,6 +62,7 @@ def test_equal_extremes_share_the_derivative(scatter):
     np.testing.assert_allclose(np.asarray(by_v), [1 / 3, 1 / 3, 1 / 2])
 
 
+@pytest.mark.wide
 def test_the_second_derivative_of_an_overwritten_value_is_zero():
     square = lambda v: lax.reduce_sum(lax.scatter(np.zeros(2), np.array([[0], [0]]), v * v, ONE), (0,))
     v = np.array([3.0, 5.0])
@@ -64,6 +70,7 @@ def test_the_second_derivative_of_an_overwritten_value_is_zero():
     np.testing.assert_array_equal(np.asarray(vf.grad(lambda v: vf.grad(square)(v)[1])(v)), [0, 2])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("in_axes", [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0)])
 def test_batches_of_nothing(in_axes):
     args = [np.zeros((0, *a.shape), a.dtype) if d == 0 else a for a, d in zip((X, I, V), in_axes, strict=True)]
@@ -71,6 +78,7 @@ def test_batches_of_nothing(in_axes):
         assert vf.vmap(lambda x, i, v, f=scatter: f(x, i, v, ROWS), in_axes)(*args).shape == (0, 4, 3)
 
 
+@pytest.mark.wide
 def test_transposing_for_what_is_not_linear_raises():
     with pytest.raises(errors.GradientError, match="not linear in its updates"):
         vf.linear_transpose(lambda v: lax.scatter_mul(X, I, v, ROWS), V)(X)

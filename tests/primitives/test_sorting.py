@@ -9,12 +9,14 @@ from volta_fn import errors, lax
 X = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0]])
 
 
+@pytest.mark.wide
 def test_sort_key_val_carries_values():
     keys, values = lax.sort_key_val(X, np.arange(6).reshape(2, 3), dimension=0)
     np.testing.assert_array_equal(np.asarray(keys), np.sort(X, 0))
     np.testing.assert_array_equal(np.asarray(values), [[3, 1, 5], [0, 4, 2]])
 
 
+@pytest.mark.wide
 def test_derivatives_follow_the_elements():
     weights = np.array([[1.0, 10.0, 100.0]] * 2)
     gradient = vf.grad(lambda x: lax.reduce_sum(lax.sort(x) * weights, (0, 1)))(X)
@@ -25,6 +27,7 @@ def test_derivatives_follow_the_elements():
     np.testing.assert_array_equal(np.asarray(rate), [[2, 20, 200], [2, 20, 200]])
 
 
+@pytest.mark.wide
 def test_the_approximate_forms_are_exact():
     for got, expected in zip(lax.approx_max_k(X, 2, 0, recall_target=0.5), lax.top_k(X, 2, axis=0), strict=True):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
@@ -33,6 +36,7 @@ def test_the_approximate_forms_are_exact():
     np.testing.assert_array_equal(np.asarray(indices), [[1, 2], [2, 0]])
 
 
+@pytest.mark.wide
 def test_every_batch_axis():
     stacked = np.stack([X, -X, X + 1])
     for axis in (0, 1, 2):
@@ -43,6 +47,7 @@ def test_every_batch_axis():
             np.testing.assert_array_equal(np.asarray(got), stacked.argmin(dimension + 1))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

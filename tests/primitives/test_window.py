@@ -29,6 +29,7 @@ class TestErrors:
         with pytest.raises(ArgumentError, match="padding='HALF'"):
             lax.reduce_window(values(4, 4), 0.0, lax.add, (2, 2), padding="HALF")
 
+    @pytest.mark.wide
     def test_initial_values_that_do_not_fit(self) -> None:
         with pytest.raises(DTypeError, match="init_value is float64 but operand is float32"):
             lax.reduce_window(values(4), np.float64(0), lax.add, (2,))
@@ -110,6 +111,7 @@ def test_the_product_differentiates_where_a_factor_is_zero() -> None:
     np.testing.assert_array_equal(grad, [0, 10, 0])
 
 
+@pytest.mark.wide
 def test_a_maximum_from_a_number() -> None:
     np.testing.assert_array_equal(lax.reduce_window(np.array([1.0, 5.0, 2.0]), 3.0, lax.max, (2,), padding=((1, 1),)), [3, 5, 5, 3])
 

@@ -45,6 +45,7 @@ def test_moments():
     assert abs((np.hypot(*points.T) < 0.5).mean() - 0.25) < 0.01
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("function", [random.gamma, random.loggamma])
 def test_the_slope_by_the_shape_holds_the_quantile(function):
     special = pytest.importorskip("scipy.special")

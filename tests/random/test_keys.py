@@ -125,6 +125,7 @@ def test_mapping_over_both_kinds_of_axes():
     np.testing.assert_array_equal(words(inner[:, 1]), words(random.split(keys[0, 1], 2)))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

@@ -162,6 +162,7 @@ def test_the_default_dtypes_are_32_bits_wide():
     assert random.bits(key).dtype == np.uint32
 
 
+@pytest.mark.wide
 def test_float64_bounds_are_not_rounded_to_float32():
     low = 0.1
     numbers = np.asarray(random.uniform(random.key(0), (1000,), np.float64, low, low + 1e-12))

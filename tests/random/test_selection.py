@@ -71,6 +71,7 @@ def test_impossible_categories_are_never_drawn():
     assert set(np.asarray(random.categorical(random.key(0), logits, shape=(100,))).tolist()) == {1}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

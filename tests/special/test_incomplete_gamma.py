@@ -20,6 +20,7 @@ def points(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 #: The logarithm of the density has the rounding error of its terms, which grow as a. SciPy's own error grows beyond 1e5.
+@pytest.mark.wide
 @pytest.mark.parametrize("low, high, rtol", [(-3, 1, 5e-12), (1, 3, 5e-12), (3, 4, 1e-10), (4, 5, 1e-8)])
 def test_values(low, high, rtol):
     a, x = points(low, high)
@@ -27,6 +28,7 @@ def test_values(low, high, rtol):
     np.testing.assert_allclose(special.gammaincc(a, x), scipy_special.gammaincc(a, x), rtol=rtol)
 
 
+@pytest.mark.wide
 def test_values_of_large_arguments():
     a, x = np.array([688255.0908885252, 1600875075.8250947]), np.array([684497.964536561, 1600666681.4118395])
     by_quadrature = [2.8578281516725437e-6, 9.5107766057928567e-8]  # of the density, with forty digits
@@ -38,6 +40,7 @@ def test_single_precision():
     np.testing.assert_allclose(special.gammainc(a, x), scipy_special.gammainc(a.astype(float), x.astype(float)), rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("low, high", [(-1, 1), (1, 2), (3, 4), (4, 5)])
 def test_slopes_match_differences(low, high):
     a, x = points(low, high)
@@ -50,6 +53,7 @@ def test_slopes_match_differences(low, high):
         np.testing.assert_allclose(by_x, difference, rtol=1e-5, atol=1e-6 * np.abs(difference).max())
 
 
+@pytest.mark.wide
 def test_the_ends_of_the_quadrant():
     a = np.array([0.0, 1, 0, -1, 1, INF, 1, NAN])
     x = np.array([1.0, 0, 0, 1, -1, 1, INF, 1])
@@ -58,6 +62,7 @@ def test_the_ends_of_the_quadrant():
     np.testing.assert_array_equal(special.gammaincc(a, x), 1 - np.array(lower))
 
 
+@pytest.mark.wide
 def test_integers_scalars_and_shapes():
     assert special.gammainc(np.int32(2), 1).dtype == np.float32
     assert special.gammainc(np.ones((2, 1)), np.ones(3)).shape == (2, 3)

@@ -48,6 +48,7 @@ def test_values_match_scipy(name, dtype):
     np.testing.assert_allclose(np.asarray(result).astype(float)[fits], expected[fits], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", POINTS)
 def test_slopes_match_differences(name):
     xs, function = operands(name, np.dtype(np.float64)), getattr(special, name)
@@ -60,6 +61,7 @@ def test_slopes_match_differences(name):
         np.testing.assert_allclose(np.asarray(gradient)[smooth], slopes[smooth], rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["ndtri", "log_ndtr", "logit", "entr", "gammaln", "i0e", "i1e"])
 def test_second_derivatives_match_differences(name):
     xs = operands(name, np.dtype(np.float64))
@@ -89,11 +91,13 @@ SINGULAR = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name, points, values", SINGULAR)
 def test_singular_points(name, points, values):
     np.testing.assert_allclose(getattr(special, name)(np.array(points)), values, rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_zero_times_infinity_is_zero():
     zero = np.zeros(1)
     assert special.xlogy(zero, zero).tolist() == special.xlog1py(zero, zero - 1).tolist() == [0]
@@ -115,6 +119,7 @@ def test_the_normal_distributions_tails(dtype):
     np.testing.assert_allclose(special.ndtri(p), scipy_special.ndtri(p.astype(float)), rtol=2e-6 if dtype == np.float32 else 2e-15)
 
 
+@pytest.mark.wide
 def test_counts():
     assert special.comb(5.0, np.array([0.0, 2.0, 6.0, -1.0])).round(3).tolist() == [1, 10, 0, 0]
     np.testing.assert_allclose(special.comb(5.0, 2.0, repetition=True), 15, rtol=1e-5)

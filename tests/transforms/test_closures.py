@@ -18,6 +18,7 @@ ROWS = np.linspace(0.2, 1.0, 4)
 A, B = np.float64(0.7), np.float64(0.2)
 
 
+@pytest.mark.wide
 def test_values_come_as_the_last_arguments() -> None:
     def f(y: Any) -> Any:
         converted, consts = vf.closure_convert(lambda tree: tree["x"] * y + tree["x"], {"x": 1.0})
@@ -29,12 +30,14 @@ def test_values_come_as_the_last_arguments() -> None:
     np.testing.assert_array_equal(vf.vmap(f)(ROWS), 10 * ROWS + 5)
 
 
+@pytest.mark.wide
 def test_nothing_traced_nothing_passed() -> None:
     converted, consts = vf.closure_convert(lambda x: x + ROWS, ROWS)
     assert consts == []
     np.testing.assert_array_equal(converted(ROWS), 2 * ROWS)
 
 
+@pytest.mark.wide
 def test_other_arguments_than_the_examples_are_refused() -> None:
     converted, _ = vf.closure_convert(lambda x: x + 1, ROWS)
     with pytest.raises(ShapeError, match=r"f64\[4\].*f64\[3\]"):
@@ -79,6 +82,7 @@ def slope(a: Any, b: Any) -> np.ndarray:
     return -0.5 * x * np.sin(a * x) / (1 + 0.5 * a * np.sin(a * x))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "transform",
     [vf.grad, lambda f: vf.jit(vf.grad(f)), lambda f: vf.grad(vf.jit(f)), lambda f: vf.grad(vf.checkpoint(f))],
@@ -98,6 +102,7 @@ def tripled(x: Any, y: Any) -> Any:
     return sine * y, lambda g: (3 * g * jnp.cos(x) * y, 5 * g * sine)
 
 
+@pytest.mark.wide
 def test_custom_gradient_is_the_rule_that_the_body_returns() -> None:
     x, y = A, B
     expected = 3 * np.cos(x) * y, 5 * np.sin(x)

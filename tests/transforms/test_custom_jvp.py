@@ -71,6 +71,7 @@ def test_compositions_are_those_of_jax() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=3e-5, atol=1e-6, err_msg=str(number))
 
 
+@pytest.mark.wide
 def test_programs_are_well_formed() -> None:
     args = (jnp.asarray(ROWS), jnp.asarray(ROWS))
     total = lambda x, y: jnp.sum(f(x, y))
@@ -177,6 +178,7 @@ def test_integers_closures_trees_and_keywords() -> None:
     np.testing.assert_array_equal(vf.vmap(closing)(jnp.array([1.0, 2.0])), [2.0, 4.0])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("rule", "error", "message"),
     [

@@ -69,6 +69,7 @@ def test_compositions_are_those_of_jax() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=3e-5, atol=1e-6, err_msg=str(number))
 
 
+@pytest.mark.wide
 def test_second_derivatives_inside_a_scan_use_the_rule() -> None:
     scanned = lambda x: jnp.sum(lax.scan(lambda c, row: (f(c, row), None), x, ROWS)[0])
     unrolled = lambda x: jnp.sum(f(f(f(x, ROWS[0]), ROWS[1]), ROWS[2]))
@@ -76,6 +77,7 @@ def test_second_derivatives_inside_a_scan_use_the_rule() -> None:
     np.testing.assert_allclose(vf.jacrev(vf.grad(scanned))(x), vf.jacrev(vf.grad(unrolled))(x), rtol=1e-10)
 
 
+@pytest.mark.wide
 def test_hessian_by_forward_over_reverse_needs_a_forward_rule_without_the_function() -> None:
     g = vf.custom_vjp(lambda x: jnp.sum(jnp.sin(x)))
     g.defvjp(lambda x: (jnp.sum(jnp.sin(x)), x), lambda x, ct: (5.0 * jnp.cos(x) * ct,))
@@ -83,6 +85,7 @@ def test_hessian_by_forward_over_reverse_needs_a_forward_rule_without_the_functi
     np.testing.assert_allclose(vf.jit(vf.vmap(vf.hessian(g)))(ROWS)[2], np.diag(-5.0 * np.sin(ROWS[2])))
 
 
+@pytest.mark.wide
 def test_the_rule_s_cotangents_follow_forward_mode() -> None:
     g = vf.custom_vjp(lambda x, y: x * y)
     g.defvjp(lambda x, y: (x * y, (x, y)), lambda saved, ct: (saved[1] ** 2 * ct, saved[0] ** 3 * ct))
@@ -91,6 +94,7 @@ def test_the_rule_s_cotangents_follow_forward_mode() -> None:
     np.testing.assert_allclose(rates, [60.0, 12.0])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "forward",
     [
@@ -108,6 +112,7 @@ def test_forward_mode_is_refused(forward: Any) -> None:
         forward(ROWS[0], ROWS[1])
 
 
+@pytest.mark.wide
 def test_programs_are_well_formed() -> None:
     args = (jnp.asarray(ROWS), jnp.asarray(ROWS))
     scanned = lambda x, y: jnp.sum(lax.scan(lambda c, row: (f(c, row), None), x[0], y)[0])
@@ -185,6 +190,7 @@ def test_closing_over_what_is_differentiated_is_refused() -> None:
     np.testing.assert_array_equal(vf.vmap(closing)(jnp.array([1.0, 2.0])), [2.0, 4.0])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("fwd", "bwd", "error", "message"),
     [

@@ -37,6 +37,7 @@ def finite_difference(function: Any, x: np.ndarray, step: float = 1e-6) -> np.nd
     return result
 
 
+@pytest.mark.wide
 def test_gradient_is_that_of_finite_differences() -> None:
     by_w, by_x = vf.grad(loss, argnums=(0, 1))(W, X)
     np.testing.assert_allclose(by_w, finite_difference(lambda w: model(np, w, X), W), rtol=1e-7, atol=1e-9)
@@ -66,6 +67,7 @@ def test_compositions_are_those_of_jax() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("wrap", [lambda f: f, vf.jit, lambda f: vf.jit(vf.jit(f)), vf.checkpoint])
 def test_many_derivatives_of_a_scalar(wrap: Any) -> None:
     function, expected = wrap(lambda x: jnp.sin(2.0 * x)), [np.sin, np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
@@ -104,6 +106,7 @@ def test_trees_argnums_and_keywords() -> None:
     assert float(only) == 3.0
 
 
+@pytest.mark.wide
 def test_gradient_has_the_argument_s_dtype() -> None:
     for name in ("float16", "bfloat16", "float32", "float64"):
         x = jnp.ones(3, name)
@@ -153,6 +156,7 @@ def test_integers_have_empty_gradients() -> None:
     assert float(tangent[1]) == 3.0
 
 
+@pytest.mark.wide
 def test_holomorphic() -> None:
     z = np.complex128(1.0 + 2.0j)
     np.testing.assert_allclose(vf.grad(lambda z: z**3, holomorphic=True)(z), 3 * z**2)
@@ -237,6 +241,7 @@ def test_results_that_do_not_depend_on_the_input() -> None:
     assert rates[1].dtype == dtypes.float0
 
 
+@pytest.mark.wide
 def test_vjp_function_may_be_called_again_and_under_transforms() -> None:
     _, pull_back = vf.vjp(jnp.sin, jnp.asarray(X))
     once, again = pull_back(jnp.asarray(X))[0], pull_back(jnp.asarray(X))[0]
@@ -250,6 +255,7 @@ def _mean(w: Any, xs: Any) -> Any:
     return jnp.sum(vf.vmap(loss, (None, 0))(w, xs))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "transform",
     [
@@ -275,6 +281,7 @@ def test_programs_of_transforms_are_well_formed(transform: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.wide
 def test_vjp_function_is_a_pytree_of_what_was_saved() -> None:
     """One jitted function returns it, another takes it, without compiling anew for the next values."""
     traced: list[int] = []

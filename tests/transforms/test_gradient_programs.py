@@ -100,6 +100,7 @@ def test_a_program_takes_new_values_and_constants() -> None:
     assert compiled() <= 1
 
 
+@pytest.mark.wide
 def test_parameters_types_and_devices_tell_shapes_apart() -> None:
     for dtype in (np.float32, np.float64, np.float16):
         for axis in (0, 1):

@@ -30,6 +30,7 @@ def columns(function: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
     return result
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("jacobian", [vf.jacfwd, vf.jacrev, lambda f, n=0: vf.jit(vf.jacfwd(vf.jit(f), n)), vf.jacobian])
 def test_jacobians_are_those_of_finite_differences(jacobian: Any) -> None:
     y = np.array([1.5, -0.5])
@@ -56,6 +57,7 @@ def test_structures_are_those_of_jax(name: str) -> None:
         assert np.shape(found) == np.shape(wanted)
 
 
+@pytest.mark.wide
 def test_hessians_agree_in_every_order_of_modes() -> None:
     g = lambda x: jnp.sum(jnp.sin(x) ** 3) * jnp.prod(x)
     expected = columns(vf.grad(g), X)
@@ -103,6 +105,7 @@ def test_integers_by_reverse_mode_if_allowed() -> None:
     assert np.asarray(found[0]).dtype == dtypes.float0
 
 
+@pytest.mark.wide
 def test_linear_transpose() -> None:
     w = jnp.asarray(X)
     transposed = vf.linear_transpose(lambda v: {"y": w @ v}, vf.ShapeDtypeStruct((3,), "float64"))

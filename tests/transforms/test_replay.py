@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import volta_fn as vf
 from tests.laws.common import on_gpu
@@ -52,6 +53,7 @@ def test_which_inputs_the_result_depends_on_is_part_of_the_shape() -> None:
     assert [g.tolist() for g in swapped] == [[0, 0, 0], [3, 3, 3]]
 
 
+@pytest.mark.wide
 def test_other_dtypes_and_shapes_are_other_programs() -> None:
     gradient = vf.grad(lambda x: total(x * x * 0.5))
     for dtype in (np.float32, np.float64, np.float16):

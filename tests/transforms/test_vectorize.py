@@ -80,6 +80,7 @@ def test_leaked_tracers_are_named() -> None:
             use()
 
 
+@pytest.mark.wide
 def test_nesting_with_jit_grad_and_control_flow() -> None:
     jax = pytest.importorskip("jax")
     a = A.astype(np.float32) / 10
@@ -131,6 +132,7 @@ def test_named_axis_inside_programs(function: Any) -> None:
     vf.check_jaxpr(vf.make_jaxpr(vf.vmap(function, axis_name="i"))(A[0]))
 
 
+@pytest.mark.wide
 def test_a_name_used_only_where_no_argument_is_mapped() -> None:
     for function in (
         lambda x: lax.axis_index("i") * 1.0,
@@ -145,6 +147,7 @@ def test_a_name_used_only_where_no_argument_is_mapped() -> None:
         np.testing.assert_array_equal(vf.jit(vf.vmap(function, axis_name="i"))(np.zeros(3)), [0.0, 1.0, 2.0])
 
 
+@pytest.mark.wide
 def test_one_jitted_function_under_axes_of_several_sizes() -> None:
     f = vf.jit(lambda x: lax.psum(x, "i"))
     for size in (2, 3, 2):

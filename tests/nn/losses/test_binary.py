@@ -41,6 +41,7 @@ def test_probabilities_of_zero_and_one_are_clamped_as_in_pytorch():
     check(nn.binary_cross_entropy, F.binary_cross_entropy, ENDS, "float32", second=False)
 
 
+@pytest.mark.wide
 def test_the_greatest_slope_in_float64():
     # PyTorch's limit of 10⁻¹² is rounded to float32 here.
     slopes = vf.grad(lambda p: nn.binary_cross_entropy(p, np.array(ENDS[1]), reduction="sum"))(vf.numpy.array(ENDS[0], "float64"))
@@ -113,6 +114,7 @@ def test_the_focal_loss_of_huge_logits_is_finite_with_its_gradient(gamma):
     assert value == 1e4 and np.asarray(slopes).tolist() == [0, 1, 0]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

@@ -77,6 +77,7 @@ def test_nll_loss_matches_pytorch(shape, reduction, dtype):
     )
 
 
+@pytest.mark.wide
 def test_one_hot_labels_are_probabilities():
     rows = LOGITS["rows"]
     one_hot = np.eye(5, dtype=np.int32)[LABELS["rows"]]
@@ -84,6 +85,7 @@ def test_one_hot_labels_are_probabilities():
     np.testing.assert_allclose(nn.nll_loss(rows, one_hot), nn.nll_loss(rows, LABELS["rows"]), rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_another_axis_of_classes():
     images = np.moveaxis(LOGITS["images"], 1, -1)
     expected = nn.cross_entropy(LOGITS["images"], LABELS["images"], WEIGHT, label_smoothing=0.1)
@@ -123,6 +125,7 @@ def test_a_label_that_is_no_class_gives_nan_and_spoils_no_other(label, smoothing
     assert np.isnan(np.asarray(slopes)[2]).all()
 
 
+@pytest.mark.wide
 def test_ignored_labels():
     logits = LOGITS["rows"]
     nothing = np.full(8, -100)
@@ -132,6 +135,7 @@ def test_ignored_labels():
     np.testing.assert_allclose(nn.cross_entropy(logits, half), nn.cross_entropy(logits[:4], half[:4]), rtol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

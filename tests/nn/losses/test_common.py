@@ -108,6 +108,7 @@ def test_shapes_that_would_broadcast_are_refused(name):
     np.testing.assert_array_equal(loss(X, number), loss(X, np.full_like(X, number)))
 
 
+@pytest.mark.wide
 def test_integers_become_floats():
     assert nn.mse_loss(vf.numpy.array([1, 2]), vf.numpy.array([2, 4])) == np.float32(2.5)
     assert nn.mse_loss(vf.numpy.array([1, 2]), vf.numpy.array([2, 4])).dtype == np.float32

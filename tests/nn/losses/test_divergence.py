@@ -49,6 +49,7 @@ def test_kl_divergence_gaussian_matches_pytorch(dtype):
     check(lambda m, v: nn.kl_divergence_gaussian(m, v, reduction="none"), gaussian, LOGITS, dtype, wrt=(0, 1))
 
 
+@pytest.mark.wide
 def test_kl_divergence_gaussian_sums_by_default_and_keeps_small_digits():
     np.testing.assert_allclose(nn.kl_divergence_gaussian(*LOGITS), gaussian(*map(torch.tensor, LOGITS)).sum(), rtol=1e-12)
     np.testing.assert_allclose(nn.kl_divergence_gaussian(0.0, np.float32(1e-3)), 2.500833e-07, rtol=1e-3)

@@ -34,6 +34,7 @@ def test_hinge_loss_matches_its_definition(reduction, dtype):
     check(lambda x, y: nn.hinge_loss(x, y, margin=0.8, reduction=reduction), definition, [X, SIGNS], dtype, wrt=(0, 1))
 
 
+@pytest.mark.wide
 def test_hinge_loss_matches_optax():
     optax = pytest.importorskip("optax")
     np.testing.assert_allclose(nn.hinge_loss(X, SIGNS, reduction="none"), optax.hinge_loss(X, SIGNS), rtol=1e-5, atol=1e-6)
@@ -54,6 +55,7 @@ def test_multi_margin_loss_matches_pytorch(weighted, p, reduction, dtype):
     )
 
 
+@pytest.mark.wide
 def test_multi_margin_loss_of_one_example_and_of_a_wrong_label():
     np.testing.assert_allclose(nn.multi_margin_loss(X[0], 3), F.multi_margin_loss(as_torch(X[0]), torch.tensor(3)), rtol=1e-12)
     each = nn.multi_margin_loss(X, np.array([0, 5, -1, 2, 3, 4]), reduction="none")
@@ -76,6 +78,7 @@ def test_there_is_no_slope_beyond_the_margin():
     assert np.asarray(vf.grad(lambda x: nn.hinge_loss(x, 1.0, reduction="sum"))(vf.numpy.array([1.5, 1e4, -1e4]))).tolist() == [0, 0, -1]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

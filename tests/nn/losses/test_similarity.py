@@ -55,6 +55,7 @@ def test_triplet_margin_loss_matches_pytorch(swap, reduction, dtype):
     check(ours, theirs, [A, B, C], dtype, wrt=(0, 1, 2))
 
 
+@pytest.mark.wide
 def test_single_vectors():
     np.testing.assert_allclose(nn.cosine_embedding_loss(A[0], B[0], 1), 1 - nn.cosine_similarity(A[0], B[0]), rtol=1e-10)
     assert nn.triplet_margin_loss(A[0], B[0], C[0]).shape == ()
@@ -73,6 +74,7 @@ def test_zero_and_equal_vectors_have_finite_gradients():
     assert nn.cosine_similarity(zeros, ones) == 0
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, words",
     [

@@ -38,6 +38,7 @@ def test_equal_scores_are_no_way_to_be_right():
     assert metrics.accuracy(np.zeros((7, 7), np.float32), np.arange(7, dtype=np.int32)) == np.float32(1 / 7)
 
 
+@pytest.mark.wide
 def test_the_axis_of_classes():
     images, labels = rng.normal(size=(2, 3, 4, 5)), rng.integers(0, 3, size=(2, 4, 5))
     last = np.moveaxis(images, 1, -1)
@@ -46,17 +47,20 @@ def test_the_axis_of_classes():
     assert metrics.accuracy(SCORES[0], LABELS[0]) in (0, 1)
 
 
+@pytest.mark.wide
 def test_scores_with_nan_are_wrong():
     scores = np.where(np.arange(50)[:, None] < 25, np.nan, np.eye(7)[LABELS])
     for label in (LABELS, np.where(np.arange(50) < 25, -1, LABELS)):
         assert metrics.accuracy(scores, label) == 0.5 and metrics.top_k_accuracy(scores, label, 1) == 0.5
 
 
+@pytest.mark.wide
 def test_of_nothing():
     assert np.isnan(metrics.accuracy(SCORES[:0], LABELS[:0])) and np.isnan(metrics.top_k_accuracy(SCORES[:0], LABELS[:0]))
     assert np.isnan(metrics.accuracy(SCORES, LABELS, weight=np.zeros(50)))
 
 
+@pytest.mark.wide
 def test_perplexity_is_of_the_mean_log_loss():
     probabilities = np.asarray(nn.softmax(SCORES.astype(np.float64)))
     expected = np.exp(sklearn.log_loss(LABELS, probabilities, labels=range(7)))

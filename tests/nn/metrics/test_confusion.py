@@ -32,6 +32,7 @@ def test_matrices_of_parts_add_up_and_scores_are_taken_by_their_greatest():
     np.testing.assert_array_equal(parts.sum(0), metrics.confusion_matrix(GUESS, TRUTH, 4))
 
 
+@pytest.mark.wide
 def test_numbers_that_are_no_class_are_not_counted():
     matrix = metrics.confusion_matrix(np.array([0, 1, 2, -1, 1]), np.array([0, -100, 1, 1, 1]), 2)
     assert np.asarray(matrix).tolist() == [[1, 0], [0, 1]]
@@ -58,12 +59,14 @@ def test_two_classes_match_scikit_learn():
         assert ours(SAID == 1, YES == 1) == ours(SAID, YES)
 
 
+@pytest.mark.wide
 def test_zero_division_may_be_seen():
     nothing = np.zeros(3, int)
     assert metrics.precision(nothing, nothing) == 0
     assert np.isnan(metrics.f1_score(nothing, nothing, zero_division=np.nan))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "call, error, words",
     [

@@ -30,21 +30,25 @@ def test_is_exact_for_many_examples():
     np.testing.assert_allclose(roc_auc(scores, labels), sklearn.roc_auc_score(labels, scores), rtol=1e-6)
 
 
+@pytest.mark.wide
 def test_infinite_scores_have_their_place():
     assert roc_auc(np.array([-np.inf, np.inf, 0.0]), np.array([0, 1, 0])) == 1
 
 
+@pytest.mark.wide
 def test_what_no_number_can_say_is_nan():
     assert np.isnan(roc_auc(np.array([0.1, 0.2]), np.array([1, 1]))) and np.isnan(roc_auc(np.array([0.1, 0.2]), np.array([0, 0])))
     assert np.isnan(roc_auc(np.array([0.1, np.nan]), np.array([1, 0]))) and np.isnan(roc_auc(np.zeros(0), np.zeros(0)))
 
 
+@pytest.mark.wide
 def test_vmap_is_a_loop():
     scores, labels = rng.random((3, 20)), rng.random((3, 20)) < 0.5
     each = [roc_auc(s, y) for s, y in zip(scores, labels, strict=True)]
     np.testing.assert_allclose(vf.vmap(roc_auc)(scores, labels), each, rtol=1e-6)
 
 
+@pytest.mark.wide
 def test_wrong_arguments_are_named():
     with pytest.raises(ShapeError, match=r"one shape \(N,\)"):
         roc_auc(np.zeros((2, 2)), np.zeros((2, 2)))

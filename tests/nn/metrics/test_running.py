@@ -28,6 +28,7 @@ def test_means_of_batches_count_by_their_sizes():
     np.testing.assert_allclose(mean.value, VALUES.mean(), rtol=1e-5)
 
 
+@pytest.mark.wide
 def test_values_may_be_arrays():
     mean = Mean.init((8,), "float64").update(VALUES, np.arange(6)).update(VALUES[0])
     assert mean.value.dtype == np.float64
@@ -40,6 +41,7 @@ def test_scan_carries_a_mean():
     assert vf.jit(Mean.update)(Mean.init(), VALUES).value.dtype == np.float32
 
 
+@pytest.mark.wide
 def test_values_of_weight_zero_are_left_out_and_other_nans_stay():
     values = np.array([1.0, np.nan, 3.0])
     assert Mean.init().update(values, values == values).value == 2

@@ -70,6 +70,7 @@ def test_transforms(cell):
             np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 @cells
 def test_wider_carries_make_wider_results(cell):
     layer = cell.init(vf.random.key(0), 3, 4)

@@ -82,6 +82,7 @@ def test_padding_may_hold_anything(layer):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.wide
 @layers
 def test_sequences_without_steps(layer):
     ours = layer.init(vf.random.key(0), 3, 4, bidirectional=True)
@@ -97,6 +98,7 @@ def test_sequences_without_steps(layer):
     assert y.shape == (5, 0, 8) and vf.tree.leaves(last)[0].shape == (2, 0, 4)
 
 
+@pytest.mark.wide
 @layers
 def test_one_sequence_needs_no_batch(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2, batch_first=True)

@@ -71,6 +71,7 @@ def test_grouped_queries_share_keys_and_values():
     np.testing.assert_allclose(grouped(x, is_causal=True), whole(x, is_causal=True), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_positions_turn_queries_and_keys(interleaved):
     mha = shaken(nn.MultiHeadAttention.init(KEY, 8, 2, rotary_base=100.0, rotary_interleaved=interleaved))
@@ -136,6 +137,7 @@ def test_sits_in_a_sequential():
     assert model(np.ones((2, 5, 8), np.float32), key=KEY, training=True).shape == (2, 5, 8)
 
 
+@pytest.mark.wide
 def test_bad_arguments():
     x = np.ones((2, 5, 8), np.float32)
     mha, rotary = nn.MultiHeadAttention.init(KEY, 8, 4), nn.MultiHeadAttention.init(KEY, 8, 4, rotary_base=1e4)

@@ -11,6 +11,7 @@ from volta_fn import nn
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("features", [6, 7, 1, 0])
 def test_sinusoidal_positions(features):
     table = np.zeros((9, features))
@@ -20,6 +21,7 @@ def test_sinusoidal_positions(features):
     np.testing.assert_allclose(nn.sinusoidal_positions(np.arange(9), features, base=100.0), table, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_positions_turn_pairs(interleaved):
     x, positions = numbers((2, 5, 6), "float64"), np.array([0, 1, 2, 7, 30])
@@ -36,6 +38,7 @@ def test_rotary_positions_turn_pairs(interleaved):
     np.testing.assert_allclose(each, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_products_of_rotated_vectors_depend_on_distances(interleaved):
     q, k = numbers((1, 8), "float64", 0), numbers((1, 8), "float64", 1)
@@ -53,6 +56,7 @@ def test_half_precision_turns_by_exact_angles(dtype):
     assert nn.sinusoidal_positions(positions, 8, dtype=dtype).dtype.name == dtype
 
 
+@pytest.mark.wide
 def test_layers_add_vectors():
     x = numbers((2, 5, 6), "float32")
     sines, table = nn.SinusoidalPositions(), nn.LearnedPositions.init(vf.random.key(0), 9, 6)
@@ -69,6 +73,7 @@ def test_layers_add_vectors():
     assert sines(x[:, :0]).shape == (2, 0, 6) and table(x[:0]).shape == (0, 5, 6)
 
 
+@pytest.mark.wide
 def test_bad_arguments():
     x = np.ones((2, 5, 6), np.float32)
     table = nn.LearnedPositions.init(vf.random.key(0), 4, 6)

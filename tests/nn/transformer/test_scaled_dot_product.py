@@ -90,6 +90,7 @@ def test_causal_masks():
     np.testing.assert_array_equal(vf.jit(lambda n: nn.causal_mask(2, 5, offset=n))(2), np.tri(2, 5, 2, dtype=bool))
 
 
+@pytest.mark.wide
 def test_bad_arguments():
     x = np.ones((2, 4, 5, 8), np.float32)
     for k, v in ((x[:1], x[:1]), (x[:, :2], x[:, :2]), (x, x[:, :, :3]), (x[..., :4], x), (x[0], x[0])):

@@ -99,6 +99,7 @@ def test_decompositions_rebuild_the_matrix(dtype):
     close(np.sort_complex(np.asarray(linalg.eigvals(h[0]))), np.sort_complex(np.linalg.eigvals(h[0])), dtype)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "shapes", [((3, 3), (3,)), ((3, 3), (3, 2)), ((2, 3, 3), (3, 2)), ((3, 3), (2, 3, 2)), ((2, 1, 3, 3), (4, 3, 1)), ((2, 3, 3), (3,))]
 )
@@ -108,6 +109,7 @@ def test_solve_broadcasts(shapes):
     differentiable(linalg.solve, a, b)
 
 
+@pytest.mark.wide
 def test_integers_become_floats():
     x = np.array([[2, 1], [1, 3]], np.int32)
     assert linalg.inv(x).dtype == np.float32 and linalg.norm(x).dtype == np.float32 and linalg.det(x).dtype == np.float32
@@ -115,6 +117,7 @@ def test_integers_become_floats():
     assert linalg.matrix_power(x, 3).dtype == np.int32
 
 
+@pytest.mark.wide
 def test_empty_matrices():
     empty = np.zeros((2, 0, 0))
     np.testing.assert_array_equal(np.asarray(linalg.det(empty)), [1, 1])
@@ -134,6 +137,7 @@ def test_derivatives(name, dtype):
     differentiable(getattr(linalg, name.split()[-1]), make(*shape, dtype=dtype))
 
 
+@pytest.mark.wide
 def test_the_determinant_of_singular_matrices_has_a_derivative():
     for size in (2, 3, 4, 6):
         x = make(size, size)
@@ -143,6 +147,7 @@ def test_the_determinant_of_singular_matrices_has_a_derivative():
     np.testing.assert_array_equal(np.asarray(vf.grad(linalg.det)(np.zeros((4, 4)))), np.zeros((4, 4)))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("order", [None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf])
 def test_derivatives_of_matrix_norms(order):
     differentiable(lambda x: linalg.norm(x, order, axis=(0, 2)), make(3, 2, 4))
@@ -154,15 +159,18 @@ def test_derivatives_of_vector_norms(order, dtype):
     differentiable(lambda x: linalg.vector_norm(x, ord=order, axis=(0, 1)), make(3, 2, dtype=dtype))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("order", [None, 2, 3, 1.5])
 def test_the_gradient_of_a_norm_at_zero_is_zero(order):
     np.testing.assert_array_equal(np.asarray(vf.grad(lambda x: linalg.norm(x, order))(np.zeros(3))), np.zeros(3))
 
 
+@pytest.mark.wide
 def test_derivatives_of_the_pseudo_inverse_at_equal_singular_values():
     differentiable(linalg.pinv, np.eye(3)[:, :2])
 
 
+@pytest.mark.wide
 def test_derivatives_of_least_squares():
     differentiable(lambda a, b: linalg.lstsq(a, b)[0], make(5, 3), make(5, 2, seed=1))
     differentiable(lambda a, b: linalg.lstsq(a, b)[0], make(2, 4), make(2, seed=1))
@@ -171,6 +179,7 @@ def test_derivatives_of_least_squares():
 # Least squares, rank, condition.
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shapes", [((5, 3), (5,)), ((5, 3), (5, 2)), ((2, 4), (2,))])
 def test_least_squares(shapes):
     a, b = make(*shapes[0]), make(*shapes[1], seed=1)
@@ -179,6 +188,7 @@ def test_least_squares(shapes):
         np.testing.assert_allclose(np.atleast_1d(np.asarray(g)), np.atleast_1d(e), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_least_squares_of_a_singular_matrix_is_the_shortest():
     a = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     x, residuals, rank, _ = linalg.lstsq(a, np.array([1.0, 2.0, 4.0]))
@@ -186,6 +196,7 @@ def test_least_squares_of_a_singular_matrix_is_the_shortest():
     assert int(rank) == 1 and residuals.shape == (1,)
 
 
+@pytest.mark.wide
 def test_tolerances():
     x = np.diag([1.0, 1e-3, 1e-6])
     assert [int(linalg.matrix_rank(x, rtol=r)) for r in (None, 1e-4, 1e-2)] == [3, 2, 1]
@@ -195,6 +206,7 @@ def test_tolerances():
     assert int(linalg.matrix_rank(np.zeros(3))) == 0 and int(linalg.matrix_rank(np.float32(2))) == 1
 
 
+@pytest.mark.wide
 def test_singular_matrices():
     x = np.ones((2, 2))
     assert np.isinf(float(linalg.cond(x, 1))) or float(linalg.cond(x, 1)) > 1e15
@@ -206,6 +218,7 @@ def test_singular_matrices():
 # Stages.
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["det", "inv", "pinv", "slogdet", "eigvalsh", "cholesky", "matrix_rank", "norm"])
 def test_stages_agree(name):
     function, x = getattr(linalg, name), positive(3, 4, 4)
@@ -215,6 +228,7 @@ def test_stages_agree(name):
             np.testing.assert_allclose(np.asarray(g), np.asarray(e), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_multiplies_chains_in_the_cheapest_order():
     program = vf.jit(lambda *m: linalg.multi_dot(m)).lower(*[np.ones(s) for s in ((10, 100), (100, 5), (5, 50))]).jaxpr
     products = [eqn.outvars[0].aval.shape for eqn in program.eqns if eqn.primitive.name == "dot_general"]
@@ -229,6 +243,7 @@ def test_the_module_has_every_name_of_jax():
     assert set(vars(jnp.linalg)) & set(vars(__import__("volta_fn.linalg").linalg)) >= {"solve", "norm", "eigh"}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.narrow_devices import INT
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 
@@ -18,13 +19,14 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 def test_sums(size: int, axis: int, reverse: bool) -> None:
     shape = [2, 3, 2]
     shape[axis] = size
-    x = np.random.default_rng(size).integers(-5, 6, shape)
+    x = np.random.default_rng(size).integers(-5, 6, shape, INT)
     order = (slice(None),) * (axis % 3) + (slice(None, None, -1 if reverse else 1),)
     for run in (lax.associative_scan, vf.jit(lax.associative_scan, static_argnums=(0, 2, 3))):
         got = np.asarray(run(lax.add, x, reverse, axis))
         assert got.dtype == x.dtype and (got == x[order].cumsum(axis)[order]).all()
 
 
+@pytest.mark.wide
 def test_order_is_kept() -> None:
     """Products of matrices do not commute: with `fn(a, b)` = a b, the prefixes are x0 x1 … xi."""
     xs = np.random.default_rng(0).normal(size=(7, 2, 2))
@@ -42,6 +44,7 @@ def test_order_is_kept() -> None:
     np.testing.assert_allclose(lax.associative_scan(matmul, xs, reverse=True), suffixes[::-1])
 
 
+@pytest.mark.wide
 def test_trees_and_special_values() -> None:
     got = lax.associative_scan(lambda a, b: {"max": lax.max(a["max"], b["max"]), "any": a["any"] | b["any"]},
                                {"max": np.array([-0.0, -np.inf, np.nan, 1.0]), "any": np.array([False, False, True, False])})  # fmt: skip
@@ -50,6 +53,7 @@ def test_trees_and_special_values() -> None:
     assert np.asarray(got["any"]).tolist() == [False, False, True, True]
 
 
+@pytest.mark.wide
 def test_transforms() -> None:
     x = np.random.default_rng(1).normal(size=(3, 6))
     weights = np.arange(6.0)
@@ -70,6 +74,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES)
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

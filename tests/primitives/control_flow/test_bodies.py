@@ -8,6 +8,7 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
+import pytest
 
 import volta_fn as vf
 from volta_fn import lax
@@ -28,6 +29,7 @@ def run(f: Any, start: Any = 0.0, xs: Any = XS) -> float:
     return float(lax.scan(f, start, xs)[0])
 
 
+@pytest.mark.wide
 def test_a_function_is_traced_once_per_types() -> None:
     traces.clear()
     for _ in range(5):
@@ -120,6 +122,7 @@ def test_functions_and_their_programs_die() -> None:
     assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs
 
 
+@pytest.mark.wide
 def test_programs_per_function_are_bounded() -> None:
     def step(carry: Any, x: Any) -> Any:
         return carry, x

@@ -20,6 +20,7 @@ def by_hand(i: int, a: Any, b: Any) -> Any:
     return [a * b, np.sin(a) + b, b * b][i]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("transform", [lambda f: f, vf.jit])
 def test_only_the_chosen_branch_counts(transform: Any) -> None:
     choose = transform(lambda p, x: lax.cond(p, lambda a: a + 1, lambda a: a * 2, x))
@@ -56,6 +57,7 @@ def test_weak_results() -> None:
     assert both.weak_type and not one.weak_type and one.dtype == np.float32
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_derivatives(index: int) -> None:
     def f(a: Any, b: Any) -> Any:
@@ -71,6 +73,7 @@ def test_derivatives(index: int) -> None:
     np.testing.assert_allclose(rate, (expected[0] * X * 3 + expected[1] * X).sum())
 
 
+@pytest.mark.wide
 def test_residuals_of_branches_share_memory() -> None:
     """Branches need different values on the way back; those of one type use one slot."""
 
@@ -84,6 +87,7 @@ def test_residuals_of_branches_share_memory() -> None:
     assert len(forward.outvars) == 1 + 2
 
 
+@pytest.mark.wide
 def test_every_way_of_mapping() -> None:
     index, a, b = np.array([0, 2, 1, 7]), np.random.default_rng(0).normal(size=(4, 2)), np.arange(8.0).reshape(4, 2)
     for axes in itertools.product((None, 0), repeat=3):
@@ -117,6 +121,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES)
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -35,6 +35,7 @@ def test_runs_until_the_condition_fails(dtype: str) -> None:
             assert value.dtype == dt and count.dtype == np.int32
 
 
+@pytest.mark.wide
 def test_integers_and_trees() -> None:
     def collatz(state: Any) -> Any:
         n = state["n"]
@@ -49,6 +50,7 @@ def test_weak_start_takes_the_dtype_of_a_step() -> None:
     assert end.dtype == np.float32 and float(end) == 3
 
 
+@pytest.mark.wide
 def test_every_way_of_mapping() -> None:
     xs, stops = np.array([100.0, 0.5, 7.0]), np.array([1.0, 3.0, 0.1])
     for axes in itertools.product((None, 0), repeat=2):
@@ -60,6 +62,7 @@ def test_every_way_of_mapping() -> None:
         assert [(int(c), float(v)) for c, v in zip(np.broadcast_to(counts, 3), values, strict=True)] == expected
 
 
+@pytest.mark.wide
 def test_mapped_body_and_common_condition() -> None:
     """The condition is the same for all examples, so the loop stays one loop with a scalar condition."""
     run = vf.vmap(lambda x: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * x), (0, x)))
@@ -69,6 +72,7 @@ def test_mapped_body_and_common_condition() -> None:
     assert loop.params["cond_jaxpr"].in_avals[0].shape == ()
 
 
+@pytest.mark.wide
 def test_mapped_twice() -> None:
     xs = np.array([[100.0, 3.0], [0.5, 9.0]])
     counts, values = vf.jit(vf.vmap(vf.vmap(lambda x: halve(x, 1.0))))(xs)
@@ -76,6 +80,7 @@ def test_mapped_twice() -> None:
     assert np.stack([counts, values], -1).tolist() == np.array(expected).tolist()
 
 
+@pytest.mark.wide
 def test_forward_mode() -> None:
     """x halves until it is below stop: d/dx is 2^-count, and what is closed over counts as well."""
 
@@ -123,6 +128,7 @@ def test_reverse_mode_says_why_not(wrap: Any) -> None:
 # fori_loop.
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("lower", "upper"), [(0, 4), (2, 5), (3, 3), (5, 2), (-3, 1)])
 def test_counts_like_range(lower: int, upper: int) -> None:
     def step(i: Any, total: Any) -> Any:
@@ -137,6 +143,7 @@ def test_counts_like_range(lower: int, upper: int) -> None:
     assert np.asarray(vf.vmap(lambda b: lax.fori_loop(lower, b, step, 1))(np.array([upper, lower]))).tolist() == [expected, 1]
 
 
+@pytest.mark.wide
 def test_known_bounds_have_a_gradient() -> None:
     """d/dx x^5 through four multiplications; the bounds may be concrete arrays too."""
     for upper in (4, np.int64(4), vf.device_put(np.int16(4))):
@@ -172,6 +179,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES)
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -49,6 +49,7 @@ def test_every_dtype_and_length(dtype: str, length: int, reverse: bool) -> None:
     assert (np.asarray(same) == rows).all()
 
 
+@pytest.mark.wide
 def test_trees_in_and_out() -> None:
     def step(carry: Any, row: Any) -> Any:
         new = {"n": carry["n"] + 1, "p": Pair(carry["p"].right, carry["p"].left + row[0]), "none": None}
@@ -89,6 +90,7 @@ def test_weak_start_takes_the_dtype_of_a_step() -> None:
     assert a.dtype == b.dtype == np.float32 and float(b) == 2
 
 
+@pytest.mark.wide
 def test_long_loops_are_linear_programs() -> None:
     """Ten thousand steps, forwards and back; the derivative is one loop forth and one back, whatever the length."""
     xs = np.full(10_000, 1e-4, np.float64)
@@ -104,6 +106,7 @@ def test_long_loops_are_linear_programs() -> None:
     assert [e.primitive.name for e in program.eqns].count("scan") == 2
 
 
+@pytest.mark.wide
 def test_a_step_may_return_its_inputs() -> None:
     """Outputs never share memory that later steps change."""
     xs = np.arange(6.0).reshape(3, 2)
@@ -113,6 +116,7 @@ def test_a_step_may_return_its_inputs() -> None:
     assert np.asarray(rows).tolist() == xs.tolist()
 
 
+@pytest.mark.wide
 def test_closed_over_tracers() -> None:
     """Values of several transforms at once, closed over on several levels."""
 
@@ -170,12 +174,14 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES)
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
+@pytest.mark.wide
 def test_a_leaked_carry_is_named() -> None:
     kept = []
 

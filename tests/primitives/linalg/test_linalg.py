@@ -19,6 +19,7 @@ def adjoint(x):
     return x.swapaxes(-1, -2).conj()
 
 
+@pytest.mark.wide
 def test_only_the_named_triangle_is_read_and_differentiated():
     x = make(4, 4, dtype="complex128")
     x = x @ adjoint(x) + 4 * np.eye(4)
@@ -32,6 +33,7 @@ def test_only_the_named_triangle_is_read_and_differentiated():
     np.testing.assert_array_equal(np.triu(np.asarray(plain), 1), 0)
 
 
+@pytest.mark.wide
 def test_functions_of_equal_eigenvalues_have_finite_derivatives():
     """The trace of X³, through the eigenvectors of a multiple of the identity."""
 
@@ -44,6 +46,7 @@ def test_functions_of_equal_eigenvalues_have_finite_derivatives():
     np.testing.assert_allclose(np.asarray(vf.grad(trace_of_cube)(x)), 12 * np.eye(3), atol=1e-12)
 
 
+@pytest.mark.wide
 def test_equal_singular_values_have_finite_derivatives():
     nuclear = lambda x: lax.reduce_sum(linalg.svd(x, full_matrices=False)[1], (0,))
     np.testing.assert_allclose(np.asarray(vf.grad(nuclear)(np.eye(3))), np.eye(3), atol=1e-12)
@@ -71,12 +74,14 @@ def test_solves_by_lu(dtype):
         np.testing.assert_allclose(np.asarray(got), np.linalg.solve(op, b), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_vectors_as_right_hand_sides():
     a, b = np.triu(make(4, 4)) + 3 * np.eye(4), make(4)
     np.testing.assert_allclose(np.asarray(linalg.triangular_solve(a, b, left_side=True)), np.linalg.solve(a, b), rtol=1e-12)
     np.testing.assert_allclose(np.asarray(linalg.triangular_solve(a, b)), np.linalg.solve(a.T, b), rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_left_eigenvectors():
     x = make(4, 4)
     w, left, right = map(np.asarray, linalg.eig(x))
@@ -85,6 +90,7 @@ def test_left_eigenvectors():
     np.testing.assert_allclose(np.linalg.norm(left, axis=0), 1)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["cholesky", "lu", "qr", "eigh", "svd", "eig"])
 def test_every_factorisation_maps_over_any_axis(name):
     x = make(3, 4, 4)
@@ -97,6 +103,7 @@ def test_every_factorisation_maps_over_any_axis(name):
             np.testing.assert_array_equal(np.asarray(g), np.asarray(e))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
