@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from volta_fn.primitives.collective import pshuffle as pshuffle
     from volta_fn.primitives.collective import psum as psum
     from volta_fn.primitives.collective import psum_scatter as psum_scatter
+    from volta_fn.primitives.collective import pswapaxes as pswapaxes
     from volta_fn.primitives.control_flow.associative import associative_scan as associative_scan
     from volta_fn.primitives.control_flow.conditionals import cond as cond
     from volta_fn.primitives.control_flow.conditionals import switch as switch
@@ -179,6 +180,9 @@ if TYPE_CHECKING:
     from volta_fn.primitives.trigonometric import tan as tan
     from volta_fn.primitives.trigonometric import tanh as tanh
     from volta_fn.primitives.window import reduce_window as reduce_window
+    from volta_fn.special.incomplete_gamma import igamma as igamma
+    from volta_fn.special.incomplete_gamma import igammac as igammac
+    from volta_fn.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
     from volta_fn.transforms.sequential import map as map
 else:
     __getattr__, __dir__ = _on_demand.exports(
@@ -186,7 +190,7 @@ else:
         "volta_fn.primitives.linalg",
         {
             "volta_fn.primitives.collective": (
-                "all_gather all_to_all axis_index axis_size pmax pmean pmin ppermute pshuffle psum psum_scatter"
+                "all_gather all_to_all axis_index axis_size pmax pmean pmin ppermute pshuffle psum psum_scatter pswapaxes"
             ),
             "volta_fn.primitives.control_flow.associative": "associative_scan",
             "volta_fn.primitives.control_flow.conditionals": "cond switch",
@@ -200,6 +204,7 @@ else:
             "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc gelu lgamma ndtr polygamma zeta",
             "volta_fn.primitives.trigonometric": "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh",
             "volta_fn.primitives.window": "reduce_window",
+            "volta_fn.special.incomplete_gamma": "igamma igammac random_gamma_grad",
             "volta_fn.transforms.sequential": "map",
         },
     )

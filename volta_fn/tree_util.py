@@ -12,12 +12,17 @@ from volta_fn.tree import GetAttrKey as GetAttrKey
 from volta_fn.tree import KeyPath as KeyPath
 from volta_fn.tree import Partial as Partial
 from volta_fn.tree import SequenceKey as SequenceKey
+from volta_fn.tree import all_leaves as all_leaves
 from volta_fn.tree import keystr as keystr
 from volta_fn.tree import register_dataclass as register_dataclass
 from volta_fn.tree import register_pytree_node as register_pytree_node
 from volta_fn.tree import register_pytree_node_class as register_pytree_node_class
 from volta_fn.tree import register_pytree_with_keys as register_pytree_with_keys
+from volta_fn.tree import register_pytree_with_keys_class as register_pytree_with_keys_class
 from volta_fn.tree import register_static as register_static
+from volta_fn.tree import treedef_children as treedef_children
+from volta_fn.tree import treedef_is_leaf as treedef_is_leaf
+from volta_fn.tree import treedef_tuple as treedef_tuple
 
 PyTreeDef = tree.TreeDef
 
@@ -27,6 +32,7 @@ tree_leaves = tree.leaves
 tree_structure = tree.structure
 tree_map = tree.map
 tree_reduce = tree.reduce
+tree_reduce_associative = tree.reduce_associative
 tree_all = tree.all
 tree_transpose = tree.transpose
 tree_broadcast = tree.broadcast

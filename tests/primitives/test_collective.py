@@ -27,6 +27,7 @@ CALLS: list[Any] = [
     lambda np_, lax_, x: lax_.pshuffle(x, "i", [2, 0, 1]),
     lambda np_, lax_, x: lax_.all_to_all(x, "i", 1, 0) * 2,
     lambda np_, lax_, x: lax_.all_to_all(x.T, "i", 0, 1, tiled=True) * 2,
+    lambda np_, lax_, x: lax_.pswapaxes(x, "i", 1),
     lambda np_, lax_, x: lax_.psum_scatter(x.T, "i"),
     lambda np_, lax_, x: lax_.psum_scatter(x.T, "i", tiled=True),
     lambda np_, lax_, x: x * lax_.axis_size("i"),

@@ -67,3 +67,10 @@ def test_integers_scalars_and_shapes():
     assert special.gammainc(np.int32(2), 1).dtype == np.float32
     assert special.gammainc(np.ones((2, 1)), np.ones(3)).shape == (2, 3)
     assert special.gammainc(np.ones((0, 2)), 1.0).shape == (0, 2)
+
+
+def test_names_of_lax():
+    assert (vf.lax.igamma, vf.lax.igammac) == (special.gammainc, special.gammaincc)
+    sample = scipy_special.gammaincinv(3.0, 0.4)
+    moved = (scipy_special.gammaincinv(3.0 + 1e-6, 0.4) - scipy_special.gammaincinv(3.0 - 1e-6, 0.4)) / 2e-6  # the quantile is held
+    np.testing.assert_allclose(vf.lax.random_gamma_grad(3.0, sample), moved, rtol=1e-6)

@@ -126,6 +126,31 @@ def test_reduce():
         tree.reduce(operator.add, [None, ()])
 
 
+def test_reduce_associative():
+    letters = [*"abcdefg"]
+    for count in range(8):
+        assert tree.reduce_associative(operator.add, letters[:count], identity="") == "".join(letters[:count])
+    depth = tree.reduce_associative(lambda a, b: max(a, b) + 1, {"x": [0] * 5, "y": (0, 0, 0)})
+    assert depth == 3
+    assert tree.reduce_associative(operator.add, [(1, 2), (3,)], is_leaf=lambda node: isinstance(node, tuple)) == (1, 2, 3)
+    with pytest.raises(TreeError, match="needs an identity"):
+        tree.reduce_associative(operator.add, [None])
+
+
+@pytest.mark.parametrize("t", TREES, ids=str)
+def test_structures_taken_apart(t):
+    jax = pytest.importorskip("jax")
+    ours, theirs = tree.structure(t), jax.tree.structure(t)
+    assert tree_util.treedef_is_leaf(ours) == jax.tree_util.treedef_is_leaf(theirs)
+    children = tree_util.treedef_children(ours)
+    assert [c.num_leaves for c in children] == [c.num_leaves for c in jax.tree_util.treedef_children(theirs)]
+    if isinstance(t, tuple) and not hasattr(t, "_fields"):
+        assert tree_util.treedef_tuple(children) == ours
+    assert tree_util.all_leaves([t]) == jax.tree_util.all_leaves([t])
+    assert tree_util.all_leaves(tree.leaves(t))
+    assert tree_util.all_leaves([t], is_leaf=lambda node: node is t)
+
+
 def test_unflatten_counts_leaves():
     for wrong in ([1], [1, 2, 3]):
         with pytest.raises(TreeError, match=f"has 2 leaves, got {len(wrong)}"):

@@ -347,3 +347,14 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
         return collapse(arrived, concat, concat + 2) if tiled else arrived
 
     return tree.map(exchange, x)
+
+
+def pswapaxes(x: Any, axis_name: Any, axis: int) -> Any:
+    """`x`, a pytree, with a named axis and the dimension `axis`, of the same size, exchanged. See `all_to_all`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda row: vf.lax.pswapaxes(row, "i", 0), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    return all_to_all(x, axis_name, axis, axis)

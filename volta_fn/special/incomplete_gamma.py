@@ -174,11 +174,25 @@ def gammainc(a: Any, x: Any) -> Array:
 
 @composite
 def gammaincc(a: Any, x: Any) -> Array:
-    """The regularised upper incomplete gamma function 1 - gammainc(a, x), to full relative precision where it is small."""
+    """The regularised upper incomplete gamma function 1 - gammainc(a, x), to full relative precision where it is small.
+
+    >>> import volta_fn as vf
+    >>> vf.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
+    Array([1.    , 0.3679, 0.1353], dtype=float32)
+    """
     return _upper(*vnp.broadcast_arrays(a, x))
+
+
+#: Their names in `jax.lax`.
+igamma, igammac = gammainc, gammaincc
 
 
 @composite
 def random_gamma_grad(a: Any, sample: Any) -> Array:
-    """How fast a gamma random number moves with its shape `a` when its quantile is held (Figurnov et al. 2018)."""
+    """How fast a gamma random number moves with its shape `a` when its quantile is held (Figurnov et al. 2018).
+
+    >>> import volta_fn as vf
+    >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
+    Array([0.751, 1.086], dtype=float32)
+    """
     return _parts(*vnp.broadcast_arrays(a, sample)).rate

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from volta_fn.tree.registry import register_pytree_node as register_pytree_node
     from volta_fn.tree.registry import register_pytree_node_class as register_pytree_node_class
     from volta_fn.tree.registry import register_pytree_with_keys as register_pytree_with_keys
+    from volta_fn.tree.registry import register_pytree_with_keys_class as register_pytree_with_keys_class
     from volta_fn.tree.registry import register_static as register_static
     from volta_fn.tree.structures import TreeDef as TreeDef
     from volta_fn.tree.structures import all as all
@@ -37,9 +38,14 @@ if TYPE_CHECKING:
     from volta_fn.tree.structures import map as map
     from volta_fn.tree.structures import map_with_path as map_with_path
     from volta_fn.tree.structures import reduce as reduce
+    from volta_fn.tree.structures import reduce_associative as reduce_associative
     from volta_fn.tree.structures import structure as structure
     from volta_fn.tree.structures import transpose as transpose
     from volta_fn.tree.structures import unflatten as unflatten
+    from volta_fn.tree.treedefs import all_leaves as all_leaves
+    from volta_fn.tree.treedefs import treedef_children as treedef_children
+    from volta_fn.tree.treedefs import treedef_is_leaf as treedef_is_leaf
+    from volta_fn.tree.treedefs import treedef_tuple as treedef_tuple
 else:
     __getattr__, __dir__ = _on_demand.exports(
         __name__,
@@ -48,11 +54,14 @@ else:
             ".keys": "DictKey FlattenedIndexKey GetAttrKey KeyPath SequenceKey keystr",
             ".partial": "Partial",
             ".registry": (
-                "register_dataclass register_node register_pytree_node register_pytree_node_class register_pytree_with_keys register_static"
+                "register_dataclass register_node register_pytree_node register_pytree_node_class register_pytree_with_keys "
+                "register_pytree_with_keys_class register_static"
             ),
             ".structures": (
                 "TreeDef all broadcast broadcast_prefix describe first_difference flatten flatten_up_to "
-                "flatten_with_path leaves leaves_with_path map map_with_path reduce structure transpose unflatten"
+                "flatten_with_path leaves leaves_with_path map map_with_path reduce reduce_associative structure transpose "
+                "unflatten"
             ),
+            ".treedefs": "all_leaves treedef_children treedef_is_leaf treedef_tuple",
         },
     )

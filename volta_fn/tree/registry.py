@@ -82,6 +82,27 @@ def register_pytree_node_class(cls: C) -> C:
     return cls
 
 
+def register_pytree_with_keys_class(cls: C) -> C:
+    """Class decorator like `register_pytree_node_class`, with a method `tree_flatten_with_keys() -> (((key, child), …), aux)` in place of
+    `tree_flatten`, so that paths name the children.
+
+    >>> from volta_fn import tree
+    >>> @tree.register_pytree_with_keys_class
+    ... class Named:
+    ...     def __init__(self, x):
+    ...         self.x = x
+    ...     def tree_flatten_with_keys(self):
+    ...         return ((tree.GetAttrKey("x"), self.x),), None
+    ...     @classmethod
+    ...     def tree_unflatten(cls, aux, children):
+    ...         return cls(*children)
+    >>> [tree.keystr(path) for path, _ in tree.leaves_with_path([Named(1)])]
+    ['[0].x']
+    """
+    register_pytree_with_keys(cls, lambda node: node.tree_flatten_with_keys(), cls.tree_unflatten)  # type: ignore[attr-defined]  # the protocol
+    return cls
+
+
 def register_static(cls: C) -> C:
     """Make instances of `cls` nodes without leaves: they belong to the structure. They must be hashable and comparable."""
     register_node(cls, lambda node: ((), node), lambda node, _: node)

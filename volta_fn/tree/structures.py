@@ -38,7 +38,11 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of that structure with those leaves. Raises `TreeError` if there are too few or too many."""
+    """The tree of that structure with those leaves. Raises `TreeError` if there are too few or too many.
+
+    >>> unflatten(structure({"a": 0, "b": [0]}), [1, 2])
+    {'a': 1, 'b': [2]}
+    """
     leaves = leaves if type(leaves) is list else list(leaves)
     if len(leaves) != treedef.num_leaves:
         raise TreeError(f"unflatten: the structure {describe(treedef)} has {treedef.num_leaves} leaves, got {len(leaves)}")
@@ -90,8 +94,29 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _M
     return functools.reduce(function, items)
 
 
+def reduce_associative(operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
+    """An associative `operation` over the leaves, neighbours first: log2 n operations one after the other, where `reduce` has n.
+
+    Of a tree without leaves it is `identity`; without one either, a `TreeError`.
+
+    >>> reduce_associative(lambda a, b: f"({a}{b})", ["a", "b", ("c", "d")])
+    '((ab)(cd))'
+    """
+    items = leaves(tree, is_leaf)
+    if not items and identity is _MISSING:
+        raise TreeError("tree.reduce_associative: a tree without leaves needs an identity")
+    while len(items) > 1:
+        pairs = [operation(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]
+        items = [*pairs, items[-1]] if len(items) % 2 else pairs
+    return items[0] if items else identity
+
+
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether every leaf is true."""
+    """Whether every leaf is true.
+
+    >>> all({"a": True, "b": [1, 0]})
+    False
+    """
     return builtins.all(leaves(tree, is_leaf))
 
 
@@ -124,7 +149,11 @@ def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[Key
 
 
 def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
-    """The (path, leaf) pairs of a tree."""
+    """The (path, leaf) pairs of a tree.
+
+    >>> [(keystr(path), leaf) for path, leaf in leaves_with_path({"a": [1, 2]})]
+    [("['a'][0]", 1), ("['a'][1]", 2)]
+    """
     return flatten_with_path(tree, is_leaf)[0]
 
 
@@ -156,7 +185,11 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A tree of `full_tree`'s structure with the leaves of `broadcast_prefix`."""
+    """A tree of `full_tree`'s structure with the leaves of `broadcast_prefix`.
+
+    >>> broadcast((0, 1), ({"a": 5, "b": 6}, [7, 8]))
+    ({'a': 0, 'b': 0}, [1, 1])
+    """
     return structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
