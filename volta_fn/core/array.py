@@ -362,7 +362,12 @@ def as_value(value: Any) -> Array:
 
 
 def aval_of(x: Any) -> ShapedArray:
-    """The aval of an array, tracer, NumPy array, scalar or `ShapeDtypeStruct`."""
+    """The aval of an array, tracer, NumPy array, scalar or `ShapeDtypeStruct`.
+
+    >>> import volta_fn as vf
+    >>> vf.typeof(vf.numpy.ones((2, 3)))
+    f32[2,3]
+    """
     if isinstance(x, Array):
         return x.aval
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)

@@ -172,6 +172,10 @@ def devices(backend: str | None = None) -> list[Device]:
     """The devices of a platform ("cpu", …), which JAX calls a backend here, or of the default device's platform.
 
     Raises `DeviceError` for an unknown platform.
+
+    >>> import volta_fn as vf
+    >>> vf.devices("cpu")
+    [CpuDevice(id=0)]
     """
     name = backend or current_default_device().platform
     with _lock:
@@ -183,12 +187,22 @@ def devices(backend: str | None = None) -> list[Device]:
 
 
 def device_count(backend: str | None = None) -> int:
-    """The number of devices of a platform (default: the default device's)."""
+    """The number of devices of a platform (default: the default device's).
+
+    >>> import volta_fn as vf
+    >>> vf.device_count() == len(vf.devices())
+    True
+    """
     return len(devices(backend))
 
 
 def default_backend() -> str:
-    """The platform of the default device: "cpu", …"""
+    """The platform of the default device: "cpu", …
+
+    >>> import volta_fn as vf
+    >>> vf.default_backend() in ("cpu", "gpu")
+    True
+    """
     return current_default_device().platform
 
 

@@ -47,7 +47,12 @@ def device_get(x: Any) -> Any:
 
 
 def block_until_ready(x: Any) -> Any:
-    """`x`, once all its arrays are computed."""
+    """`x`, once all its arrays are computed.
+
+    >>> import volta_fn as vf
+    >>> vf.block_until_ready({"x": vf.numpy.ones(2) + 1})
+    {'x': Array([2., 2.], dtype=float32)}
+    """
     for leaf in (x,) if type(x) is ConcreteArray else tree.leaves(x):
         if isinstance(leaf, ConcreteArray):
             leaf.block_until_ready()

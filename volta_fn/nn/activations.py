@@ -20,7 +20,12 @@ sigmoid = promoted(lax.logistic, "sigmoid", "1 / (1 + exp(-x)), without overflow
 
 
 def identity(x: Any) -> Array:
-    """x itself, as an array."""
+    """x itself, as an array.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.identity(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-2. , -0.5,  0. ,  1. ], dtype=float32)
+    """
     return _array(x)
 
 
@@ -51,24 +56,44 @@ relu6.defjvps(lambda g, out, x: vnp.where((x > 0) & (x < 6), g, 0))
 
 
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
-    """x where x >= 0, else negative_slope x (Maas et al. 2013)."""
+    """x where x >= 0, else negative_slope x (Maas et al. 2013).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.leaky_relu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.02 , -0.005,  0.   ,  1.   ], dtype=float32)
+    """
     value = _array(x)
     return vnp.where(value >= 0, value, negative_slope * value)
 
 
 def hard_tanh(x: Any) -> Array:
-    """x between -1 and 1, else the nearer of the two."""
+    """x between -1 and 1, else the nearer of the two.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.hard_tanh(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-1. , -0.5,  0. ,  1. ], dtype=float32)
+    """
     value = _array(x)
     return vnp.where(value > 1, 1, vnp.where(value < -1, -1, value))
 
 
 def hard_sigmoid(x: Any) -> Array:
-    """relu6(x + 3) / 6, the piecewise linear approximation of `sigmoid`."""
+    """relu6(x + 3) / 6, the piecewise linear approximation of `sigmoid`.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.hard_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([0.1667, 0.4167, 0.5   , 0.6667], dtype=float32)
+    """
     return relu6(_array(x) + 3.0) / 6.0
 
 
 def hard_silu(x: Any) -> Array:
-    """x hard_sigmoid(x), also called hard swish (Howard et al. 2019, MobileNetV3)."""
+    """x hard_sigmoid(x), also called hard swish (Howard et al. 2019, MobileNetV3).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.hard_silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.3333, -0.2083,  0.    ,  0.6667], dtype=float32)
+    """
     value = _array(x)
     return value * hard_sigmoid(value)
 
@@ -77,12 +102,22 @@ hard_swish = hard_silu
 
 
 def sparse_sigmoid(x: Any) -> Array:
-    """clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`."""
+    """clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.sparse_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([0.  , 0.25, 0.5 , 1.  ], dtype=float32)
+    """
     return 0.5 * vnp.clip(_array(x) + 1.0, 0.0, 2.0)
 
 
 def sparse_plus(x: Any) -> Array:
-    """0 below -1, x above 1, and (x + 1)^2 / 4 between: smooth, and exactly zero on the left."""
+    """0 below -1, x above 1, and (x + 1)^2 / 4 between: smooth, and exactly zero on the left.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.sparse_plus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([0.    , 0.0625, 0.25  , 1.    ], dtype=float32)
+    """
     value = _array(x)
     return vnp.where(value <= -1.0, 0.0, vnp.where(value >= 1.0, value, (value + 1.0) ** 2 / 4))
 
@@ -101,12 +136,22 @@ def softplus(x: Any) -> Array:
 
 
 def log_sigmoid(x: Any) -> Array:
-    """log(sigmoid(x)), to full precision for very negative x."""
+    """log(sigmoid(x)), to full precision for very negative x.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.log_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-2.1269, -0.9741, -0.6931, -0.3133], dtype=float32)
+    """
     return -softplus(-_array(x))
 
 
 def silu(x: Any) -> Array:
-    """x sigmoid(x), also called swish (Elfwing et al. 2017)."""
+    """x sigmoid(x), also called swish (Elfwing et al. 2017).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.2384, -0.1888,  0.    ,  0.7311], dtype=float32)
+    """
     value = _array(x)
     return value * sigmoid(value)
 
@@ -115,25 +160,45 @@ swish = silu
 
 
 def mish(x: Any) -> Array:
-    """x tanh(softplus(x)) (Misra 2019)."""
+    """x tanh(softplus(x)) (Misra 2019).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.mish(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.2525, -0.2207,  0.    ,  0.8651], dtype=float32)
+    """
     value = _array(x)
     return value * tanh(softplus(value))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Array:
-    """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015)."""
+    """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.elu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.8647, -0.3935,  0.    ,  1.    ], dtype=float32)
+    """
     value = _array(x)
     # Where the exponential is not chosen it must not overflow: its infinite derivative times zero would be NaN.
     return vnp.where(value > 0, value, alpha * vnp.expm1(vnp.where(value > 0, 0.0, value)))
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Array:
-    """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017)."""
+    """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.celu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.8647, -0.3935,  0.    ,  1.    ], dtype=float32)
+    """
     return vnp.maximum(x, 0.0) + alpha * vnp.expm1(vnp.minimum(x, 0.0) / alpha)
 
 
 def selu(x: Any) -> Array:
-    """The scaled `elu` that keeps activations at mean 0 and variance 1 (Klambauer et al. 2017)."""
+    """The scaled `elu` that keeps activations at mean 0 and variance 1 (Klambauer et al. 2017).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.selu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-1.5202, -0.6918,  0.    ,  1.0507], dtype=float32)
+    """
     return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
@@ -151,7 +216,12 @@ def gelu(x: Any, approximate: bool = True) -> Array:
 
 
 def glu(x: Any, axis: int = -1) -> Array:
-    """The first half along `axis` times the sigmoid of the second (Dauphin et al. 2016). Raises `ShapeError` for an odd size."""
+    """The first half along `axis` times the sigmoid of the second (Dauphin et al. 2016). Raises `ShapeError` for an odd size.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.glu(vf.numpy.array([1.0, 2.0, 0.0, 10.0])).round(4)
+    Array([0.5   , 1.9999], dtype=float32)
+    """
     value = _array(x)
     dim = canonical_axis(axis, value.ndim)
     if value.shape[dim] % 2:
@@ -164,13 +234,23 @@ def glu(x: Any, axis: int = -1) -> Array:
 
 
 def soft_sign(x: Any) -> Array:
-    """x / (1 + |x|)."""
+    """x / (1 + |x|).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.soft_sign(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([-0.6667, -0.3333,  0.    ,  0.5   ], dtype=float32)
+    """
     value = _array(x)
     return value / (vnp.abs(value) + 1)
 
 
 def squareplus(x: Any, b: Any = 4.0) -> Array:
-    """(x + sqrt(x^2 + b)) / 2 (Barron 2021)."""
+    """(x + sqrt(x^2 + b)) / 2 (Barron 2021).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.squareplus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
+    Array([0.4142, 0.7808, 1.    , 1.618 ], dtype=float32)
+    """
     value = _array(x)
     return (value + vnp.sqrt(value * value + b)) / 2
 

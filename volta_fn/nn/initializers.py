@@ -51,12 +51,22 @@ def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = N
 
 
 def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
-    """Zeros; the key is not used."""
+    """Zeros; the key is not used.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.zeros(vf.random.key(0), (2,))
+    Array([0., 0.], dtype=float32)
+    """
     return constant(0)(key, shape, dtype)
 
 
 def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
-    """Ones; the key is not used."""
+    """Ones; the key is not used.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.ones(vf.random.key(0), (2,))
+    Array([1., 1.], dtype=float32)
+    """
     return constant(1)(key, shape, dtype)
 
 
@@ -81,12 +91,22 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Normal with mean 0 and the given standard deviation."""
+    """Normal with mean 0 and the given standard deviation.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.normal()(vf.random.key(0), (3, 2)).shape
+    (3, 2)
+    """
     return _initializer(lambda key, shape, dtype: random.normal(key, shape, dtype) * vnp.asarray(stddev, dtype), dtype)
 
 
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
-    """Normal numbers between `lower` and `upper`, times `stddev`."""
+    """Normal numbers between `lower` and `upper`, times `stddev`.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.initializers.truncated_normal()(vf.random.key(0), (3, 2)).shape
+    (3, 2)
+    """
 
     def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
         return random.truncated_normal(key, lower, upper, shape, dtype) * vnp.asarray(stddev, dtype)
@@ -134,6 +154,11 @@ def variance_scaling(
 
     Raises:
         ArgumentError: another mode or distribution. ShapeError (when called): a shape without those axes.
+
+    >>> import volta_fn as vf
+    >>> initializer = vf.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+    >>> bool(abs(initializer(vf.random.key(0), (3, 3))).max() <= 1)
+    True
     """
     if mode not in _AVERAGES:
         raise ArgumentError(f"variance_scaling: mode is one of {', '.join(_AVERAGES)}, got {mode!r}")

@@ -18,7 +18,12 @@ Axis = int | Sequence[int] | None
 
 
 def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Array:
-    """log(mean(exp(x))) along `axis`, without overflow. Elements not in `where` do not count."""
+    """log(mean(exp(x))) along `axis`, without overflow. Elements not in `where` do not count.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.logmeanexp(vf.numpy.array([0.0, 0.0])).round(4)
+    Array(0., dtype=float32)
+    """
     value = as_value(x)
     total = logsumexp(value, axis, where=where, keepdims=keepdims)
     ones = vnp.ones_like(value, dtype=total.dtype)

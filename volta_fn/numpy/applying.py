@@ -38,7 +38,12 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array:
-    """`func(a, axis)` for each of the axes in turn, dimensions that it drops being put back with size 1."""
+    """`func(a, axis)` for each of the axes in turn, dimensions that it drops being put back with size 1.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2]).shape
+    (1, 3, 1)
+    """
     value = operand("apply_over_axes", "a", a)
     for axis in axes if isinstance(axes, (tuple, list)) else (axes,):
         place = axis_of("apply_over_axes", axis, value.ndim)

@@ -70,7 +70,12 @@ def remainder(x: Any, y: Any, /) -> Array:
 
 
 def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
-    """The pair (x // y, x % y)."""
+    """The pair (x // y, x % y).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.divmod(jnp.array([7, -7]), 3)
+    (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     return floor_divide(x, y), remainder(x, y)
 
 
@@ -100,7 +105,12 @@ def power(x: Any, y: Any, /) -> Array:
 
 
 def float_power(x: Any, y: Any, /) -> Array:
-    """x to the power y in floating-point numbers."""
+    """x to the power y in floating-point numbers.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.float_power(jnp.array([2, 3]), 2)
+    Array([4., 9.], dtype=float32)
+    """
     return lax.pow(*promote_inexact("float_power", x, y))
 
 
@@ -233,7 +243,12 @@ def signbit(x: Any, /) -> Array:
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
-    """The step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0, NaN for NaN."""
+    """The step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0, NaN for NaN.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.heaviside(jnp.array([-1.0, 0.0, 2.0]), 0.5)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
     a, b = promote_inexact("heaviside", x1, x2)
     zero, one = full_like_scalar(a, 0), full_like_scalar(a, 1)
     step = lax.select(lax.lt(a, zero), zero, lax.select(lax.gt(a, zero), one, b))

@@ -210,12 +210,22 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Zeros of `a`'s shape and dtype."""
+    """Zeros of `a`'s shape and dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.zeros_like(jnp.array([1, 2]))
+    Array([0, 0], dtype=int32)
+    """
     return full_like(a, 0, dtype, shape, device=device)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Ones of `a`'s shape and dtype."""
+    """Ones of `a`'s shape and dtype.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ones_like(jnp.array([1, 2]))
+    Array([1, 1], dtype=int32)
+    """
     return full_like(a, 1, dtype, shape, device=device)
 
 
@@ -349,12 +359,23 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
 
 
 def identity(n: int, dtype: Any = None) -> Array:
-    """The n×n identity matrix."""
+    """The n×n identity matrix.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.identity(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     return eye(n, dtype=dtype)
 
 
 def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:
-    """An array of the first `count` items (-1: all) of an iterable of numbers."""
+    """An array of the first `count` items (-1: all) of an iterable of numbers.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fromiter(range(3), "int32")
+    Array([0, 1, 2], dtype=int32)
+    """
     return array(np.fromiter(iter, dtypes.as_dtype(dtype), count))
 
 

@@ -39,7 +39,12 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running product along `axis` (None: of the flattened array); booleans in int32."""
+    """The running product along `axis` (None: of the flattened array); booleans in int32.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.cumprod(jnp.array([1, 2, 3]))
+    Array([1, 2, 6], dtype=int32)
+    """
     no_out("cumprod", out)
     return _running("cumprod", a, axis, dtype, lax.cumprod)
 
@@ -55,12 +60,22 @@ def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Ca
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The running sum along `axis`, which only a one-dimensional array may leave out; after a 0 with `include_initial`."""
+    """The running sum along `axis`, which only a one-dimensional array may leave out; after a 0 with `include_initial`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
+    Array([0, 1, 3, 6], dtype=int32)
+    """
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial, (lax.cumsum, 0))
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The running product along `axis`, which only a one-dimensional array may leave out; after a 1 with `include_initial`."""
+    """The running product along `axis`, which only a one-dimensional array may leave out; after a 1 with `include_initial`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
+    Array([1, 1, 2, 6], dtype=int32)
+    """
     return _cumulative("cumulative_prod", x, axis, dtype, include_initial, (lax.cumprod, 1))
 
 
@@ -112,7 +127,12 @@ def _end(value: Array, end: Any, place: int) -> Array | None:
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
-    """Differences of neighbours in the flattened array, between `to_begin` and `to_end`."""
+    """Differences of neighbours in the flattened array, between `to_begin` and `to_end`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ediff1d(jnp.array([1, 4, 9]))
+    Array([3, 5], dtype=int32)
+    """
     value = operand("ediff1d", "ary", ary)
     flat = lax.reshape(value, (value.size,))
     parts = [diff(flat)]

@@ -46,7 +46,13 @@ def tril(m: Any, k: int = 0) -> Array:
 
 
 def triu(m: Any, k: int = 0) -> Array:
-    """The upper triangle of a matrix or a stack of them: zeros below the k-th diagonal."""
+    """The upper triangle of a matrix or a stack of them: zeros below the k-th diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.triu(jnp.ones((2, 2)))
+    Array([[1., 1.],
+           [0., 1.]], dtype=float32)
+    """
     value = _matrices("triu", m)
     return lax.select(_on_or_below(value.shape[-2], value.shape[-1], k - 1), full_like_scalar(value, 0), value)
 
@@ -106,7 +112,13 @@ def diag(v: Any, k: int = 0) -> Array:
 
 
 def diagflat(v: Any, k: int = 0) -> Array:
-    """The matrix with the flattened `v` as k-th diagonal."""
+    """The matrix with the flattened `v` as k-th diagonal.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.diagflat(jnp.array([1, 2]))
+    Array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
     value = operand("diagflat", "v", v)
     return diag(lax.reshape(value, (value.size,)), k)
 
@@ -123,7 +135,13 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
-    """A copy of `a` with `val` (repeated as needed) on its main diagonal. `inplace=False` must be said."""
+    """A copy of `a` with `val` (repeated as needed) on its main diagonal. `inplace=False` must be said.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5.0, inplace=False)
+    Array([[5., 0.],
+           [0., 5.]], dtype=float32)
+    """
     _refuse_in_place("fill_diagonal", inplace)
     value = operand("fill_diagonal", "a", a)
     if value.ndim < 2 or (value.ndim > 2 and len(set(value.shape)) > 1):
@@ -139,7 +157,13 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The indices of the main diagonal of an array with `ndim` dimensions of length `n`."""
+    """The indices of the main diagonal of an array with `ndim` dimensions of length `n`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.eye(2).at[jnp.diag_indices(2)].add(1.0)
+    Array([[2., 0.],
+           [0., 2.]], dtype=float32)
+    """
     return (lax.iota(INDEX, n),) * ndim
 
 
@@ -157,12 +181,22 @@ def _indices(pair: Any) -> tuple[Array, Array]:
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of the lower triangle of an n×m matrix."""
+    """The indices of the lower triangle of an n×m matrix.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.tril_indices(2)
+    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    """
     return _indices(np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of the upper triangle of an n×m matrix."""
+    """The indices of the upper triangle of an n×m matrix.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.triu_indices(2)
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     return _indices(np.triu_indices(n, k, m))
 
 
@@ -177,5 +211,10 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Array, ...]:
-    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero; `size` as in `nonzero`."""
+    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero; `size` as in `nonzero`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.mask_indices(2, jnp.triu)
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     return nonzero(mask_func(ones((n, n)), k), size=size)

@@ -57,7 +57,13 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
 
 def ix_(*args: Any) -> tuple[Array, ...]:
-    """Vectors of indices (or masks) as an open grid: x[ix_(rows, columns)] is the sub-matrix of those rows and columns."""
+    """Vectors of indices (or masks) as an open grid: x[ix_(rows, columns)] is the sub-matrix of those rows and columns.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1]))]
+    Array([[1],
+           [7]], dtype=int32)
+    """
     results = []
     for i, arg in enumerate(args):
         value = array(arg) if isinstance(arg, (list, tuple)) else operand("ix_", str(i), arg)

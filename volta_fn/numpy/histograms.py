@@ -106,7 +106,13 @@ def _flat(weight: Array | None) -> Array | None:
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, Array, Array]:
-    """The triple (counts, x edges, y edges) of points (x, y) by bins of a rectangle."""
+    """The triple (counts, x edges, y edges) of points (x, y) by bins of a rectangle.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.histogram2d(jnp.array([0.0, 1.0]), jnp.array([0.0, 1.0]), bins=2)[0]
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     first, second = promote_inexact("histogram2d", x, y)
     one_for_both = not isinstance(bins, (list, tuple)) and np.ndim(bins) == 1
     sample = lax.concatenate([lax.reshape(v, (v.size, 1)) for v in (first, second)], 1)

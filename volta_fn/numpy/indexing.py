@@ -93,13 +93,24 @@ def _positions_of(mask: Array, count: int) -> Array:
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The indices of the nonzero elements of the flattened array; see `nonzero`."""
+    """The indices of the nonzero elements of the flattened array; see `nonzero`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.flatnonzero(jnp.array([[0, 1], [2, 0]]))
+    Array([1, 2], dtype=int32)
+    """
     value = operand("flatnonzero", "a", a)
     return nonzero(lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The indices of the nonzero elements, one row for each; see `nonzero`."""
+    """The indices of the nonzero elements, one row for each; see `nonzero`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.argwhere(jnp.array([[1, 0], [0, 2]]))
+    Array([[0, 0],
+           [1, 1]], dtype=int32)
+    """
     value = operand("argwhere", "a", a)
     if not value.ndim:
         found = nonzero(lax.reshape(value, (1,)), size=size, fill_value=fill_value)[0]
@@ -223,7 +234,13 @@ def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array,
 
 
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None) -> Array:
-    """A copy of `arr` with `values` at the places that `take_along_axis` would read. `inplace=False` must be said."""
+    """A copy of `arr` with `values` at the places that `take_along_axis` would read. `inplace=False` must be said.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[1], [0]]), 5.0, axis=1, inplace=False)
+    Array([[0., 5.],
+           [5., 0.]], dtype=float32)
+    """
     _refuse_in_place("put_along_axis", inplace)
     value = operand("put_along_axis", "arr", arr)
     index = _index_array("put_along_axis", narrow(indices))
@@ -239,7 +256,12 @@ def _refuse_in_place(function: str, inplace: bool) -> None:
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
-    """A copy of `a` with `v` (repeated as needed) at the flattened indices `ind`. `inplace=False` must be said."""
+    """A copy of `a` with `v` (repeated as needed) at the flattened indices `ind`. `inplace=False` must be said.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.put(jnp.zeros(3), jnp.array([0, 2]), jnp.array([5.0, 6.0]), inplace=False)
+    Array([5., 0., 6.], dtype=float32)
+    """
     _refuse_in_place("put", inplace)
     value = operand("put", "a", a)
     index = array(ind)
@@ -255,7 +277,12 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
-    """A copy of `arr` with `vals` (in order, repeated as needed) where `mask` is true. `inplace=False` must be said."""
+    """A copy of `arr` with `vals` (in order, repeated as needed) where `mask` is true. `inplace=False` must be said.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([False, True, True]), jnp.array([8, 9]), inplace=False)
+    Array([1, 8, 9], dtype=int32)
+    """
     _refuse_in_place("place", inplace)
     value = operand("place", "arr", arr)
     chosen = lax.reshape(truth("place", mask), (value.size,))
@@ -294,7 +321,12 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
-    """The elements of `arr` where `condition` is true; `size` as in `nonzero`."""
+    """The elements of `arr` where `condition` is true; `size` as in `nonzero`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.extract(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
+    Array([1, 3], dtype=int32)
+    """
     mask = truth("extract", condition)
     value = operand("extract", "arr", arr)
     return compress(lax.reshape(mask, (mask.size,)), lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)

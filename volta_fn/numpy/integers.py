@@ -70,7 +70,12 @@ def gcd(x1: Any, x2: Any, /) -> Array:
 
 
 def lcm(x1: Any, x2: Any, /) -> Array:
-    """The least common multiple of integers; 0 if either is 0."""
+    """The least common multiple of integers; 0 if either is 0.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.lcm(4, 6)
+    Array(12, dtype=int32, weak_type=True)
+    """
     a, b = _integers("lcm", x1, x2)
     divisor = gcd(a, b)
     one = full_like_scalar(divisor, 1)

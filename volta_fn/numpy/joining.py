@@ -73,18 +73,34 @@ def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
 
 
 def vstack(tup: Any, dtype: Any = None) -> Array:
-    """Rows on top of one another: joined along the first dimension, vectors counting as rows."""
+    """Rows on top of one another: joined along the first dimension, vectors counting as rows.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
+    """
     return concatenate(_widened("vstack", tup, atleast_2d, dtype), 0)
 
 
 def hstack(tup: Any, dtype: Any = None) -> Array:
-    """Side by side: joined along the second dimension, vectors along their only one."""
+    """Side by side: joined along the second dimension, vectors along their only one.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
     values = _widened("hstack", tup, atleast_1d, dtype)
     return concatenate(values, 0 if values[0].ndim == 1 else 1)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Array:
-    """Joined along the third dimension."""
+    """Joined along the third dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
+    (1, 2, 2)
+    """
     return concatenate(_widened("dstack", tup, atleast_3d, dtype), 2)
 
 
@@ -134,7 +150,12 @@ def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
-    """`values` after `arr` along `axis` (None: both flattened)."""
+    """`values` after `arr` along `axis` (None: both flattened).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
+    Array([1, 2, 3], dtype=int32)
+    """
     return concatenate([arr, values], axis)
 
 
@@ -156,7 +177,12 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
-    """Like `split`, with the first parts one longer where an equal division leaves a rest."""
+    """Like `split`, with the first parts one longer where an equal division leaves a rest.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.array_split(jnp.arange(5), 2)
+    [Array([0, 1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
     value = operand("array_split", "ary", ary)
     place = axis_of("array_split", axis, value.ndim)
     cuts = concrete("array_split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
@@ -177,17 +203,32 @@ def _parts(value: Array, cuts: np.ndarray, place: int) -> list[Array]:
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the first dimension."""
+    """Parts along the first dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [x.shape for x in jnp.vsplit(jnp.ones((4, 2)), 2)]
+    [(2, 2), (2, 2)]
+    """
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the second dimension (of a vector: along its only one)."""
+    """Parts along the second dimension (of a vector: along its only one).
+
+    >>> import volta_fn.numpy as jnp
+    >>> [x.shape for x in jnp.hsplit(jnp.ones((2, 4)), 2)]
+    [(2, 2), (2, 2)]
+    """
     return split(ary, indices_or_sections, 0 if np.ndim(ary) == 1 else 1)
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the third dimension."""
+    """Parts along the third dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [x.shape for x in jnp.dsplit(jnp.ones((2, 2, 4)), 2)]
+    [(2, 2, 2), (2, 2, 2)]
+    """
     return split(ary, indices_or_sections, 2)
 
 
@@ -263,7 +304,12 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
-    """Without the slices of zeros at the front ("f") and back ("b") of each axis, whose values must be known while tracing."""
+    """Without the slices of zeros at the front ("f") and back ("b") of each axis, whose values must be known while tracing.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.trim_zeros(jnp.array([0, 1, 0, 2, 0]))
+    Array([1, 0, 2], dtype=int32)
+    """
     value = operand("trim_zeros", "filt", filt)
     places = axes_of("trim_zeros", axis, value.ndim)
     found = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))

@@ -127,7 +127,12 @@ def iscomplexobj(x: Any) -> bool:
 
 
 def isscalar(element: Any) -> bool:
-    """Whether something is a scalar: a number or an array without dimensions."""
+    """Whether something is a scalar: a number or an array without dimensions.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.isscalar(3.0), jnp.isscalar(jnp.ones(1))
+    (True, False)
+    """
     if isinstance(element, Array):
         return element.ndim == 0
     return bool(np.isscalar(element)) or (isinstance(element, np.ndarray) and element.ndim == 0)
@@ -158,7 +163,12 @@ def _scalar_like(x: Array, value: Any) -> Array:
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
-    """Whether all elements agree in the sense of `isclose`."""
+    """Whether all elements agree in the sense of `isclose`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0 + 1e-7]))
+    Array(True, dtype=bool)
+    """
     close = isclose(a, b, rtol, atol, equal_nan)
     return lax.reduce_and(close, range(close.ndim))
 
@@ -177,7 +187,12 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
 
 
 def array_equiv(a1: Any, a2: Any) -> Array:
-    """Whether two arrays are equal after broadcasting one to the other's shape."""
+    """Whether two arrays are equal after broadcasting one to the other's shape.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.array_equiv(jnp.array([1, 2]), jnp.array([[1, 2], [1, 2]]))
+    Array(True, dtype=bool)
+    """
     x, y = asarray(a1), asarray(a2)
     try:
         lax.broadcast_shapes(x.shape, y.shape)

@@ -36,29 +36,54 @@ def nansum(
 def nanprod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
-    """The product along `axis`, NaN counting as 1."""
+    """The product along `axis`, NaN counting as 1.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanprod(jnp.array([2.0, jnp.nan, 3.0]))
+    Array(6., dtype=float32)
+    """
     return reductions.prod(_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running sum along `axis`, NaN counting as 0."""
+    """The running sum along `axis`, NaN counting as 0.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
+    Array([2., 2., 5.], dtype=float32)
+    """
     return cumulative.cumsum(_replaced("nancumsum", a, 0)[0], axis, dtype, out)
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running product along `axis`, NaN counting as 1."""
+    """The running product along `axis`, NaN counting as 1.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
+    Array([2., 2., 6.], dtype=float32)
+    """
     return cumulative.cumprod(_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
 def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The largest element along `axis` that is not NaN; NaN if there is none."""
+    """The largest element along `axis` that is not NaN; NaN if there is none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanmax(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(3., dtype=float32)
+    """
     value, missing = _replaced("nanmax", a, -np.inf)
     result = reductions.max(value, axis, out, keepdims, initial, where)
     return _nan_where_all_missing(result, missing, axis, keepdims, initial)
 
 
 def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The smallest element along `axis` that is not NaN; NaN if there is none."""
+    """The smallest element along `axis` that is not NaN; NaN if there is none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanmin(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     value, missing = _replaced("nanmin", a, np.inf)
     result = reductions.min(value, axis, out, keepdims, initial, where)
     return _nan_where_all_missing(result, missing, axis, keepdims, initial)
@@ -71,14 +96,24 @@ def _nan_where_all_missing(result: Array, missing: Array, axis: Axis, keepdims: 
 
 
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first largest element along `axis` that is not NaN; -1 if there is none."""
+    """The index of the first largest element along `axis` that is not NaN; -1 if there is none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(2, dtype=int32)
+    """
     value, missing = _replaced("nanargmax", a, -np.inf)
     found = reductions.argmax(value, axis, out, keepdims)
     return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
 
 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first smallest element along `axis` that is not NaN; -1 if there is none."""
+    """The index of the first smallest element along `axis` that is not NaN; -1 if there is none.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanargmin(jnp.array([2.0, jnp.nan, 1.0]))
+    Array(2, dtype=int32)
+    """
     value, missing = _replaced("nanargmin", a, np.inf)
     found = reductions.argmin(value, axis, out, keepdims)
     return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
@@ -103,7 +138,12 @@ def nanvar(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,
 ) -> Array:  # fmt: skip
-    """The variance along `axis` of the elements that are not NaN; NaN if there are no more than `ddof`."""
+    """The variance along `axis` of the elements that are not NaN; NaN if there are no more than `ddof`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     no_out("nanvar", out)
     value = operand("nanvar", "a", a)
     there = _present("nanvar", value, where)
@@ -120,5 +160,10 @@ def nanstd(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,
 ) -> Array:  # fmt: skip
-    """The standard deviation along `axis` of the elements that are not NaN."""
+    """The standard deviation along `axis` of the elements that are not NaN.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     return lax.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))

@@ -54,7 +54,12 @@ def polyadd(a1: Any, a2: Any) -> Array:
 
 
 def polysub(a1: Any, a2: Any) -> Array:
-    """The difference of two polynomials."""
+    """The difference of two polynomials.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.polysub(jnp.array([2.0, 1.0]), jnp.array([1.0]))
+    Array([2., 0.], dtype=float32)
+    """
     return polyadd(a1, lax.neg(_coefficients("polysub", "a2", a2)))
 
 
@@ -74,7 +79,12 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
 
 
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
-    """The pair (quotient, remainder) of two polynomials."""
+    """The pair (quotient, remainder) of two polynomials.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.polydiv(jnp.array([1.0, 0.0, -1.0]), jnp.array([1.0, 1.0]))
+    (Array([ 1., -1.], dtype=float32), Array([0.], dtype=float32))
+    """
     a, b = promote_inexact("polydiv", _coefficients("polydiv", "u", u), _coefficients("polydiv", "v", v))
     steps = max(a.size - b.size + 1, 1)
     if a.size < b.size:
@@ -108,7 +118,12 @@ def polyder(p: Any, m: int = 1) -> Array:
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
-    """The m-th integral of a polynomial, with the constants of integration `k` (0), the first integral's first."""
+    """The m-th integral of a polynomial, with the constants of integration `k` (0), the first integral's first.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.polyint(jnp.array([2.0, 1.0]))
+    Array([1., 1., 0.], dtype=float32)
+    """
     order = concrete_or_raise(m, "argument m of polyint").__index__()
     if order < 0:
         raise ArgumentError(f"polyint: m must not be negative, got {m}")

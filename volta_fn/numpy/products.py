@@ -111,7 +111,12 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
 
 
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product of the last axis of `a` with the second to last of `b` (its only one if one-dimensional); scalars multiply."""
+    """The product of the last axis of `a` with the second to last of `b` (its only one if one-dimensional); scalars multiply.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.dot(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
+    Array(11., dtype=float32)
+    """
     x, y = _promoted("dot", a, b)
     if not x.shape or not y.shape:
         return x * y
@@ -127,7 +132,12 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The inner product of all elements, conjugating the first operand."""
+    """The inner product of all elements, conjugating the first operand.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1j, 1.0]))
+    Array(3.+0.j, dtype=complex64)
+    """
     x, y = _promoted("vdot", a, b)
     return dot(
         reshape(conj(x), (-1,) if x.size else (0,)), reshape(y, (-1,) if y.size else (0,)), preferred_element_type=preferred_element_type
@@ -135,7 +145,12 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product over the last axes of both operands."""
+    """The product over the last axes of both operands.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.inner(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
+    Array(11., dtype=float32)
+    """
     x, y = _promoted("inner", a, b)
     if not x.shape or not y.shape:
         return x * y
@@ -143,13 +158,23 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The inner product of vectors along `axis`, over stacks in the other dimensions, conjugating the first operand."""
+    """The inner product of vectors along `axis`, over stacks in the other dimensions, conjugating the first operand.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.vecdot(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
+    Array([3., 7.], dtype=float32)
+    """
     x, y = _promoted("vecdot", x1, x2)
     return (conj(x) * y).sum(axis)
 
 
 def matvec(x1: Any, x2: Any, /) -> Array:
-    """The products of matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both."""
+    """The products of matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.matvec(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
+    Array([3., 7.], dtype=float32)
+    """
     x, y = _promoted("matvec", x1, x2)
     if x.ndim < 2 or not y.ndim:
         raise ShapeError(f"matvec needs a matrix and a vector, got shapes {x.shape} and {y.shape}")
@@ -157,7 +182,12 @@ def matvec(x1: Any, x2: Any, /) -> Array:
 
 
 def vecmat(x1: Any, x2: Any, /) -> Array:
-    """The products of vectors x1 (..., M), conjugated, and matrices x2 (..., M, N), over stacks of both."""
+    """The products of vectors x1 (..., M), conjugated, and matrices x2 (..., M, N), over stacks of both.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.vecmat(jnp.array([1.0, 1.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    Array([4., 6.], dtype=float32)
+    """
     x, y = _promoted("vecmat", x1, x2)
     if not x.ndim or y.ndim < 2:
         raise ShapeError(f"vecmat needs a vector and a matrix, got shapes {x.shape} and {y.shape}")
@@ -165,7 +195,13 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
 
 
 def outer(a: Any, b: Any, out: None = None) -> Array:
-    """All products of an element of `a` with one of `b`, as a matrix."""
+    """All products of an element of `a` with one of `b`, as a matrix.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4]))
+    Array([[3, 4],
+           [6, 8]], dtype=int32)
+    """
     x, y = _promoted("outer", a, b)
     return reshape(x, (x.size, 1)) * reshape(y, (1, y.size))
 
@@ -192,7 +228,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
 
 
 def kron(a: Any, b: Any) -> Array:
-    """The Kronecker product: `b` scaled by every element of `a`, in blocks."""
+    """The Kronecker product: `b` scaled by every element of `a`, in blocks.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2]))
+    Array([ 1,  2, 10, 20], dtype=int32)
+    """
     x, y = _promoted("kron", a, b)
     rank = max(x.ndim, y.ndim)
     x_sizes = (1,) * (rank - x.ndim) + x.shape

@@ -172,7 +172,12 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
-    """Whether any element along `axis` is nonzero (false of no elements)."""
+    """Whether any element along `axis` is nonzero (false of no elements).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.any(jnp.array([[0, 0], [0, 1]]), axis=1)
+    Array([False,  True], dtype=bool)
+    """
     no_out("any", out)
     value = truth("any", a)
     axes = axes_of("any", axis, value.ndim)
@@ -180,7 +185,12 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements along `axis` are nonzero, as int32."""
+    """How many elements along `axis` are nonzero, as int32.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
+    Array(2, dtype=int32)
+    """
     return sum(truth("count_nonzero", a), axis, INDEX, keepdims=keepdims)
 
 
@@ -196,7 +206,12 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first smallest element along `axis` (None: in the flattened array), as int32; of NaN if there is one."""
+    """The index of the first smallest element along `axis` (None: in the flattened array), as int32; of NaN if there is one.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.argmin(jnp.array([3, 1, 2]))
+    Array(1, dtype=int32)
+    """
     no_out("argmin", out)
     return _arg_extremum("argmin", a, axis, bool(keepdims), lax.argmin)
 
@@ -211,7 +226,12 @@ def _arg_extremum(name: str, a: Any, axis: int | None, keepdims: bool, find: Cal
 
 
 def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
-    """The range of the elements along `axis`: the largest less the smallest."""
+    """The range of the elements along `axis`: the largest less the smallest.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ptp(jnp.array([3, 1, 7]))
+    Array(6, dtype=int32)
+    """
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
@@ -286,5 +306,10 @@ def std(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
     mean: Any = None, correction: Any = None,
 ) -> Array:  # fmt: skip
-    """The standard deviation along `axis`: the square root of `var`."""
+    """The standard deviation along `axis`: the square root of `var`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.std(jnp.array([1.0, 3.0]))
+    Array(1., dtype=float32)
+    """
     return lax.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))

@@ -154,17 +154,32 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
 
 
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
-    """The different elements and how often each occurs."""
+    """The different elements and how often each occurs.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
+    Array([1, 2], dtype=int32)
+    """
     return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
-    """The different elements and the number of each element among them."""
+    """The different elements and the number of each element among them.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
+    Array([1, 0, 1], dtype=int32)
+    """
     return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The different elements."""
+    """The different elements.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unique_values(jnp.array([3, 1, 3]))
+    Array([1, 3], dtype=int32)
+    """
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)
 
 
@@ -192,7 +207,12 @@ def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
 
 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The elements of either array, each once, in increasing order."""
+    """The elements of either array, each once, in increasing order.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 2, 3], dtype=int32)
+    """
     return unique(concatenate(list(_both("union1d", ar1, ar2))), size=size, fill_value=fill_value)
 
 
@@ -210,6 +230,10 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | No
     """The elements of the first array that are not in the second, each once, in increasing order.
 
     With `assume_unique` in the order of the first array.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
+    Array([1, 3], dtype=int32)
     """
     a, b = _both("setdiff1d", ar1, ar2)
     if not assume_unique:
@@ -253,7 +277,12 @@ def _first_positions(values: Array, wanted: Array) -> Array:
 
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The elements that are in exactly one of the arrays, each once, in increasing order."""
+    """The elements that are in exactly one of the arrays, each once, in increasing order.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 3], dtype=int32)
+    """
     a, b = _both("setxor1d", ar1, ar2)
     together = lax.sort(lax.concatenate([a, b], 0))
     if together.ndim != 1:

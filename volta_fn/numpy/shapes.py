@@ -53,7 +53,12 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
 
 def ravel(a: Any, order: str = "C") -> Array:
-    """The elements in one dimension."""
+    """The elements in one dimension.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 2, 3, 4], dtype=int32)
+    """
     return reshape(a, (-1,) if size(a) else (0,), order)
 
 
@@ -85,7 +90,12 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
-    """Two dimensions exchanged."""
+    """Two dimensions exchanged.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
     value = operand("swapaxes", "a", a)
     i, j = (axis_of("swapaxes", axis, value.ndim) for axis in (axis1, axis2))
     order = list(range(value.ndim))
@@ -111,7 +121,12 @@ def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
-    """One dimension moved to before `start`. (`moveaxis` is clearer.)"""
+    """One dimension moved to before `start`. (`moveaxis` is clearer.)
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.rollaxis(jnp.zeros((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
     value = operand("rollaxis", "a", a)
     source = axis_of("rollaxis", axis, value.ndim)
     place = start if start == value.ndim else axis_of("rollaxis", start, value.ndim)
@@ -131,7 +146,12 @@ def expand_dims(a: Any, axis: Axis) -> Array:
 
 
 def squeeze(a: Any, axis: Axis = None) -> Array:
-    """Without the dimensions `axis`, which must have size 1; without all such dimensions if None."""
+    """Without the dimensions `axis`, which must have size 1; without all such dimensions if None.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
+    (3,)
+    """
     value = operand("squeeze", "a", a)
     axes = tuple([i for i, n in enumerate(value.shape) if n == 1]) if axis is None else axes_of("squeeze", axis, value.ndim)
     return lax.squeeze(value, axes)
@@ -159,7 +179,12 @@ def broadcast_to(array: Any, shape: Any) -> Array:
 
 
 def broadcast_arrays(*args: Any) -> list[Array]:
-    """The arrays, each broadcast to the shape they share."""
+    """The arrays, each broadcast to the shape they share.
+
+    >>> import volta_fn.numpy as jnp
+    >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
+    [(2, 3), (2, 3)]
+    """
     values = [operand("broadcast_arrays", str(i), a) for i, a in enumerate(args)]
     target = broadcast_shapes(*[v.shape for v in values])
     return [movement.broadcast_to(v, target) for v in values]
@@ -171,17 +196,32 @@ def _at_least(function: str, arys: Sequence[Any], widen: Any) -> Any:
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """Each array with at least one dimension: scalars become arrays of one element."""
+    """Each array with at least one dimension: scalars become arrays of one element.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.atleast_1d(3.0).shape
+    (1,)
+    """
     return _at_least("atleast_1d", arys, lambda a: a if a.ndim else lax.reshape(a, (1,)))
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Each array with at least two dimensions, new ones in front."""
+    """Each array with at least two dimensions, new ones in front.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.atleast_2d(jnp.ones(3)).shape
+    (1, 3)
+    """
     return _at_least("atleast_2d", arys, lambda a: lax.reshape(a, (1,) * (2 - a.ndim) + a.shape))
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Each array with at least three dimensions: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
+    """Each array with at least three dimensions: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.atleast_3d(jnp.ones((2, 3))).shape
+    (2, 3, 1)
+    """
     shapes = {0: lambda s: (1, 1, 1), 1: lambda s: (1, *s, 1), 2: lambda s: (*s, 1)}
     return _at_least("atleast_3d", arys, lambda a: lax.reshape(a, shapes[a.ndim](a.shape)) if a.ndim < 3 else a)
 
@@ -198,17 +238,35 @@ def flip(m: Any, axis: Axis = None) -> Array:
 
 
 def fliplr(m: Any) -> Array:
-    """The second dimension reversed."""
+    """The second dimension reversed.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
+    Array([[2, 1],
+           [4, 3]], dtype=int32)
+    """
     return flip(m, 1)
 
 
 def flipud(m: Any) -> Array:
-    """The first dimension reversed."""
+    """The first dimension reversed.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
+    Array([[3, 4],
+           [1, 2]], dtype=int32)
+    """
     return flip(m, 0)
 
 
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """Rotated by k quarter turns in the plane of two axes, from the first towards the second."""
+    """Rotated by k quarter turns in the plane of two axes, from the first towards the second.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
+    Array([[2, 4],
+           [1, 3]], dtype=int32)
+    """
     value = operand("rot90", "m", m)
     i, j = axes_of("rot90", axes, value.ndim)
     turns = k % 4
@@ -318,7 +376,13 @@ def tile(A: Any, reps: Any) -> Array:
 
 
 def resize(a: Any, new_shape: Any) -> Array:
-    """The elements in an array of any other shape, repeated from the start if there are too few."""
+    """The elements in an array of any other shape, repeated from the start if there are too few.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
+    Array([[1, 2],
+           [3, 1]], dtype=int32)
+    """
     value = ravel(a)
     target = canonical_shape(new_shape)
     wanted = math.prod(target)
@@ -329,7 +393,12 @@ def resize(a: Any, new_shape: Any) -> Array:
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along `axis`."""
+    """The slices along `axis`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
+    (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
+    """
     (value,) = operands("unstack", x=x)
     if not value.ndim:
         raise ShapeError("unstack: x must have at least one dimension, got a zero-dimensional array")

@@ -28,7 +28,12 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The cross-correlation of two vectors: sums of a[n + k] * conj(v[n])."""
+    """The cross-correlation of two vectors: sums of a[n + k] * conj(v[n]).
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
+    Array([2., 3.], dtype=float32)
+    """
     x, y = promote("correlate", a, v)
     _check_vectors("correlate", x, y)
     return _convolved("correlate", x, lax.rev(lax.conj(y), (0,)), mode, preferred_element_type)
@@ -76,7 +81,12 @@ def hanning(M: int) -> Array:
 
 
 def hamming(M: int) -> Array:
-    """The Hamming window of M points."""
+    """The Hamming window of M points.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.hamming(3).round(2)
+    Array([0.08, 1.  , 0.08], dtype=float32)
+    """
     return _cosine_window(M, (0.54, -0.46))
 
 
@@ -86,14 +96,24 @@ def blackman(M: int) -> Array:
 
 
 def bartlett(M: int) -> Array:
-    """The triangular window of M points."""
+    """The triangular window of M points.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.bartlett(3)
+    Array([0., 1., 0.], dtype=float32)
+    """
     if M <= 1:
         return ones(max(M, 0))
     return array((1.0 - np.abs(2.0 * np.arange(M) - (M - 1)) / (M - 1)).astype(np.float32))
 
 
 def kaiser(M: int, beta: Any) -> Array:
-    """The Kaiser window of M points with shape parameter `beta`."""
+    """The Kaiser window of M points with shape parameter `beta`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.kaiser(3, 0.0)
+    Array([1., 1., 1.], dtype=float32)
+    """
     if M <= 1:
         return ones(max(M, 0))
     place = np.linspace(-1.0, 1.0, M)

@@ -87,13 +87,22 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     """With the kth smallest element in its sorted place, no larger ones before it and no smaller ones after.
 
     Sorting fulfils that, and is what happens.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
+    Array(1, dtype=int32)
     """
     _check_kth("partition", a, kth, axis)
     return sort(a, axis)
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
-    """The indices, as int32, that partition the elements; see `partition`."""
+    """The indices, as int32, that partition the elements; see `partition`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
+    Array(1, dtype=int32)
+    """
     _check_kth("argpartition", a, kth, axis)
     return argsort(a, axis)
 

@@ -46,7 +46,12 @@ def _one_name(axis_name: Any, collective: str) -> Names:
 
 
 def axis_size(axis_name: Any) -> int:
-    """The number of examples along a named axis (the product, for several names)."""
+    """The number of examples along a named axis (the product, for several names).
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x * vf.lax.axis_size("i"), axis_name="i")(vf.numpy.ones(3))
+    Array([3., 3., 3.], dtype=float32)
+    """
     size = 1
     for name in _as_names(axis_name):
         size *= named_axes.axis_size(name)
@@ -127,19 +132,34 @@ def psum(x: Any, axis_name: Any) -> Any:
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
-    """The mean of `x`, a pytree, over all examples of a named axis."""
+    """The mean of `x`, a pytree, over all examples of a named axis.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmean(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
+    Array([2., 2.], dtype=float32)
+    """
     size = axis_size(axis_name)
     return tree.map(lambda total: total / size, psum(tree.map(as_value, x), axis_name))
 
 
 def pmax(x: Any, axis_name: Any) -> Any:
-    """The largest of `x`, a pytree, over all examples of a named axis. Not differentiable."""
+    """The largest of `x`, a pytree, over all examples of a named axis. Not differentiable.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmax(x, "i"), axis_name="i")(vf.numpy.array([1, 3, 2]))
+    Array([3, 3, 3], dtype=int32)
+    """
     names = _as_names(axis_name)
     return tree.map(lambda leaf: bind(pmax_p, as_value(leaf), axis_names=names), x)
 
 
 def pmin(x: Any, axis_name: Any) -> Any:
-    """The smallest of `x`, a pytree, over all examples of a named axis. Not differentiable."""
+    """The smallest of `x`, a pytree, over all examples of a named axis. Not differentiable.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmin(x, "i"), axis_name="i")(vf.numpy.array([2, 1, 3]))
+    Array([1, 1, 1], dtype=int32)
+    """
     names = _as_names(axis_name)
     return tree.map(lambda leaf: bind(pmin_p, as_value(leaf), axis_names=names), x)
 
@@ -223,6 +243,10 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
     """The sum of `x` over all examples of a named axis, of which each example keeps its own slice along `scatter_dimension`.
 
     That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda row: vf.lax.psum_scatter(row, "i"), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
+    Array([4, 6], dtype=int32)
     """
     size = axis_size(axis_name)
 
@@ -287,7 +311,12 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Permute `x`, a pytree, among the examples of a named axis: example i gets that of example ``perm[i]``."""
+    """Permute `x`, a pytree, among the examples of a named axis: example i gets that of example ``perm[i]``.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(vf.numpy.array([10, 11, 12]))
+    Array([12, 10, 11], dtype=int32)
+    """
     if sorted(perm) != list(range(axis_size(axis_name))):
         raise ArgumentError(f"pshuffle: {tuple(perm)} does not permute {axis_size(axis_name)} examples")
     return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])

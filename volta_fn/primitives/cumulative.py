@@ -138,17 +138,32 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """Products of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32."""
+    """Products of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cumprod(vf.numpy.array([1, 2, 3]))
+    Array([1, 2, 6], dtype=int32)
+    """
     return _apply(cumprod_p, operand, axis, reverse)
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """The greatest of all elements so far along `axis`, from its end if `reverse`; NaN once there was one."""
+    """The greatest of all elements so far along `axis`, from its end if `reverse`; NaN once there was one.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cummax(vf.numpy.array([1, 3, 2]))
+    Array([1, 3, 3], dtype=int32)
+    """
     return _apply(cummax_p, operand, axis, reverse)
 
 
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """The least of all elements so far along `axis`, from its end if `reverse`; NaN once there was one."""
+    """The least of all elements so far along `axis`, from its end if `reverse`; NaN once there was one.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.cummin(vf.numpy.array([3, 1, 2]))
+    Array([3, 1, 1], dtype=int32)
+    """
     return _apply(cummin_p, operand, axis, reverse)
 
 

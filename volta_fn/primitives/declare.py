@@ -57,7 +57,12 @@ class Elementwise(Protocol):
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that all `shapes` broadcast to, by NumPy's rule; `BroadcastError` if there is none."""
+    """The shape that all `shapes` broadcast to, by NumPy's rule; `BroadcastError` if there is none.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_shapes((3, 1), (4,))
+    (3, 4)
+    """
     first = shapes[0]
     if all(s == first for s in shapes):
         return first

@@ -215,7 +215,12 @@ def _along(value: Array, start: Any, axis: int) -> tuple[int, list[Any]]:
 
 
 def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True) -> Array:
-    """`dynamic_slice` along one dimension, whole along the others."""
+    """`dynamic_slice` along one dimension, whole along the others.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.dynamic_slice_in_dim(vf.numpy.arange(5), 1, 3)
+    Array([1, 2, 3], dtype=int32)
+    """
     value = as_value(operand)
     dim, starts = _along(value, start_index, axis)
     sizes = [slice_size if d == dim else n for d, n in enumerate(value.shape)]
@@ -235,7 +240,12 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
 
 
 def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True) -> Array:
-    """`dynamic_update_slice` with a start along one dimension, zero along the others."""
+    """`dynamic_update_slice` with a start along one dimension, zero along the others.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.dynamic_update_slice_in_dim(vf.numpy.arange(4), vf.numpy.array([7, 8]), 1, 0)
+    Array([0, 7, 8, 3], dtype=int32)
+    """
     value = as_value(operand)
     _, starts = _along(value, start_index, axis)
     return dynamic_update_slice(value, update, starts, allow_negative_indices=allow_negative_indices)

@@ -212,7 +212,13 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
 
 
 def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
-    """`operand` repeated along new leading dimensions of the given `sizes`."""
+    """`operand` repeated along new leading dimensions of the given `sizes`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast(vf.numpy.array([1, 2]), (2,))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     value = as_value(operand)
     lead = canonical_shape(sizes)
     return broadcast_in_dim(value, (*lead, *value.shape), range(len(lead), len(lead) + value.ndim))
@@ -251,14 +257,24 @@ squeeze_p = linear_primitive(
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
-    """`array` without the given dimensions, which must have size 1."""
+    """`array` without the given dimensions, which must have size 1.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.squeeze(vf.numpy.ones((1, 3, 1)), (0,)).shape
+    (3, 1)
+    """
     value = as_value(array)
     axes = canonical_axes(tuple(dimensions), value.ndim, "dimensions")
     return bind(squeeze_p, value, dimensions=tuple(sorted(axes))) if axes else value
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
-    """`array` with new dimensions of size 1, at the given places of the result."""
+    """`array` with new dimensions of size 1, at the given places of the result.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.expand_dims(vf.numpy.ones(3), (0, 2)).shape
+    (1, 3, 1)
+    """
     value = as_value(array)
     axes = canonical_axes(tuple(dimensions), value.ndim + len(tuple(dimensions)), "dimensions")
     sizes = list(value.shape)
@@ -281,7 +297,12 @@ rev_p: Primitive = linear_primitive(
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Array:
-    """`operand` with the order of elements reversed along the given dimensions."""
+    """`operand` with the order of elements reversed along the given dimensions.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.rev(vf.numpy.arange(3), (0,))
+    Array([2, 1, 0], dtype=int32)
+    """
     value = as_value(operand)
     axes = canonical_axes(tuple(dimensions), value.ndim, "dimensions")
     return bind(rev_p, value, dimensions=axes) if axes else value
@@ -314,7 +335,13 @@ iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jv
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
-    """An array of `shape` whose elements are their own index along `dimension`."""
+    """An array of `shape` whose elements are their own index along `dimension`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcasted_iota("int32", (2, 3), 1)
+    Array([[0, 1, 2],
+           [0, 1, 2]], dtype=int32)
+    """
     wanted = dtypes.as_dtype(dtype)
     if wanted in dtypes.BOOL:
         raise ArgumentError("iota counts, so its dtype cannot be bool")

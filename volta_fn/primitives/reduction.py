@@ -150,7 +150,12 @@ reduce_prod_p.batch = _batch(reduce_prod_p)
 
 
 def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
-    """The product of the elements along `axes`."""
+    """The product of the elements along `axes`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_prod(vf.numpy.array([[1, 2], [4, 3]]), (1,))
+    Array([ 2, 12], dtype=int32)
+    """
     value = as_value(operand)
     return bind(reduce_prod_p, value, axes=canonical_axes(tuple(axes), value.ndim))
 
@@ -209,13 +214,23 @@ reduce_min_p = _extremum("reduce_min", np.minimum, highest)
 
 
 def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
-    """The largest element along `axes`; NaN if there is one; -inf (or the smallest integer) of no elements."""
+    """The largest element along `axes`; NaN if there is one; -inf (or the smallest integer) of no elements.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_max(vf.numpy.array([[1, 2], [4, 3]]), (1,))
+    Array([2, 4], dtype=int32)
+    """
     value = as_value(operand)
     return bind(reduce_max_p, value, axes=canonical_axes(tuple(axes), value.ndim))
 
 
 def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
-    """The smallest element along `axes`; NaN if there is one; inf (or the largest integer) of no elements."""
+    """The smallest element along `axes`; NaN if there is one; inf (or the largest integer) of no elements.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_min(vf.numpy.array([[1, 2], [4, 3]]), (1,))
+    Array([1, 3], dtype=int32)
+    """
     value = as_value(operand)
     return bind(reduce_min_p, value, axes=canonical_axes(tuple(axes), value.ndim))
 
@@ -241,18 +256,33 @@ reduce_xor_p = _logical("reduce_xor", np.bitwise_xor)
 
 
 def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "and" of the elements along `axes`."""
+    """Bitwise (for bool: logical) "and" of the elements along `axes`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_and(vf.numpy.array([[True, False], [True, True]]), (1,))
+    Array([False,  True], dtype=bool)
+    """
     value = as_value(operand)
     return bind(reduce_and_p, value, axes=canonical_axes(tuple(axes), value.ndim))
 
 
 def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "or" of the elements along `axes`."""
+    """Bitwise (for bool: logical) "or" of the elements along `axes`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_or(vf.numpy.array([[True, False], [False, False]]), (1,))
+    Array([ True, False], dtype=bool)
+    """
     value = as_value(operand)
     return bind(reduce_or_p, value, axes=canonical_axes(tuple(axes), value.ndim))
 
 
 def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "exclusive or" of the elements along `axes`."""
+    """Bitwise (for bool: logical) "exclusive or" of the elements along `axes`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reduce_xor(vf.numpy.array([5, 3]), (0,))
+    Array(6, dtype=int32)
+    """
     value = as_value(operand)
     return bind(reduce_xor_p, value, axes=canonical_axes(tuple(axes), value.ndim))

@@ -123,7 +123,12 @@ def select_n(which: Any, *cases: Any) -> Array:
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Array:
-    """`on_true` where `pred`, else `on_false`, element by element."""
+    """`on_true` where `pred`, else `on_false`, element by element.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.select(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([8, 9]))
+    Array([1, 9], dtype=int32)
+    """
     return select_n(pred, on_false, on_true)
 
 

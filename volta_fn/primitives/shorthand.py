@@ -34,29 +34,54 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None) -> Arra
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Array:
-    """An array like `x` in shape and dtype (unless given) with every element equal to `fill_value`."""
+    """An array like `x` in shape and dtype (unless given) with every element equal to `fill_value`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.full_like(vf.numpy.zeros(2), 3)
+    Array([3., 3.], dtype=float32)
+    """
     value = as_value(x)
     return full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype)
 
 
 def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Array:
-    """An array of zeros: immutable arrays have no use for uninitialised memory."""
+    """An array of zeros: immutable arrays have no use for uninitialised memory.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.empty((2,), "int32")
+    Array([0, 0], dtype=int32)
+    """
     return full(shape, 0, dtype)
 
 
 def square(x: Any) -> Array:
-    """x * x, element by element."""
+    """x * x, element by element.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.square(vf.numpy.array([2.0, -3.0]))
+    Array([4., 9.], dtype=float32)
+    """
     value = as_value(x)
     return arithmetic.mul(value, value)
 
 
 def reciprocal(x: Any) -> Array:
-    """1 / x, element by element."""
+    """1 / x, element by element.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reciprocal(vf.numpy.array([2.0, 4.0]))
+    Array([0.5 , 0.25], dtype=float32)
+    """
     return arithmetic.integer_pow(x, -1)
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
-    """The dimensions from `start_dimension` up to (not including) `stop_dimension` merged into one."""
+    """The dimensions from `start_dimension` up to (not including) `stop_dimension` merged into one.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.collapse(vf.numpy.zeros((2, 3, 4)), 1).shape
+    (2, 12)
+    """
     value = as_value(operand)
     start, stop, _ = slice(start_dimension, stop_dimension).indices(value.ndim)
     if stop < start:
@@ -66,7 +91,12 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """The pieces of the given sizes, which add up to the dimension's, along `axis`."""
+    """The pieces of the given sizes, which add up to the dimension's, along `axis`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.split(vf.numpy.arange(5), (2, 3))
+    [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
+    """
     value = as_value(operand)
     dim = canonical_axis(axis, value.ndim)
     lengths = canonical_shape(sizes, "sizes")
@@ -77,7 +107,13 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Array:
-    """Arrays of one shape and dtype along a new dimension."""
+    """Arrays of one shape and dtype along a new dimension.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.stack([vf.numpy.array([1, 2]), vf.numpy.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     values = [as_value(o) for o in operands]
     if not values:
         raise ShapeError("stack needs at least one array")
@@ -86,14 +122,24 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
 
 
 def unstack(x: Any, axis: int = 0) -> list[Array]:
-    """The arrays along a dimension, which they lose."""
+    """The arrays along a dimension, which they lose.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.unstack(vf.numpy.array([[1, 2], [3, 4]]))
+    [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
     value = as_value(x)
     dim = canonical_axis(axis, value.ndim)
     return [index_in_dim(value, i, dim, keepdims=False) for i in range(value.shape[dim])]
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Array:
-    """`operand` repeated ``reps[i]`` times along dimension i."""
+    """`operand` repeated ``reps[i]`` times along dimension i.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.tile(vf.numpy.array([1, 2]), (2,))
+    Array([1, 2, 1, 2], dtype=int32)
+    """
     value = as_value(operand)
     counts = canonical_shape(reps, "reps")
     if len(counts) != value.ndim:
@@ -104,7 +150,12 @@ def tile(operand: Any, reps: Sequence[int]) -> Array:
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Array:
-    """`x` with leading dimensions of size 1, up to `rank` of them in all."""
+    """`x` with leading dimensions of size 1, up to `rank` of them in all.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_to_rank(vf.numpy.ones(2), 3).shape
+    (1, 1, 2)
+    """
     value = as_value(x)
     if rank < value.ndim:
         raise ShapeError(f"broadcast_to_rank: an array of shape {value.shape} has more than {rank} dimensions")
@@ -112,5 +163,11 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Array:
-    """`arr` broadcast to the shape of `like_arr`."""
+    """`arr` broadcast to the shape of `like_arr`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_like(vf.numpy.array([1, 2]), vf.numpy.zeros((2, 2)))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     return broadcast_to(as_value(arr), as_value(like_arr).shape)

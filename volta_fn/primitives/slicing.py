@@ -73,7 +73,12 @@ def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[in
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Array:
-    """`slice` along one dimension; indices may be negative or None as in Python."""
+    """`slice` along one dimension; indices may be negative or None as in Python.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.slice_in_dim(vf.numpy.arange(6), 1, 6, 2)
+    Array([1, 3, 5], dtype=int32)
+    """
     value = as_value(operand)
     dim = canonical_axis(axis, value.ndim)
     start, limit, _ = builtins.slice(start_index, limit_index).indices(value.shape[dim])
@@ -83,7 +88,12 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """The elements at `index` along one dimension, which stays with size 1 if `keepdims`."""
+    """The elements at `index` along one dimension, which stays with size 1 if `keepdims`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.index_in_dim(vf.numpy.array([[1, 2], [3, 4]]), 1, 1, keepdims=False)
+    Array([2, 4], dtype=int32)
+    """
     value = as_value(operand)
     dim = canonical_axis(axis, value.ndim)
     size = value.shape[dim]

@@ -81,7 +81,12 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
-    """`keys` sorted along `dimension`, and `values` in the same order."""
+    """`keys` sorted along `dimension`, and `values` in the same order.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.sort_key_val(vf.numpy.array([3, 1, 2]), vf.numpy.array([0, 1, 2]))
+    (Array([1, 2, 3], dtype=int32), Array([1, 2, 0], dtype=int32))
+    """
     ordered, carried = sort((keys, values), dimension, is_stable)
     return ordered, carried
 
@@ -141,7 +146,12 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
-    """The `k` greatest elements along a dimension, and their indices. Exact, so that JAX's options of approximation change nothing."""
+    """The `k` greatest elements along a dimension, and their indices. Exact, so that JAX's options of approximation change nothing.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.approx_max_k(vf.numpy.array([3.0, 1.0, 2.0]), 2)
+    (Array([3., 2.], dtype=float32), Array([0, 2], dtype=int32))
+    """
     return top_k(operand, k, axis=reduction_dimension)
 
 
@@ -212,5 +222,10 @@ def argmax(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
-    """The index of the first least element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements."""
+    """The index of the first least element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.argmin(vf.numpy.array([3, 1, 2]), 0)
+    Array(1, dtype=int32)
+    """
     return _extreme(argmin_p, operand, axis, index_dtype)

@@ -32,6 +32,10 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
 
     With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low". Raises `ArgumentError` for
     another mode.
+
+    >>> import volta_fn as vf
+    >>> vf.random.gumbel(vf.random.key(0), (2, 3)).shape
+    (2, 3)
     """
     data = single_key("gumbel", key)
     wanted = float_dtype("gumbel", dtype)
@@ -47,35 +51,60 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
 
 
 def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The Laplace distribution: exponential, with either sign."""
+    """The Laplace distribution: exponential, with either sign.
+
+    >>> import volta_fn as vf
+    >>> vf.random.laplace(vf.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     wanted = float_dtype("laplace", dtype)
     u = uniform(key, shape, wanted, wanted.type(-1.0 + dtypes.finfo(wanted).epsneg), 1.0)
     return lax.sign(u) * lax.log1p(-lax.abs(u))
 
 
 def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The standard logistic distribution, the logit of uniform numbers."""
+    """The standard logistic distribution, the logit of uniform numbers.
+
+    >>> import volta_fn as vf
+    >>> vf.random.logistic(vf.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     wanted = float_dtype("logistic", dtype)
     u = uniform(key, shape, wanted, dtypes.finfo(wanted).tiny, 1.0)
     return lax.log(u) - lax.log1p(-u)
 
 
 def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The standard Cauchy distribution, which has no mean."""
+    """The standard Cauchy distribution, which has no mean.
+
+    >>> import volta_fn as vf
+    >>> vf.random.cauchy(vf.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     wanted = float_dtype("cauchy", dtype)
     u = uniform(key, shape, wanted, dtypes.finfo(wanted).eps, 1.0)
     return lax.tan(math.pi * (u - 0.5))
 
 
 def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The Pareto distribution on [1, ∞) with density proportional to x^(-b - 1)."""
+    """The Pareto distribution on [1, ∞) with density proportional to x^(-b - 1).
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.pareto(vf.random.key(0), 2.0, (5,)) >= 1).all())
+    True
+    """
     wanted = float_dtype("pareto", dtype)
     tail = parameter(b, wanted)
     return lax.exp(exponential(key, shape_with("pareto", shape, b=tail), wanted) / tail)
 
 
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The Rayleigh distribution, of the length of a vector of two normal numbers with standard deviation `scale`."""
+    """The Rayleigh distribution, of the length of a vector of two normal numbers with standard deviation `scale`.
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
+    True
+    """
     wanted = float_dtype("rayleigh", dtype)
     width = parameter(scale, wanted)
     u = uniform(key, shape_with("rayleigh", shape, scale=width), wanted)
@@ -83,7 +112,13 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
 
 
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The triangular distribution on [left, right] with its peak at `mode`."""
+    """The triangular distribution on [left, right] with its peak at `mode`.
+
+    >>> import volta_fn as vf
+    >>> sample = vf.random.triangular(vf.random.key(0), 1.0, 2.0, 4.0, (5,))
+    >>> bool(((sample >= 1) & (sample <= 4)).all())
+    True
+    """
     wanted = float_dtype("triangular", dtype)
     low, peak, high = (parameter(v, wanted) for v in (left, mode, right))
     u = uniform(key, shape_with("triangular", shape, left=low, mode=peak, right=high), wanted)
@@ -96,6 +131,10 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     """The inverse Gaussian distribution with the given mean and scale 1.
 
     Michael, Schucany and Haas, "Generating random variates using transformations with multiple roots", 1976.
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.wald(vf.random.key(0), 1.0, (5,)) > 0).all())
+    True
     """
     wanted = float_dtype("wald", dtype)
     mu = parameter(mean, wanted)
@@ -108,7 +147,12 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The Weibull distribution, of powers of exponential numbers: ``scale * e ** (1 / concentration)``."""
+    """The Weibull distribution, of powers of exponential numbers: ``scale * e ** (1 / concentration)``.
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
+    True
+    """
     wanted = float_dtype("weibull_min", dtype)
     width, power = parameter(scale, wanted), parameter(concentration, wanted)
     sizes = shape_with("weibull_min", shape, scale=width, concentration=power)

@@ -38,6 +38,10 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
 
     Knuth's method (the product of uniform numbers) where lam < 10; else the transformed rejection of Hörmann, "The transformed
     rejection method for generating Poisson random variables", 1993.
+
+    >>> import volta_fn as vf
+    >>> vf.random.poisson(vf.random.key(0), 3.0, (2, 3)).dtype
+    dtype('int32')
     """
     data = single_key("poisson", key)
     wanted = int_dtype("poisson", dtype)
@@ -99,6 +103,10 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
 
     By the gaps between successes where few are expected (Devroye, "Non-uniform random variate generation", 1986, X.4.3), else by
     the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
+
+    >>> import volta_fn as vf
+    >>> vf.random.binomial(vf.random.key(0), 10, 0.5, (2, 3)).shape
+    (2, 3)
     """
     data = single_key("binomial", key)
     wanted = float_dtype("binomial", dtype)
@@ -202,6 +210,10 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
         shape: the result's shape, to which `p` broadcasts; by default that of `p`.
         dtype: a floating dtype, by default that in which `n` and `p` combine.
         unroll: how many steps of the loop over outcomes to write out, see `lax.scan`.
+
+    >>> import volta_fn as vf
+    >>> vf.random.multinomial(vf.random.key(0), 10.0, vf.numpy.array([0.2, 0.8])).sum()
+    Array(10., dtype=float32)
     """
     trials, chances = promote_args("multinomial", (n, p), dtypes.FLOATS)
     wanted = trials.dtype if dtype is None else float_dtype("multinomial", dtype)

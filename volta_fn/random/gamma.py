@@ -34,7 +34,12 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = Non
 
 
 def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The logarithm of gamma random numbers, of full precision where `a` is small and they are very near zero."""
+    """The logarithm of gamma random numbers, of full precision where `a` is small and they are very near zero.
+
+    >>> import volta_fn as vf
+    >>> vf.random.loggamma(vf.random.key(0), 0.5, (4,)).shape
+    (4,)
+    """
     return _gamma("loggamma", key, a, shape, dtype, log=True)
 
 
@@ -124,6 +129,10 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     """The Dirichlet distribution of vectors of shares that sum to 1; the last dimension of `alpha` holds a vector's parameters.
 
     The result has shape ``(*shape, n)``; the other dimensions of `alpha` broadcast to `shape`.
+
+    >>> import volta_fn as vf
+    >>> vf.random.dirichlet(vf.random.key(0), vf.numpy.ones(3)).sum().round(4)
+    Array(1., dtype=float32)
     """
     wanted = float_dtype("dirichlet", dtype)
     concentration = parameter(alpha, wanted)
@@ -132,14 +141,24 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
 
 
 def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The chi-square distribution, of the sum of the squares of `df` standard normal numbers."""
+    """The chi-square distribution, of the sum of the squares of `df` standard normal numbers.
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
+    True
+    """
     wanted = float_dtype("chisquare", dtype)
     freedom = parameter(df, wanted)
     return lax.exp(loggamma(key, freedom / 2.0, shape_with("chisquare", shape, df=freedom), wanted)) * 2.0
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The F distribution, of the ratio of two chi-square numbers, each divided by its degrees of freedom."""
+    """The F distribution, of the ratio of two chi-square numbers, each divided by its degrees of freedom.
+
+    >>> import volta_fn as vf
+    >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
+    (4,)
+    """
     wanted = float_dtype("f", dtype)
     above, below = parameter(dfnum, wanted), parameter(dfden, wanted)
     sizes = shape_with("f", shape, dfnum=above, dfden=below)
@@ -148,7 +167,12 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
 
 
 def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """Student's t distribution with `df` degrees of freedom."""
+    """Student's t distribution with `df` degrees of freedom.
+
+    >>> import volta_fn as vf
+    >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
+    (4,)
+    """
     wanted = float_dtype("t", dtype)
     freedom = parameter(df, wanted)
     sizes = shape_with("t", shape, df=freedom)
@@ -158,7 +182,12 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
 
 
 def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The distribution with density proportional to exp(-|x|^p)."""
+    """The distribution with density proportional to exp(-|x|^p).
+
+    >>> import volta_fn as vf
+    >>> vf.random.generalized_normal(vf.random.key(0), 1.5, (4,)).shape
+    (4,)
+    """
     wanted = float_dtype("generalized_normal", dtype)
     sizes: Shape = canonical_shape(shape)
     power = parameter(p, wanted)
@@ -168,7 +197,12 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
 
 
 def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Points uniformly distributed in the unit ball of dimension `d` in the p-norm; the result has shape ``(*shape, d)``."""
+    """Points uniformly distributed in the unit ball of dimension `d` in the p-norm; the result has shape ``(*shape, d)``.
+
+    >>> import volta_fn as vf
+    >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)
+    True
+    """
     wanted = float_dtype("ball", dtype)
     sizes = canonical_shape(shape)
     keys = random_split(single_key("ball", key), (2,))

@@ -214,7 +214,12 @@ def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dty
 
 
 def key_data(keys: Any) -> Array:
-    """The words of typed or raw keys, as a uint32 array with a last dimension of size 2."""
+    """The words of typed or raw keys, as a uint32 array with a last dimension of size 2.
+
+    >>> import volta_fn as vf
+    >>> vf.random.key_data(vf.random.key(7))
+    Array([0, 7], dtype=uint32)
+    """
     return _data_of("key_data", keys)
 
 

@@ -61,14 +61,24 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """exp of normal numbers with standard deviation `sigma`."""
+    """exp of normal numbers with standard deviation `sigma`.
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
+    True
+    """
     wanted = float_dtype("lognormal", dtype)
     spread = parameter(sigma, wanted)
     return lax.exp(normal(key, shape_with("lognormal", shape, sigma=spread), wanted) * spread)
 
 
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The lengths of vectors of three standard normal numbers (Maxwell's distribution of speeds)."""
+    """The lengths of vectors of three standard normal numbers (Maxwell's distribution of speeds).
+
+    >>> import volta_fn as vf
+    >>> bool((vf.random.maxwell(vf.random.key(0), (5,)) >= 0).all())
+    True
+    """
     vectors = normal(key, (*canonical_shape(shape), 3), float_dtype("maxwell", dtype))
     return lax.sqrt(lax.reduce_sum(vectors * vectors, (-1,)))
 
@@ -77,6 +87,10 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
     """``loc + scale * x`` with x of Maxwell's distribution and either sign.
 
     As in JAX, the result has shape ``(*shape, *parameters' shape)``.
+
+    >>> import volta_fn as vf
+    >>> vf.random.double_sided_maxwell(vf.random.key(0), 0.0, 1.0, (3,)).shape
+    (3,)
     """
     wanted = float_dtype("double_sided_maxwell", dtype)
     centre, width = parameter(loc, wanted), parameter(scale, wanted)

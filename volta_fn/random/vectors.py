@@ -33,6 +33,10 @@ def multivariate_normal(
 
     Raises:
         ShapeError: the shapes do not fit. ArgumentError: another method.
+
+    >>> import volta_fn as vf
+    >>> vf.random.multivariate_normal(vf.random.key(0), vf.numpy.zeros(2), vf.numpy.eye(2), (5,)).shape
+    (5, 2)
     """
     data = single_key("multivariate_normal", key)
     centre, covariance = promote_args("multivariate_normal", (mean, cov), dtypes.FLOATS)
@@ -60,7 +64,13 @@ def _square_root(covariance: Array, method: str) -> Array:
 
 
 def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None) -> Array:
-    """Orthogonal n×n matrices, uniformly distributed; n×m ones with orthonormal columns (rows, if n < m)."""
+    """Orthogonal n×n matrices, uniformly distributed; n×m ones with orthonormal columns (rows, if n < m).
+
+    >>> import volta_fn as vf
+    >>> q = vf.random.orthogonal(vf.random.key(0), 3)
+    >>> vf.numpy.allclose(q @ q.T, vf.numpy.eye(3), atol=1e-5)
+    Array(True, dtype=bool)
+    """
     rows, columns = n.__index__(), (n if m is None else m).__index__()
     sizes = (*canonical_shape(shape), max(rows, columns), min(rows, columns))
     q, r = linalg.qr(normal(key, sizes, dtype))

@@ -16,11 +16,21 @@ i1e = promoted(lax.bessel_i1e, "i1e", "exp(-|x|) I1(x), the scaled modified Bess
 
 @composite
 def i0(x: Any) -> Array:
-    """I0(x), the modified Bessel function of order 0."""
+    """I0(x), the modified Bessel function of order 0.
+
+    >>> import volta_fn as vf
+    >>> vf.special.i0(1.0).round(4)
+    Array(1.2661, dtype=float32)
+    """
     return vnp.exp(vnp.abs(x)) * lax.bessel_i0e(x)
 
 
 @composite
 def i1(x: Any) -> Array:
-    """I1(x), the modified Bessel function of order 1."""
+    """I1(x), the modified Bessel function of order 1.
+
+    >>> import volta_fn as vf
+    >>> vf.special.i1(1.0).round(4)
+    Array(0.5652, dtype=float32)
+    """
     return vnp.exp(vnp.abs(x)) * lax.bessel_i1e(x)

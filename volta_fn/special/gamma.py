@@ -21,7 +21,12 @@ digamma = promoted(lax.digamma, "digamma", "The derivative of gammaln; NaN at 0,
 
 @composite
 def gammasgn(x: Any) -> Array:
-    """The sign of gamma(x); NaN at the negative integers."""
+    """The sign of gamma(x); NaN at the negative integers.
+
+    >>> import volta_fn as vf
+    >>> vf.special.gammasgn(vf.numpy.array([0.5, -0.5, -1.5]))
+    Array([ 1., -1.,  1.], dtype=float32)
+    """
     below = vnp.floor(x)
     negative = (x < 0) & (below % 2 != 0) | (x == 0) & vnp.signbit(x)
     out = vnp.where(negative, x.dtype.type(-1), x.dtype.type(1))
@@ -41,12 +46,22 @@ def gamma(x: Any) -> Array:
 
 @composite
 def loggamma(x: Any) -> Array:
-    """log(gamma(x)), which is NaN where gamma is not positive: for x <= 0. `gammaln` takes the absolute value."""
+    """log(gamma(x)), which is NaN where gamma is not positive: for x <= 0. `gammaln` takes the absolute value.
+
+    >>> import volta_fn as vf
+    >>> vf.special.loggamma(5.0).round(4)
+    Array(3.1781, dtype=float32)
+    """
     return vnp.where(x > 0, lax.lgamma(x), np.nan)
 
 
 def factorial(n: Any, exact: bool = False) -> Array:
-    """n! = gamma(n + 1) as a float; 0 for negative n. Raises `ArgumentError` for `exact`: there are no big integers here."""
+    """n! = gamma(n + 1) as a float; 0 for negative n. Raises `ArgumentError` for `exact`: there are no big integers here.
+
+    >>> import volta_fn as vf
+    >>> vf.special.factorial(vf.numpy.array([3, 5])).round(2)
+    Array([  6., 120.], dtype=float32)
+    """
     if exact:
         raise ArgumentError("factorial: exact=True needs integers of any size; use math.factorial")
     return _factorial(n)
@@ -59,7 +74,12 @@ def _factorial(n: Any) -> Array:
 
 @composite
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
-    """The number of ways to choose k of N things, as a float; 0 where there is none. With `repetition`, a thing may be chosen again."""
+    """The number of ways to choose k of N things, as a float; 0 where there is none. With `repetition`, a thing may be chosen again.
+
+    >>> import volta_fn as vf
+    >>> vf.special.comb(5, vf.numpy.arange(4)).round(3)
+    Array([ 1.,  5., 10., 10.], dtype=float32)
+    """
     if repetition:
         return vnp.where((k == 0) & (N >= 0), 1.0, comb(N + k - 1.0, k))
     possible = (k <= N) & (N >= 0) & (k >= 0)
@@ -70,25 +90,45 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
 @composite
 def poch(z: Any, m: Any) -> Array:
-    """Pochhammer's symbol gamma(z + m) / gamma(z), the rising factorial z (z + 1) … (z + m - 1)."""
+    """Pochhammer's symbol gamma(z + m) / gamma(z), the rising factorial z (z + 1) … (z + m - 1).
+
+    >>> import volta_fn as vf
+    >>> vf.special.poch(3.0, 2.0).round(3)
+    Array(12., dtype=float32)
+    """
     ratio = gammasgn(z + m) * gammasgn(z) * vnp.exp(lax.lgamma(z + m) - lax.lgamma(z))
     return vnp.where(m == 0, 1.0, ratio)
 
 
 @composite
 def betaln(a: Any, b: Any) -> Array:
-    """log |beta(a, b)|."""
+    """log |beta(a, b)|.
+
+    >>> import volta_fn as vf
+    >>> vf.special.betaln(2.0, 3.0).round(4)
+    Array(-2.4849, dtype=float32)
+    """
     return lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b)
 
 
 @composite
 def beta(a: Any, b: Any) -> Array:
-    """The beta function gamma(a) gamma(b) / gamma(a + b)."""
+    """The beta function gamma(a) gamma(b) / gamma(a + b).
+
+    >>> import volta_fn as vf
+    >>> vf.special.beta(2.0, 3.0).round(4)
+    Array(0.0833, dtype=float32)
+    """
     return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * vnp.exp(betaln(a, b))
 
 
 def multigammaln(a: Any, d: int) -> Array:
-    """The logarithm of the multivariate gamma function of dimension d, for a > (d - 1) / 2."""
+    """The logarithm of the multivariate gamma function of dimension d, for a > (d - 1) / 2.
+
+    >>> import volta_fn as vf
+    >>> vf.special.multigammaln(3.0, 2).round(4)
+    Array(1.5502, dtype=float32)
+    """
     count = int(concrete_or_raise(d, "argument d of multigammaln"))
     return _multigammaln(a, dimension=count)
 
@@ -112,5 +152,10 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 
 
 def polygamma(n: Any, x: Any) -> Array:
-    """The n-th derivative of digamma, for whole n >= 0 (NaN for others). Differentiable by x."""
+    """The n-th derivative of digamma, for whole n >= 0 (NaN for others). Differentiable by x.
+
+    >>> import volta_fn as vf
+    >>> vf.special.polygamma(1, 2.0).round(4)
+    Array(0.6449, dtype=float32)
+    """
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))

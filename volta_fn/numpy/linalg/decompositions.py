@@ -90,7 +90,12 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
-    """The ascending real eigenvalues of Hermitian matrices; arguments as of `eigh`."""
+    """The ascending real eigenvalues of Hermitian matrices; arguments as of `eigh`.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4)
+    Array([1., 3.], dtype=float32)
+    """
     return eigh(a, UPLO, symmetrize_input).eigenvalues
 
 
@@ -106,7 +111,12 @@ def eig(a: Any) -> EigResult:
 
 
 def eigvals(a: Any) -> Array:
-    """The complex eigenvalues, in no order, of square matrices."""
+    """The complex eigenvalues, in no order, of square matrices.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.eigvals(jnp.array([[2.0, 0.0], [0.0, 3.0]])).real.round(4)
+    Array([2., 3.], dtype=float32)
+    """
     return eig(a).eigenvalues
 
 
@@ -131,5 +141,10 @@ def svd(
 
 
 def svdvals(x: Any, /) -> Array:
-    """The singular values, descending."""
+    """The singular values, descending.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.svdvals(jnp.array([[3.0, 0.0], [0.0, 4.0]])).round(4)
+    Array([4., 3.], dtype=float32)
+    """
     return lax.linalg.svd(matrices("svdvals", "x", x), compute_uv=False)

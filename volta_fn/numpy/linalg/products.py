@@ -108,10 +108,20 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
-    """The diagonals of the matrices in the last two dimensions; `offset` counts them to the upper right."""
+    """The diagonals of the matrices in the last two dimensions; `offset` counts them to the upper right.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 4], dtype=int32)
+    """
     return diagonals.diagonal(x, offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
-    """The sums of the diagonals of the matrices in the last two dimensions."""
+    """The sums of the diagonals of the matrices in the last two dimensions.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
+    Array(5, dtype=int32)
+    """
     return diagonals.trace(x, offset, -2, -1, dtype)
