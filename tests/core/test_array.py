@@ -153,3 +153,26 @@ def test_values_from_elsewhere() -> None:
     for bad in ("a", [1, 2], None, object()):
         with pytest.raises(ArgumentTypeError, match="expected an array"):
             as_value(bad)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: vf.lax.expand_dims(x, (0.5,)),
+        lambda x: vf.lax.top_k(x, 1.5),
+        lambda x: vf.lax.scan(lambda c, _: (c, None), 0, None, length="3"),
+        lambda x: vf.lax.reduce_window(x, 0.0, vf.lax.add, (1.5,)),
+        lambda x: jnp.round(x, 1.5),
+        lambda x: jnp.linspace(0, 1, 2.5),
+        lambda x: jnp.nonzero(x, size=1.5),
+        lambda x: jnp.vander(x, 2.0),
+        lambda x: jnp.polyder(x, 0.5),
+        lambda x: jnp.polyint(x, 0.5),
+        lambda x: jnp.linalg.matrix_power(jnp.eye(2), 0.5),
+        lambda x: vf.random.orthogonal(vf.random.key(0), 2.0),
+        lambda x: vf.random.ball(vf.random.key(0), 2.0),
+    ],
+)
+def test_whole_numbers_are_asked_for_in_words(call: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="must be an integer"):
+        call(jnp.ones(3))

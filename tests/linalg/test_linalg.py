@@ -134,7 +134,7 @@ def test_derivatives() -> None:
         (lambda: linalg.block_diag(jnp.ones((1, 1, 1))), ShapeError, "block_diag"),
         (lambda: linalg.toeplitz(1.0), ShapeError, "toeplitz"),
         (lambda: linalg.expm(np.ones((2, 3))), ShapeError, "expm"),
-        (lambda: linalg.expm(np.eye(2), max_squarings=-1), ShapeError, "max_squarings"),
+        (lambda: linalg.expm(np.eye(2), max_squarings=1.5), ArgumentTypeError, "max_squarings must be an integer"),
     ],
 )
 def test_mistakes_are_explained(call: Callable[[], Any], error: type[Exception], message: str) -> None:

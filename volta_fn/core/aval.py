@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.errors import ConcretizationError, ShapeError
+from volta_fn.errors import ArgumentTypeError, ConcretizationError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -121,6 +121,23 @@ class ShapeDtypeStruct:
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.weak_type))
+
+
+def whole_number(value: Any, what: str) -> int:
+    """`value` as a plain int; an `ArgumentTypeError` that names it as `what` unless it is an integer.
+
+    >>> whole_number(np.int8(3), "split: sections")
+    3
+    >>> whole_number(2.5, "split: sections")
+    Traceback (most recent call last):
+    volta_fn.errors.ArgumentTypeError: split: sections must be an integer, got 2.5 of type float...
+    """
+    try:
+        return value.__index__()
+    except ConcretizationError:  # a traced number, whose message says where it comes from
+        raise
+    except (AttributeError, TypeError):
+        raise ArgumentTypeError(f"{what} must be an integer, got {value!r:.80} of type {type(value).__name__}") from None
 
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host, wrap
-from volta_fn.core.aval import canonical_shape
+from volta_fn.core.aval import canonical_shape, whole_number
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.core.transfer import device_put
@@ -281,7 +281,7 @@ def linspace(
     >>> jnp.linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    count = int(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE).__index__())
+    count = whole_number(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE), "linspace: num")
     if count < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {count}")
     low, high = promote_inexact("linspace", start, stop)

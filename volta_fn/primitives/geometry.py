@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from volta_fn.core.aval import whole_number
 from volta_fn.errors import ArgumentError, ShapeError
 
 Ints = tuple[int, ...]
@@ -45,7 +46,7 @@ def padtype_to_pads(
     [(1, 1), (0, 0)]
     """
     if not isinstance(padding, str):
-        return [(low.__index__(), high.__index__()) for low, high in padding]
+        return [(whole_number(low, "padding"), whole_number(high, "padding")) for low, high in padding]
     word = padding.upper()
     if word == "VALID":
         return [(0, 0)] * len(tuple(in_shape))
@@ -64,7 +65,7 @@ def canonical_ints(value: Any, count: int, what: str, least: int = 1) -> Ints:
     if value is None:
         return (1,) * count
     items = (value,) if isinstance(value, int) else tuple(value)
-    result = tuple([item.__index__() for item in items])
+    result = tuple([whole_number(item, what) for item in items])
     if len(result) != count or any(item < least for item in result):
         raise ShapeError(f"{what} must be {count} integers of at least {least}, one per dimension that windows slide over, got {result}")
     return result
@@ -72,7 +73,7 @@ def canonical_ints(value: Any, count: int, what: str, least: int = 1) -> Ints:
 
 def canonical_padding(padding: Sequence[tuple[int, int]], count: int, what: str) -> Padding:
     """`padding` as a tuple of `count` (low, high) pairs of integers."""
-    pairs = tuple([tuple([end.__index__() for end in pair]) for pair in padding])
+    pairs = tuple([tuple([whole_number(end, what) for end in pair]) for pair in padding])
     if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
         raise ShapeError(f"{what} must be {count} pairs (low, high), one per dimension that windows slide over, got {pairs}")
     return pairs  # type: ignore[return-value]  # every pair has two elements, as just checked

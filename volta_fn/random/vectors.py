@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import canonical_shape
+from volta_fn.core.aval import canonical_shape, whole_number
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args
@@ -71,7 +71,8 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     >>> vf.numpy.allclose(q @ q.T, vf.numpy.eye(3), atol=1e-5)
     Array(True, dtype=bool)
     """
-    rows, columns = n.__index__(), (n if m is None else m).__index__()
+    rows = whole_number(n, "orthogonal: n")
+    columns = rows if m is None else whole_number(m, "orthogonal: m")
     sizes = (*canonical_shape(shape), max(rows, columns), min(rows, columns))
     q, r = linalg.qr(normal(key, sizes, dtype))
     diagonal = as_value(r)[..., np.arange(sizes[-1]), np.arange(sizes[-1])]

@@ -6,16 +6,17 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn import tree
+from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.transforms.jvp import JVPTrace
 from volta_fn.transforms.linearize import LinearTrace
 
@@ -196,3 +197,17 @@ def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], what
         if (value.shape, value.dtype) != (aval.shape, aval.dtype):
             raise ShapeError(f"{what} returned a value of type {value.aval} where the function returns {aval}")
     return values
+
+
+def as_rate(given: Any, aval: ShapedArray, what: str, of: str) -> Any:
+    """A tangent or cotangent of a value of type `aval`, as a user's rule gave it (None is none), in the dtype that it must have.
+
+    Raises a `ShapeError` that names it as `what`, and the value as `of`, if it has another shape or dtype.
+    """
+    expected = aval.at_least_vspace()
+    if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
+        return Zero(expected)
+    value = as_value(given)
+    if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
+        raise ShapeError(f"{what} of type {value.aval} for {of} of type {aval}")
+    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)

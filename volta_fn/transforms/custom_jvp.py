@@ -6,16 +6,15 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn import tree
+from volta_fn.core.array import Array, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.movement import moveaxis
-from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, checked_outputs
+from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, as_rate, checked_outputs
 from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
@@ -105,17 +104,7 @@ class JvpRule(Rule):
         rates, structure = tree.flatten(pair[1])
         if structure != self.out_tree:
             raise TreeError(f"{what} must return a tangent of structure {self.out_tree}, like the function's value, got {structure}")
-        return values, [_checked(r, v.aval, what) for r, v in zip(rates, values, strict=True)]
-
-
-def _checked(rate: Any, aval: ShapedArray, what: str) -> Any:
-    expected = aval.at_least_vspace()
-    if type(rate) is Zero or expected.dtype == dtypes.float0:
-        return Zero(expected)
-    value = as_value(rate)
-    if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
-        raise ShapeError(f"{what} returned a tangent of type {value.aval} for a result of type {aval}")
-    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
+        return values, [as_rate(r, v.aval, f"{what} returned a tangent", "a result") for r, v in zip(rates, values, strict=True)]
 
 
 class _BatchedJvpRule:

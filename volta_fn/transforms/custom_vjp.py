@@ -12,12 +12,11 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import GradientError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import moveaxis
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, checked_outputs
+from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, as_rate, checked_outputs
 from volta_fn.transforms.subprograms import chosen
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
@@ -118,17 +117,8 @@ class VjpRule(Rule):
                     f"got {given_structure}"
                 )
             found += leaves
-        return [_checked(ct, aval, name) for ct, aval in zip(found, avals, strict=True)]
-
-
-def _checked(ct: Any, aval: ShapedArray, name: str) -> Any:
-    expected = aval.at_least_vspace()
-    if ct is None or type(ct) is Zero or expected.dtype == dtypes.float0:
-        return Zero(expected)
-    value = as_value(ct)
-    if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
-        raise ShapeError(f"the backward rule of {name} returned a cotangent of type {value.aval} for an argument of type {aval}")
-    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
+        what = f"the backward rule of {name} returned a cotangent"
+        return [as_rate(ct, aval, what, "an argument") for ct, aval in zip(found, avals, strict=True)]
 
 
 class _BatchedVjpRule:

@@ -11,12 +11,12 @@ from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, whole_number
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
 
@@ -86,10 +86,7 @@ def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> 
         if not sizes:
             raise ArgumentError("scan: there are no arrays in xs, so the number of steps must be given with length=")
         return sizes.pop()
-    try:
-        steps = length.__index__()
-    except (AttributeError, TypeError):
-        raise ArgumentTypeError(f"scan: length must be an integer, got {length!r:.80} of type {type(length).__name__}") from None
+    steps = whole_number(length, "scan: length")
     if steps < 0:
         raise ArgumentError(f"scan: length cannot be negative, got {steps}")
     if sizes and sizes != {steps}:
