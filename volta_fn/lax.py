@@ -180,6 +180,7 @@ if TYPE_CHECKING:
     from volta_fn.primitives.trigonometric import tan as tan
     from volta_fn.primitives.trigonometric import tanh as tanh
     from volta_fn.primitives.window import reduce_window as reduce_window
+    from volta_fn.special.incomplete_beta import betainc as betainc
     from volta_fn.special.incomplete_gamma import igamma as igamma
     from volta_fn.special.incomplete_gamma import igammac as igammac
     from volta_fn.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
@@ -204,6 +205,7 @@ else:
             "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc gelu lgamma ndtr polygamma zeta",
             "volta_fn.primitives.trigonometric": "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh",
             "volta_fn.primitives.window": "reduce_window",
+            "volta_fn.special.incomplete_beta": "betainc",
             "volta_fn.special.incomplete_gamma": "igamma igammac random_gamma_grad",
             "volta_fn.transforms.sequential": "map",
         },

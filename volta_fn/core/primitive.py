@@ -8,9 +8,8 @@ A rule is a plain function. Arrays are positional, parameters are keywords (and 
 - ``transpose(cotangents, *args, **params) -> cotangent or None per argument``: for primitives that are linear in the
   arguments given as `Linear` placeholders; the other arguments hold values.
 - ``batch(axis, args, dims, **params) -> (out, out_dim)``: one call on stacked arguments; ``dims`` holds each argument's
-  stacked dimension, or None where an argument is the same for every example; ``axis`` is an `AxisData`.
+  stacked dimension, or None where an argument is the same for every example; ``axis`` is an `AxisData`, whose name collectives ask for.
 - ``partial_eval(trace, args, params)``: only for primitives that hold sub-programs, which may split in two.
-- ``axis(trace_axis, args, dims, **params)``: only for collectives, which speak of a named axis.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from volta_fn.special.gamma import multigammaln as multigammaln
 from volta_fn.special.gamma import poch as poch
 from volta_fn.special.gamma import polygamma as polygamma
 from volta_fn.special.gamma import zeta as zeta
+from volta_fn.special.incomplete_beta import betainc as betainc
 from volta_fn.special.incomplete_gamma import gammainc as gammainc
 from volta_fn.special.incomplete_gamma import gammaincc as gammaincc
 from volta_fn.special.shares import log_softmax as log_softmax

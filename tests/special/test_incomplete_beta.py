@@ -1,0 +1,66 @@
+"""betainc against SciPy's, with derivatives by all three arguments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import special
+
+scipy_special = pytest.importorskip("scipy.special")
+NAN, INF = np.nan, np.inf
+
+
+def points(low: float, high: float, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Shape parameters between powers of ten, and places around the mean of their distribution."""
+    rng = np.random.default_rng(seed)
+    a, b = 10 ** rng.uniform(low, high, (2, 300))
+    return a, b, rng.beta(a, b).clip(1e-12, 1 - 1e-12)
+
+
+#: The logarithm of the density has the rounding error of its terms, which grow as a and b.
+@pytest.mark.parametrize(("low", "high", "rtol"), [(-2, 0.5, 1e-12), (0.5, 2, 1e-11), (2, 4, 1e-8)])
+def test_values(low: float, high: float, rtol: float) -> None:
+    a, b, x = points(low, high)
+    np.testing.assert_allclose(special.betainc(a, b, x), scipy_special.betainc(a, b, x), rtol=rtol)
+    np.testing.assert_allclose(vf.jit(vf.lax.betainc)(b, a, 1 - x), scipy_special.betainc(b, a, 1 - x), rtol=rtol)
+
+
+def test_single_precision() -> None:
+    a, b, x = (v.astype(np.float32) for v in points(-1, 1.5))
+    wanted = scipy_special.betainc(*(v.astype(float) for v in (a, b, x)))
+    got = special.betainc(a, b, x)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 0.5), (0.5, 2), (2, 3)])
+def test_slopes_match_differences(low: float, high: float) -> None:
+    a, b, x = points(low, high, seed=1)
+    at = a, b, x.clip(1e-5, 1 - 1e-5)  # nearer to the ends differences are of few digits
+    slopes = vf.vmap(vf.grad(special.betainc, (0, 1, 2)))(*at)
+    for place, slope in enumerate(slopes):
+        step = 1e-5 * at[place] * (1 - at[2] if place == 2 else 1)
+        above, below = ([v + sign * step if i == place else v for i, v in enumerate(at)] for sign in (1, -1))
+        difference = (scipy_special.betainc(*above) - scipy_special.betainc(*below)) / (2 * step)
+        np.testing.assert_allclose(slope, difference, rtol=2e-5, atol=2e-6 * np.abs(difference).max())
+
+
+def test_only_slopes_asked_for_are_computed() -> None:
+    text = str(vf.make_jaxpr(vf.grad(special.betainc, 2))(1.0, 2.0, 0.5))
+    assert text.count("while[") == 1, text
+
+
+def test_the_ends() -> None:
+    a = np.array([1.0, 2, 0, -1, 1, 1, INF, NAN, 2])
+    b = np.array([2.0, 2, 1, 1, 1, 1, 1, 1, 1])
+    x = np.array([0.0, 1, 0.5, 0.5, -0.1, 1.1, 0.5, 0.5, NAN])
+    np.testing.assert_array_equal(special.betainc(a, b, x), [0, 1, *[NAN] * 7])
+    assert vf.grad(special.betainc, 2)(1.0, 1.0, 0.0) == 0.0
+
+
+def test_integers_scalars_and_shapes() -> None:
+    np.testing.assert_allclose(special.betainc(np.int32(2), 3, 0.5), 0.6875, rtol=1e-6)
+    assert special.betainc(np.ones((2, 1)), 1.0, np.full(3, 0.5)).shape == (2, 3)
+    assert special.betainc(np.ones((0, 2)), 1.0, 0.5).shape == (0, 2)
