@@ -49,7 +49,7 @@ def test_cholesky(lower: bool, dtype: str) -> None:
     agrees(lambda: linalg.cho_factor(triangle(a), lower)[0], wanted, dtype)  # one triangle is read
     agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b), np.linalg.solve(a, b), dtype)
     agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b[..., 0]), np.linalg.solve(a, b)[..., 0], dtype)
-    assert linalg.cho_factor(np.eye(2), lower)[1] is lower
+    assert linalg.cho_factor(np.eye(2, dtype=dtype), lower)[1] is lower
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,6 +75,7 @@ def test_pivots_are_scipys() -> None:
     close(linalg.lu_solve(scipy.linalg.lu_factor(a), a), np.eye(6), "float32")
 
 
+@pytest.mark.wide
 def test_matrices_of_parts() -> None:
     parts = [np.ones((2, 3), np.float32), np.float32(5), np.arange(2, dtype=np.float32), np.zeros((2, 0), np.float32)]
     np.testing.assert_array_equal(linalg.block_diag(*parts), scipy.linalg.block_diag(*parts))
@@ -99,12 +100,14 @@ def test_exponential(size: float, dtype: str) -> None:
     agrees(lambda: vf.jit(linalg.expm, static_argnames="upper_triangular")(upper, upper_triangular=True), scipy.linalg.expm(upper), dtype)
 
 
+@pytest.mark.wide
 def test_exponentials_beyond_the_squarings_are_nan() -> None:
     got = linalg.expm(np.stack([np.eye(2), 1e3 * np.eye(2)]).astype(np.float32), max_squarings=2)
     assert np.isfinite(np.asarray(got[0])).all() and np.isnan(np.asarray(got[1])).all()
     assert linalg.expm(np.zeros((0, 0))).shape == (0, 0)
 
 
+@pytest.mark.wide
 def test_derivatives() -> None:
     a, b = positive(3, 3), make(3, 2, seed=1)
     symmetric = lambda a: (a + a.swapaxes(-1, -2)) / 2
@@ -120,6 +123,7 @@ def test_derivatives() -> None:
     np.testing.assert_allclose(vf.vmap(linalg.expm)(batch / 9), linalg.expm(batch / 9))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -62,6 +62,7 @@ def test_weights_are_counts_of_copies():
         np.testing.assert_array_equal(got, [vnp.quantile(row, q, method="inverted_cdf") for row in rows])
 
 
+@pytest.mark.wide
 def test_weights_with_nan():
     options = {"axis": 1, "method": "inverted_cdf"}
     weights = np.array([[1, 4, 2, 1], [3, 1, 3, 1], [1, 1, 1, 1]], np.float32)

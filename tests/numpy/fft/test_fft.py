@@ -122,6 +122,7 @@ def test_frequencies() -> None:
             check(lambda xp, x, axes=axes: xp.fft.ifftshift(xp.fft.fftshift(x, axes), axes), x)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -97,6 +97,7 @@ def test_nothing_to_reduce() -> None:
     assert [r.tolist() for r in lax.reduce((X, X), (0, 0), larger, ())] == [X.tolist()] * 2
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -1,7 +1,8 @@
-"""Factorisations of stacks of matrices, one workgroup a matrix.
+"""Factorisations of stacks of matrices, one workgroup a matrix, whose sizes are limited by that (`rotations.LARGEST`).
 
 In the order in which to read: `fields` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves),
-`orthogonal` (QR), `rotations` (Jacobi's method), and by those `eigh` and `svd`; `turns` says where a device ends loops too soon for them.
+`orthogonal` (QR), `rotations` (Jacobi's method), `sweeps` (how often it is repeated), and by those `eigh` and `svd`; `turns` says how long
+dispatches take, which is too long for some devices.
 """
 
 from volta_fn.backends.wgsl.library.linalg.eigh import eigh as eigh

@@ -5,37 +5,63 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
-from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
-from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, SWEEPS, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part
+from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars import Shader
 from volta_fn.core.aval import ShapedArray
+
+#: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and what `sweeps` keeps.
+_OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
 
 def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
-    if not is_field(a.dtype, facts, turns.of_eigh(n)) or n > LARGEST:
+    counted = turns.of_eigh(n)
+    if not is_field(a.dtype, facts, counted.of_a_dispatch) or n > LARGEST:
         return None
     if not a.size:
         return Routine(())
-    batch, itemsize = math.prod(a.shape[:-2]), a.dtype.itemsize
-    shader = field_shader(facts, a.dtype, n)
-    declare_rotations(shader, n)
-    source = shader.buffer(0, a.dtype).name
-    vectors, values = (shader.buffer(k, t, written=True).name for k, t in ((1, a.dtype), (2, real_part(a.dtype))))
-    x, v = (shader.buffer(k, a.dtype, written=True).name for k in (3, 4))
-    real = real_part(a.dtype).name
-    written(shader, _load(source, x, v, n, params["lower"], real) + _diagonalize(x, v, n, real) + _sort(x, v, values, vectors, n))
-    return Routine((shader.dispatch(batch),), (batch * n * n * itemsize,) * 2)
+    batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
+
+    def new() -> Shader:
+        shader = field_shader(facts, a.dtype, n)
+        declare_rotations(shader, n)
+        return shader
+
+    method = _method(a, n, params["lower"], real)
+    spaces = (batch * n * n * itemsize,) * 2 + state_size(batch, counted, real)
+    return Routine(tuple(swept(method, new, batch, counted, (_STATE, real))), spaces)
+
+
+def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
+    def own(shader: Shader) -> tuple[str, str]:
+        """The workspaces of the matrix, and of its vectors."""
+        return shader.buffer(_MATRIX, a.dtype, written=True).name, shader.buffer(_PRODUCT, a.dtype, written=True).name
+
+    def after(shader: Shader) -> str:
+        vectors, values = (shader.buffer(k, t, written=True).name for k, t in ((_VECTORS, a.dtype), (_VALUES, real)))
+        return _sort(*own(shader), values, vectors, n)
+
+    return Method(
+        where=f"let base = group * {n * n}u;",
+        before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *own(shader), n, lower, real.name),
+        sweep=lambda shader: _sweep(*own(shader), n),
+        enough=_EPSILON[real.name],
+        after=after,
+    )
 
 
 def _load(source: str, x: str, v: str, n: int, lower: bool, real: str) -> str:
     """`x` becomes the Hermitian matrix that one triangle tells, in proportion; `v` becomes the identity."""
     return f"""
-let base = group * {n * n}u;
 var most = R(0);
 var finite = true;
 for (var i = local; i < {n * n}u; i += STEP) {{
@@ -54,11 +80,10 @@ sync();
 {scaled(x, n * n)}"""
 
 
-def _diagonalize(x: str, v: str, n: int, real: str) -> str:
-    """Rotations of rows and columns of `x`, each of its pairs once in a sweep, until it is diagonal; `v` is their product."""
+def _sweep(x: str, v: str, n: int) -> str:
+    """Rotations of rows and columns of `x`, one for each of its pairs, that make it more diagonal; `v` is the product of all."""
     pairs = (n + 1) // 2
     return f"""
-for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
   var left = R(0);
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
     for (var k = local; k < {pairs}u; k += STEP) {{
@@ -88,9 +113,7 @@ for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
       }}
     }}
     sync();
-  }}
-  if (max_all(left, local) <= {_EPSILON[real]}) {{ break; }}
-}}"""
+  }}"""
 
 
 def _sort(x: str, v: str, values: str, vectors: str, n: int) -> str:

@@ -19,7 +19,8 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     m, n = a.shape[-2:]
     k = min(m, n)
     batch, wide = math.prod(a.shape[:-2]), m if params["full_matrices"] else k
-    if not is_field(a.dtype, facts, turns.of_qr(m, n, wide)) or max(m, n) > LARGEST:
+    count = turns.of_qr(m, n, wide)
+    if not is_field(a.dtype, facts, count) or max(m, n) > LARGEST:
         return None
     if not batch * m:
         return Routine(())
@@ -27,13 +28,13 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     q = shader.buffer(1, a.dtype, written=True).name
     if not k:
         written(shader, f"for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[group * {m * wide}u + i] = {_IDENTITY.format(wide)}; }}")
-        return Routine((shader.dispatch(batch),))
+        return Routine((shader.dispatch(batch, turns.work(batch, count)),))
     source, r = shader.buffer(0, a.dtype).name, shader.buffer(2, a.dtype, written=True).name
     x, factors = (shader.buffer(number, a.dtype, written=True).name for number in (3, 4))
     columns = _load(source, x, q, m, n, wide) + _factor(x, factors, m, n, k)
     written(shader, columns + _upper(x, r, n, wide) + _product(x, factors, q, m, n, wide, k))
     itemsize = a.dtype.itemsize
-    return Routine((shader.dispatch(batch),), (batch * m * n * itemsize, batch * k * itemsize))
+    return Routine((shader.dispatch(batch, turns.work(batch, count)),), (batch * m * n * itemsize, batch * k * itemsize))
 
 
 def _load(source: str, x: str, q: str, m: int, n: int, wide: int) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
-from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
-from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, SWEEPS, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part
+from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Number, Shader, constant, wgsl_type
@@ -25,27 +28,57 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     rows, columns = a.shape[-2:]
     m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
     wide = 0 if not vectors else m if params["full_matrices"] else n
-    if not is_field(a.dtype, facts, turns.of_svd(m, n, wide)) or m > LARGEST:
+    counted = turns.of_svd(m, n, wide)
+    if not is_field(a.dtype, facts, counted.of_a_dispatch) or m > LARGEST:
         return None
     if not a.size:
         return _of_nothing(a, params, facts)
-    batch, itemsize = math.prod(a.shape[:-2]), a.dtype.itemsize
-    real = real_part(a.dtype)
-    spaces = 4 if vectors else 2
-    shader = field_shader(facts, a.dtype, m)
-    declare_rotations(shader, n)
-    shader.workgroup("order", "u32", n)
-    shader.workgroup("lengths", "R", n)
-    source, values = shader.buffer(0, a.dtype).name, shader.buffer(1, real, written=True).name
-    x = shader.buffer(spaces, a.dtype, written=True).name
-    v = shader.buffer(spaces + 1, a.dtype, written=True).name if vectors else ""
-    written(shader, _orthogonalize(source, x, v, m, n, rows < columns, real.name) + _sort(values, x, m, n))
+    batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
     sizes = [batch * m * n * itemsize]
     if vectors:
-        u, projections = (shader.buffer(spaces + k, a.dtype, written=True).name for k in (2, 3))
-        _finish(shader, (x, v, u, projections), (m, n, wide), rows < columns, a, real.name)
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
-    return Routine((shader.dispatch(batch),), tuple(sizes))
+
+    def new() -> Shader:
+        shader = field_shader(facts, a.dtype, m)
+        declare_rotations(shader, n)
+        return shader
+
+    state = (4 if vectors else 2) + len(sizes), real
+    dispatches = swept(_method(a, (m, n, wide), rows < columns, real), new, batch, counted, state)
+    return Routine(tuple(dispatches), (*sizes, *state_size(batch, counted, real)))
+
+
+def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype) -> Method:
+    """Of a matrix, `turned` if its adjoint is taken apart; results and workspaces of vectors are there if there are to be any, `wide`."""
+    m, n, wide = sizes
+    spaces = 4 if wide else 2
+
+    def own(shader: Shader) -> tuple[str, str]:
+        """The workspaces of the columns, and of the product of rotations."""
+        return _written(shader, spaces, a.dtype), _written(shader, spaces + 1, a.dtype) if wide else ""
+
+    def after(shader: Shader) -> str:
+        shader.workgroup("order", "u32", n)
+        shader.workgroup("lengths", "R", n)
+        x, v = own(shader)
+        text = _sort(_written(shader, 1, real), x, m, n)
+        if not wide:
+            return text
+        arrays = x, v, _written(shader, spaces + 2, a.dtype), _written(shader, spaces + 3, a.dtype)
+        return text + _finished(shader, arrays, sizes, turned, a, real.name)
+
+    return Method(
+        where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;",
+        before=lambda shader: _begun(shader.buffer(0, a.dtype).name, *own(shader), m, n, turned, real.name),
+        sweep=lambda shader: _sweep(*own(shader), m, n, real.name),
+        enough="R(0)",
+        after=after,
+    )
+
+
+def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
+    """The name of a buffer that the shader writes."""
+    return shader.buffer(number, dtype, written=True).name
 
 
 def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine:
@@ -64,30 +97,25 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine
     return Routine(tuple(dispatches))
 
 
-def _orthogonalize(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
-    """The columns of `x`, the matrix or its adjoint in proportion, rotated until they are orthogonal; `v` is made of the rotations."""
+def _sweep(x: str, v: str, m: int, n: int, real: str) -> str:
+    """The columns of `x` rotated in pairs, so that they are nearer to orthogonal; `v` is made of all rotations."""
     pairs = (n + 1) // 2
-    return f"""{_begun(source, x, v, m, n, turned, real)}
-for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
+    return f"""
   var left = R(0);
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
     {_angles(x, m, n, pairs, real)}
     sync();
     {_rotated(x, v, m, n, pairs)}
     sync();
-  }}
-  if (max_all(left, local) == R(0)) {{ break; }}
-}}"""
+  }}"""
 
 
 def _begun(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
-    """`x` at first; `v` is the identity."""
+    """`x` is the matrix or its adjoint, in proportion; `v` is the identity."""
     entry = f"conjugate({source}[base + (i % {n}u) * {m}u + i / {n}u])" if turned else f"{source}[base + i]"
     one = f"number(select(R(0), R(1), i / {n}u == i % {n}u))"
     identity = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = {one}; }}"
     return f"""
-let base = group * {m * n}u;
-let square_base = group * {n * n}u;
 var most = R(0);
 var finite = true;
 for (var i = local; i < {m * n}u; i += STEP) {{
@@ -172,16 +200,16 @@ for (var j = local; j < {n}u; j += STEP) {{
 sync();"""
 
 
-def _finish(
+def _finished(
     shader: Shader, arrays: tuple[str, str, str, str], sizes: tuple[int, int, int], turned: bool, a: ShapedArray, real: str
-) -> None:
+) -> str:
     """The vectors, in order; those of the long side completed."""
     x, v, u, projections = arrays
     m, n, wide = sizes
-    left, right = (shader.buffer(number, a.dtype, written=True).name for number in (2, 3))
+    left, right = (_written(shader, number, a.dtype) for number in (2, 3))
     long, short = (right, left) if turned else (left, right)
     found = _found(x, u, m, n, wide, real) + _completed(u, projections, m, wide)
-    written(shader, found + _stored(u, v, long, short, sizes, turned))
+    return found + _stored(u, v, long, short, sizes, turned)
 
 
 def _found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:

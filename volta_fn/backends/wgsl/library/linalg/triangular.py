@@ -25,14 +25,16 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fact
     """The routine of the primitive. What is not positive definite becomes NaN."""
     (x,) = avals
     n = x.shape[-1]
-    if not is_field(x.dtype, facts, turns.of_cholesky(n)) or n > LARGEST:
+    count = turns.of_cholesky(n)
+    if not is_field(x.dtype, facts, count) or n > LARGEST:
         return None
     if not x.size:
         return Routine(())
     shader = field_shader(facts, x.dtype, n)
     a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
     written(shader, _factored(a, out, n, real_part(x.dtype).name))
-    return Routine((shader.dispatch(x.size // (n * n)),))
+    batch = x.size // (n * n)
+    return Routine((shader.dispatch(batch, turns.work(batch, count)),))
 
 
 def _factored(a: str, out: str, n: int, real: str) -> str:
@@ -73,7 +75,8 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     n = a.shape[-1]
     left = params["left_side"]
     columns = b.shape[-1] if left else b.shape[-2]
-    if not is_field(a.dtype, facts, turns.of_triangular_solve(n, min(columns, _COLUMNS))) or n > 4 * LARGEST:
+    count = turns.of_triangular_solve(n, min(columns, _COLUMNS))
+    if not is_field(a.dtype, facts, count) or n > 4 * LARGEST:
         return None
     if not b.size:
         return Routine(())
@@ -88,7 +91,8 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     written(shader, _eliminated(source, x, n, columns, place, lower=lower, unit=params["unit_diagonal"]))
     value = f"conjugate({entry})" if params["conjugate_a"] else entry
     shader.helper("entry", f"fn entry(first: u32, r: u32, c: u32) -> T {{ return {value}; }}")
-    return Routine((shader.dispatch(blocks * (b.size // (n * columns))),))
+    groups = blocks * (b.size // (n * columns))
+    return Routine((shader.dispatch(groups, turns.work(groups, count)),))
 
 
 def _eliminated(source: str, x: str, n: int, columns: int, place: str, *, lower: bool, unit: bool) -> str:
@@ -134,7 +138,8 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     (a,) = avals
     m, n = a.shape[-2:]
     rank = min(m, n)
-    if not is_field(a.dtype, facts, turns.of_lu(m, n)) or max(m, n) > LARGEST:
+    count = turns.of_lu(m, n)
+    if not is_field(a.dtype, facts, count) or max(m, n) > LARGEST:
         return None
     batch = math.prod(a.shape[:-2])
     if not batch * m:
@@ -143,7 +148,7 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:
         written(shader, f"for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(i); }}")
-        return Routine((shader.dispatch(batch),))
+        return Routine((shader.dispatch(batch, turns.work(batch, count)),))
     source, x = shader.buffer(0, a.dtype).name, shader.buffer(1, a.dtype, written=True).name
     pivots = shader.buffer(2, _INT32, written=True).name
     start = f"""
@@ -153,7 +158,7 @@ for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i3
 sync();"""
     column = _pivot(x, pivots, permutation, m, n) + _eliminate(x, m, n)
     written(shader, f"{start}\nfor (var j = 0u; j < {rank}u; j++) {{{column}\n}}")
-    return Routine((shader.dispatch(batch),))
+    return Routine((shader.dispatch(batch, turns.work(batch, count)),))
 
 
 def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:

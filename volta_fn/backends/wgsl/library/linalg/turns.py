@@ -6,11 +6,21 @@ ends; sums over a triangle are half a square.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from volta_fn.backends.wgsl.library.linalg.fields import invocations
 from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS
 
+#: Multiplications that a GPU would do otherwise in a turn of a workgroup, in which it mostly waits for memory.
+_MULTIPLICATIONS = 1 << 14
+
 #: Turns in which what all invocations have is put together.
 _TOGETHER = 9
+
+
+def work(matrices: int, count: int) -> int:
+    """What so many turns for each matrix count for in a dispatch of many, in multiplications: see `Dispatch.work`."""
+    return matrices * count * _MULTIPLICATIONS
 
 
 def _share(count: int, work: int) -> int:
@@ -43,20 +53,43 @@ def of_qr(m: int, n: int, wide: int) -> int:
     return _share(m * (n + wide), work) + _share(wide * n, work) + rank * column + reflected + 6
 
 
-def _of_sweeps(n: int, step: int) -> int:
-    return SWEEPS * (2 + _TOGETHER + (n + n % 2) * (1 + step))
+#: Turns from which on each sweep is a dispatch of its own.
+_MANY = 1 << 15
 
 
-def of_eigh(n: int) -> int:
+class Turns(NamedTuple):
+    """Those of what is before sweeps, of one, and of what is after them."""
+
+    before: int
+    sweep: int
+    after: int
+
+    @property
+    def are_many(self) -> bool:
+        """Whether they had better be shared out to several dispatches."""
+        return self.before + SWEEPS * self.sweep + self.after > _MANY
+
+    @property
+    def of_a_dispatch(self) -> int:
+        """Those that a dispatch takes at most."""
+        return max(self) + _TOGETHER if self.are_many else self.before + SWEEPS * self.sweep + self.after
+
+
+def _of_sweep(n: int, step: int) -> int:
+    return 2 + _TOGETHER + (n + n % 2) * (1 + step)
+
+
+def of_eigh(n: int) -> Turns:
     """Rotations of rows and columns, and what sorts the eigenvalues."""
     pairs = (n + 1) // 2
-    sweeps = _of_sweeps(n, 3 + _share(pairs, n) + 2 * _share(pairs * n, n))
-    return 3 * _share(n * n, n) + sweeps + 2 * (n + 2) * _share(n, n) + 2 * _TOGETHER + 5
+    sweep = _of_sweep(n, 3 + _share(pairs, n) + 2 * _share(pairs * n, n))
+    return Turns(3 * _share(n * n, n) + 2 * _TOGETHER + 3, sweep, 2 * (n + 2) * _share(n, n) + 2)
 
 
-def of_svd(m: int, n: int, wide: int) -> int:
+def of_svd(m: int, n: int, wide: int) -> Turns:
     """Rotations of n columns, no longer than the m rows, what sorts them, and what completes them to `wide` ones (0: no vectors)."""
     pairs = (n + 1) // 2
-    sweeps = _of_sweeps(n, 2 + (2 + m) * _share(pairs, m) + _share(pairs * m, m))
+    sweep = _of_sweep(n, 2 + (2 + m) * _share(pairs, m) + _share(pairs * m, m))
     column = 6 + 2 * _TOGETHER + (8 + 2 * wide) * _share(m, m) + (2 + m) * _share(wide, m)
-    return 6 * _share(m * max(n, wide), m) + sweeps + (4 + m + n) * _share(n, m) + n + wide * column + 2 * _TOGETHER + 10
+    over = 3 * _share(m * max(n, wide), m)
+    return Turns(over + 2 * _TOGETHER + 4, sweep, over + (4 + m + n) * _share(n, m) + n + wide * column + 6)
