@@ -100,10 +100,11 @@ class Shape(NamedTuple):
 
 
 #: Shapes for little work, and for much of it: forward, backward, and backward for wide rows. All devices have room for the first three.
-_USUAL, _FORWARD, _BACKWARD, _WIDE = Shape(8, 16), Shape(16, 8, across=2, unroll=16), Shape(16, 16), Shape(16, 16, 2, unroll=16, parts=4)
+_USUAL, _FORWARD, _BACKWARD, _WIDE = Shape(8, 16), Shape(16, 8, across=2, unroll=16), Shape(16, 16), Shape(16, 16, 2, unroll=16, parts=2)
 
-#: Blocks, and workgroups, that keep a GPU busy; bytes that parts of a gradient may take.
-_MANY, _ENOUGH, _MOST_BYTES = 256, 512, 1 << 29
+#: Blocks that keep a GPU busy; workgroups of which the last few, which leave some of it idle, take a small part of the time (on an H200
+#: some 260 are at work at once); bytes that parts of a gradient may take.
+_MANY, _ENOUGH, _MOST_BYTES = 256, 1536, 1 << 29
 
 
 def forward_shape(a: Attention, facts: Facts) -> Shape:
