@@ -118,7 +118,10 @@ def _fits(group: Sequence[Run], run: Run, facts: Facts, most: int) -> bool:
     different = {*sources}
     if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_LATE if late else most):
         return False
-    return bool(size_beside(sources)) and shared_beside(sources) <= facts.workgroup_memory
+    if not size_beside(sources):
+        return False
+    # Late ones fill a GPU: if workgroups shared more memory than one of them needs, fewer would be at work at a time.
+    return shared_beside(sources) <= (max([shared_beside([source]) for source in different]) if late else facts.workgroup_memory)
 
 
 def _one(runs: Sequence[Run]) -> Run:
