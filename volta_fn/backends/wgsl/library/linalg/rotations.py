@@ -16,8 +16,8 @@ SWEEPS = 24
 _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
   if (largest == R(0)) {
-    cosines[k] = R(1);
     sines[k] = zero();
+    halves[k] = zero();
     return;
   }
   let scaled = g / largest;
@@ -25,20 +25,23 @@ _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let slope = (b - a) / (R(2) * largest * root);
   let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
   let cosine = R(1) / sqrt(R(1) + tangent * tangent);
-  cosines[k] = cosine;
-  sines[k] = scaled * (tangent * cosine / root);
+  let sine = scaled * (tangent * cosine / root);
+  sines[k] = sine;
+  halves[k] = sine / (R(1) + cosine);
 }"""
 
 
 def declare_rotations(shader: Shader, n: int) -> None:
-    """Add ``pair(step, k)``, the k-th pair of a step, the lesser first, and `rotation`, which notes a pair's cosine and sine.
+    """Add ``pair(step, k)``, the k-th pair of a step, the lesser first, and `rotation`, which notes a pair's rotation.
 
-    Columns p and q become ``c p - s̄ q`` and ``s p + c q``. Of an odd number of columns one has none to pair with: its pair ends with n.
+    Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are ``p - s̄ (q + t p)`` and ``q + s (p - t̄ q)``: of
+    small angles, which most are, only what is added is rounded. Of an odd number of columns one has no partner, and its pair ends
+    with n.
     """
     even = n + n % 2
     turn = max(even - 1, 1)
-    shader.workgroup("cosines", "R", even // 2)
     shader.workgroup("sines", "T", even // 2)
+    shader.workgroup("halves", "T", even // 2)
     shader.helper(
         "pair",
         f"""fn pair(step: u32, k: u32) -> vec2<u32> {{
@@ -64,8 +67,10 @@ sync();"""
 
 def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
     """The statements that rotate two elements of an array, of columns, or of rows, by the pair number k."""
-    s, t = ("conjugate(sines[k])", "sines[k]") if conjugated else ("sines[k]", "conjugate(sines[k])")
+    s, t = (f"conjugate({name}[k])" if conjugated else f"{name}[k]" for name in ("sines", "halves"))
     return f"""let x = {array}[{p}];
     let y = {array}[{q}];
-    {array}[{p}] = x * cosines[k] - times({t}, y);
-    {array}[{q}] = times({s}, x) + y * cosines[k];"""
+    let s = {s};
+    let t = {t};
+    {array}[{p}] = x - times(conjugate(s), y + times(t, x));
+    {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
