@@ -134,6 +134,7 @@ def test_values(native: bool, steps: list[Step], seed: int, dtype: type) -> None
     assert np.allclose(vf.jit(vf.vmap(program, in_axes=(-1, None)))(np.moveaxis(stacked, 0, -1), inputs[1]), looped, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.wide
 @given(steps=programs, seed=st.integers(0, 1000))
 @settings(max_examples=60)
 def test_derivatives(steps: list[Step], seed: int) -> None:
