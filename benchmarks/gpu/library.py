@@ -55,6 +55,8 @@ def cases(least: int) -> Iterator[Case]:
         yield Case(f"top_k 64 of {size}", "top_k", (x,), {"k": 64, "dimension": 0}, lambda t, x: t.topk(x[0], 64))
     rows = floats(4096 // least, 1024)
     yield Case(f"sort {rows.shape}", "sort", (rows,), {**plain, "dimension": 1}, lambda t, x: t.sort(x[0], 1))
+    numbers = np.tile(np.arange(1024, dtype=np.int32), (len(rows), 1))
+    yield Case(f"argsort {rows.shape}", "sort", (rows, numbers), {**plain, "dimension": 1}, lambda t, x: t.sort(x[0], dim=1, stable=True))
     wide = floats(1024 // least, 50_000)
     yield Case(f"top_k 50 of {wide.shape}", "top_k", (wide,), {"k": 50, "dimension": 1}, lambda t, x: t.topk(x[0], 50, 1))
     for size in (2**20 // least, 2**26 // least):

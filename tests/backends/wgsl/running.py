@@ -12,6 +12,7 @@ import wgpu
 import volta_fn as vf
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
+from volta_fn.backends.wgsl.scalars import Shader
 
 #: The features that shaders may use, and the names of their facts.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
@@ -117,3 +118,15 @@ def _run(
         assert x == data, f"operand {number} was changed"
     results = found[len(inputs) : len(inputs) + len(outputs)]
     return [np.frombuffer(data, dtype).reshape(shape).copy() for data, (shape, dtype) in zip(results, outputs, strict=True)]
+
+
+@functools.cache
+def known_width() -> Facts:
+    """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
+    shader = Shader(facts(), 128)
+    size = shader.builtin("subgroup_size")
+    target = shader.buffer(0, np.dtype(np.uint32), written=True)
+    shader.line(f"{target.name}[{shader.local}] = {size};")
+    (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
+    assert len(np.unique(sizes)) == 1
+    return facts()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))

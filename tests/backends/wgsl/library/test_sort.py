@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from tests.backends.keys import numbers
-from tests.backends.wgsl.library.checking import check, least_facts, results
+from tests.backends.meaning import meaning, same
+from tests.backends.wgsl.library.checking import check, least_facts, results, routine_of
+from tests.backends.wgsl.running import known_width, run_routine
 from volta_fn.backends.wgsl.library import radix
+from volta_fn.backends.wgsl.library.ranking import Tile
 
 
 def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
@@ -69,3 +72,29 @@ def test_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radix, "_MUCH", 1)
     byte, half = numbers("int8", (70_000,)), numbers("float16", (70_000,))
     check("sort", [byte, half, numbers("complex64", half.shape)], params(0, keys=2))
+
+
+def check_ballots(operands: list[np.ndarray], axis: int = 0, keys: int = 1) -> None:
+    """Elements sorted by ballots are those that the primitive means."""
+    given = params(axis, keys)
+    routine = routine_of("sort", operands, given, known_width())
+    assert any("subgroupBallot" in dispatch.source for dispatch in routine.dispatches)
+    expected = meaning("sort", operands, given)
+    for got, wanted in zip(run_routine(routine, operands, [(x.shape, x.dtype) for x in expected]), expected, strict=True):
+        same(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32"])
+def test_short_rows_by_ballots(dtype: str) -> None:
+    places = np.tile(np.arange(700, dtype=np.int32), (3, 1))
+    check_ballots([numbers(dtype, (3, 700)), places], 1)
+    check_ballots([numbers("int8", (3, 700)), numbers(dtype, (3, 700), 1), places], 1, keys=2)
+
+
+def test_long_rows_by_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix, "_TILE", Tile(64, 3))
+    for size in (2500, 3500):  # everyone counts all digits; they are counted first
+        keys, places = numbers("float16", (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
+        check_ballots([keys, places], 1)
+        check_ballots([keys], 1)
+    check_ballots([numbers("bool", (2, size)), keys, places], 1, keys=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,28 +11,13 @@ import pytest
 
 from tests.backends.wgsl.library.checking import results, routine_of
 from tests.backends.wgsl.loops.kernels import run_kernel
-from tests.backends.wgsl.running import facts, run_routine
+from tests.backends.wgsl.running import facts, known_width
 from tests.compiler.kernels.cases import inputs_of, kernels_of, shaped
-from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops import routine
-from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.backends.wgsl.scalars import Shader
 from volta_fn.compiler.kernels.interpret import interpret
 
 #: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.backends.wgsl.loops.subgroups`).
 UNRELIABLE = re.compile(r"subgroup(Add|Mul|Max|Min|And|Or|Xor)\(")
-
-
-@functools.cache
-def known_width() -> Facts:
-    """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
-    shader = Shader(facts(), 128)
-    size = shader.builtin("subgroup_size")
-    target = shader.buffer(0, np.dtype(np.uint32), written=True)
-    shader.line(f"{target.name}[{shader.local}] = {size};")
-    (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
-    assert len(np.unique(sizes)) == 1
-    return facts()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))
 
 
 REDUCTIONS: list[tuple[str, str, Callable[[Any], Any]]] = [

@@ -3,8 +3,9 @@
 They share `whole` (index arithmetic), `units` (moving elements), `numbers` and `spaces` (workspaces). In the order in which to read:
 
 - `starts` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
-- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them); `ranking` (by digits, within a workgroup) and
-  `network` (by comparisons), `short` and `radix` (sorting short and long rows), `sort`; `sieve` (the first few of long rows), `top_k`;
+- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them); `ranking` (by digits, within a workgroup),
+  `matching` (the same by ballots) and `network` (by comparisons), `short` and `radix` (sorting short and long rows), `sort`; `sieve` (the
+  first few of long rows), `top_k`;
 - `scatter`, by `scattering` (what goes where) and `segments` (updates of one place combined);
 - `scanning` (within a workgroup) and `cumulative`;
 - `windows` (which elements a window meets) and `pooling`;

@@ -2,7 +2,8 @@
 
 Rows that are not `short` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a
 row, sums the counts, digit by digit, over the tiles, and then moves elements. There a tile is sorted by the digit in the memory of its
-workgroup, so that runs of elements go to neighbouring places. Of rows of few tiles everyone who moves elements counts the digits of all.
+workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring places. Of rows of few tiles everyone who
+moves elements counts the digits of all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.matching import digit_bits, exchange, lanes_of, numbers_in_tile, places_by_digit
 from volta_fn.backends.wgsl.library.ranking import Tile, collect, exclusive, sort_tile, spread
 from volta_fn.backends.wgsl.library.short import SHORT, sort_short
 from volta_fn.backends.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
@@ -25,8 +27,13 @@ _UINT32 = np.dtype(np.uint32)
 
 _DIGIT = 8
 
-#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait for their turn.
+#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait for their turn. By ballots this
+#: takes more memory than every device has.
 _TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
+_LARGE_ROOM = 20 << 10
+
+#: Counts that an invocation sums up together, at most.
+_SUMMED = 12
 
 #: Tiles of a row whose digits everyone counts. (Beside a large tile there is no room for that.)
 _FEW_TILES = 16
@@ -60,8 +67,10 @@ class _Long:
 
     def __init__(self, sorting: Sorting, facts: Facts, spaces: Spaces) -> None:
         self.sorting, self.facts = sorting, facts
+        self.ballots = lanes_of(facts) > 0
         few = sorting.size <= _FEW_TILES * _TILE.size
-        self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and not few else _TILE
+        room = not self.ballots or facts.workgroup_memory >= _LARGE_ROOM
+        self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and room and not few else _TILE
         self.tiles = -(-sorting.size // self.tile.size)
         words = sorting.rows * sorting.size
         passes = self._passes()
@@ -73,11 +82,12 @@ class _Long:
         self.passes = passes
 
     def _passes(self) -> list[_Pass]:
+        most = digit_bits(self.facts) if self.ballots else _DIGIT
         found: list[_Pass] = []
         for word in reversed(self.sorting.words):
-            for first in range(0, word.bits, _DIGIT):
+            for first in range(0, word.bits, most):
                 # Digits of half a pass are not worth while.
-                bits = min(_DIGIT, -(-(word.bits - first) // 4) * 4)
+                bits = min(most, -(-(word.bits - first) // 4) * 4)
                 source = found[-1].target if found else None
                 found.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
         found[-1] = found[-1]._replace(target=None)
@@ -151,17 +161,25 @@ class _Long:
 
     def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
         """Make of the counts of each digit the sums of those in the tiles before; and their totals."""
-        shader = Shader(self.facts, self.tile.invocations)
+        part = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
+        shader = Shader(self.facts, part.invocations)
         counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
         before = shader.var("u32", "0u")
-        with shader.loop(self.tiles, 0, self.tile.invocations) as start:
-            i = shader.let("u32", f"{start} + {shader.local}")
-            at = shader.let("u32", f"{shader.group} * {self.tiles}u + min({i}, {self.tiles - 1}u)")
-            count = shader.let("u32", f"select(0u, {counts.name}[{at}], {i} < {self.tiles}u)")
-            sums = exclusive(shader, count)
-            with shader.block(f"if ({i} < {self.tiles}u)"):
-                shader.line(f"{counts.name}[{at}] = {before} + {sums}.x;")
-            shader.line(f"{before} += {sums}.y;")
+        with shader.loop(self.tiles, 0, part.size) as start:
+            tiles = [shader.let("u32", f"{start} + {shader.local} + {k * part.invocations}u") for k in range(part.each)]
+            places = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
+            found = [shader.let("u32", f"{counts.name}[{place}]") for place in places]
+            sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
+            collect(shader, part, sums)
+            of_all = exclusive(shader, " + ".join(sums))
+            total = shader.var("u32", f"{before} + {of_all}.x")
+            for count in sums:
+                shader.line(f"{total} += {count};")
+                shader.line(f"{count} = {total} - {count};")
+            shader.line(f"{before} += {of_all}.y;")
+            spread(shader, part, sums)
+            for tile, place, count in zip(tiles, places, sums, strict=True):
+                shader.line(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{place}] = {count}; }}")
         with shader.block(f"if ({shader.local} == 0u)"):
             shader.line(f"{totals.name}[{shader.group}] = {before};")
         return shader.dispatch(self.sorting.rows * step.buckets)
@@ -172,29 +190,45 @@ class _Long:
         size, valued = self.sorting.size, self.sorting.valued
         read = self._reader(shader, step, values_too=valued)
         keys, values = variables(shader, self.tile.each), variables(shader, self.tile.each if valued else 0)
-        numbers = [shader.let("u32", f"{first} + {shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
-        for k, (key, value) in enumerate([read(row, self._within(shader, i)) for i in numbers]):
-            there = f"{numbers[k]} < {size}u"
-            shader.line(f"{keys[k]} = select({LAST}, {key}, {there});")
+        numbers = [shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
+        places = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
+        for k, (key, value) in enumerate([read(row, self._within(shader, place)) for place in places]):
+            shader.line(f"{keys[k]} = select({LAST}, {key}, {places[k]} < {size}u);")
             if valued:
                 shader.line(f"{values[k]} = {value};")
-        collect(shader, self.tile, keys)
-        collect(shader, self.tile, values)
         if counted is None:
             self._count_all(shader, step, row, first, read)
         else:
             self._find_bases(shader, step, row, *[shader.buffer(number, _UINT32) for number in counted])
+        sort = self._sort_by_ballots if self.ballots else self._sort_by_counts
+        sort(shader, step, numbers, keys, values)
+        write = self._writer(shader, step)
+        for k, key in enumerate(keys):
+            with shader.block(f"if ({first} + {numbers[k]} < {size}u)"):
+                place = shader.let("u32", f"bases[{self._digit(step, key)}] + {numbers[k]}")
+                write(row, place, key, values[k] if valued else "0u")
+        return shader.dispatch(self.sorting.rows * self.tiles)
+
+    def _sort_by_ballots(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """Sort the tile, and make of `bases` where its elements go: the first of each digit takes its place in the tile off."""
+        digits = [shader.let("u32", self._digit(step, key)) for key in keys]
+        places = places_by_digit(shader, self.tile, digits, step.bits, "bases")
+        for some in (keys, values) if values else (keys,):
+            exchange(shader, self.tile, places, numbers, some)
+
+    def _sort_by_counts(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """The same without ballots."""
+        collect(shader, self.tile, keys)
+        collect(shader, self.tile, values)
         sort_tile(shader, self.tile, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
         spread(shader, self.tile, values)
         before = spread(shader, self.tile, keys)
-        self._find_places(shader, step, keys, before)
-        write = self._writer(shader, step)
-        for k, key in enumerate(keys):
-            at = shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u")
-            with shader.block(f"if ({first} + {at} < {size}u)"):
-                place = shader.let("u32", f"bases[{self._digit(step, key)}] + {at}")
-                write(row, place, key, values[k] if valued else "0u")
-        return shader.dispatch(self.sorting.rows * self.tiles)
+        for k, (number, key, earlier) in enumerate(zip(numbers, keys, before, strict=True)):
+            digit = shader.let("u32", self._digit(step, key))
+            first = f" || {shader.local} == 0u" if k == 0 else ""
+            with shader.block(f"if ({digit} != ({self._digit(step, earlier)}){first})"):
+                shader.line(f"bases[{digit}] -= {number};")
+        shader.line("workgroupBarrier();")
 
     def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
         """Where in the row the tile's elements of each digit go: `bases`."""
@@ -226,15 +260,6 @@ class _Long:
         sums = exclusive(shader, total)
         with shader.block(f"if ({mine})"):
             shader.line(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
-
-    def _find_places(self, shader: Shader, step: _Pass, keys: list[str], before: list[str]) -> None:
-        """Make of `bases` where the tile's elements go: the first of each digit takes its place in the tile off."""
-        for k, (key, earlier) in enumerate(zip(keys, before, strict=True)):
-            digit = shader.let("u32", self._digit(step, key))
-            first = f" || {shader.local} == 0u" if k == 0 else ""
-            with shader.block(f"if ({digit} != ({self._digit(step, earlier)}){first})"):
-                shader.line(f"bases[{digit}] -= {shader.local} + {k * self.tile.invocations}u;")
-        shader.line("workgroupBarrier();")
 
     def _writer(self, shader: Shader, step: _Pass) -> Write:
         if step.target is None:

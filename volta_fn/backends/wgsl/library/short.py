@@ -1,7 +1,7 @@
 """Sorting rows that an invocation, or a workgroup, can look at whole.
 
 Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
-comparisons, keys with values by digits.
+comparisons, keys with values by digits, for which subgroups vote where they can.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.matching import lanes_of, numbers_in_tile, sort_by_ballots
 from volta_fn.backends.wgsl.library.network import sort_keys
 from volta_fn.backends.wgsl.library.ranking import Tile, collect, exclusive, sort_tile, spread
-from volta_fn.backends.wgsl.library.sorting import Sorting, Word, Write, variables
+from volta_fn.backends.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.library.whole import quotient, remainder, times
 from volta_fn.backends.wgsl.routine import Dispatch
@@ -67,32 +68,42 @@ def _power(count: int) -> int:
 
 def _by_digits(sorting: Sorting, facts: Facts) -> Dispatch:
     """Each row by a workgroup, with values."""
-    invocations = max(64, _power(-(-sorting.size // _ELEMENTS)))
-    tile = Tile(invocations, -(-sorting.size // invocations))
+    lanes, size = lanes_of(facts), sorting.size
+    invocations = max(lanes or 64, _power(-(-size // _ELEMENTS)))
+    tile = Tile(invocations, -(-size // invocations))
     shader = Shader(facts, invocations)
-    first = shader.let("u32", times(shader.local, tile.each))
     keys, values = variables(shader, tile.each), variables(shader, tile.each)
-    numbers = [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
+    numbers = numbers_in_tile(shader, tile) if lanes else _neighbours(shader, tile)
     value = sorting.value(shader) if sorting.value else None
-    for number, variable in zip(numbers, values, strict=True):
-        with shader.block(f"if ({number} < {sorting.size}u)"):
-            shader.line(f"{variable} = {value(shader.group, number) if value else number};")
+    # What is read under no condition is on its way together, and lets everyone go the same way.
+    inside = [shader.let("u32", f"min({number}, {size - 1}u)") for number in numbers]
+    for number, variable in zip(inside, values, strict=True):
+        shader.line(f"{variable} = {value(shader.group, number) if value else number};")
     least_first = sorting.words[::-1]
     readers = [word.key(shader) for word in least_first]
     with shader.loop(len(readers)) as turn:
-        for k, key in enumerate(keys):
-            for t, read in enumerate(readers):
-                # Later words are those of the elements that are there by then; before, these are the row's own.
-                which = values[k] if len(readers) > 1 else numbers[k]
-                with shader.block(f"if ({numbers[k]} < {sorting.size}u && {turn} == {t}u)"):
-                    shader.line(f"{key} = {read(shader.group, which)};")
+        for t, read in enumerate(readers):
+            with shader.block(f"if ({turn} == {t}u)"):
+                for k, key in enumerate(keys):
+                    # Later words are those of the elements that are there by then; before, these are the row's own.
+                    found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
+                    shader.line(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
         bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{turn}]")
-        sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
+        if lanes:
+            sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
+        else:
+            sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
     write = sorting.emit(shader)
     for number, key, brought in zip(numbers, keys, values, strict=True):
-        with shader.block(f"if ({number} < {sorting.size}u)"):
+        with shader.block(f"if ({number} < {size}u)"):
             write(shader.group, number, key, brought)
     return shader.dispatch(sorting.rows)
+
+
+def _neighbours(shader: Shader, tile: Tile) -> list[str]:
+    """The numbers of an invocation's elements, if it holds neighbours."""
+    first = shader.let("u32", times(shader.local, tile.each))
+    return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
 
 
 def _by_comparisons(sorting: Sorting, facts: Facts) -> Dispatch:
