@@ -12,7 +12,7 @@ import scipy.signal
 import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
-from volta_fn.backends.wgsl.rewriting.parts import split_text
+from volta_fn.backends.wgsl.rewriting.sections import split_text
 from volta_fn.backends.wgsl.runtime import limits
 from volta_fn.backends.wgsl.runtime.backend import GpuBackend
 from volta_fn.core.device import Device

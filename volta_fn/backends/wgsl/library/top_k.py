@@ -6,6 +6,7 @@ was found in these then, until one piece is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ def _choose(rows: Rows, which: KeyWord, k: int, facts: Facts, spaces: Spaces) ->
         length = _length(rows.number, candidates.number)
         pieces = -(-candidates.number // length)
         kept = _Candidates(pieces * k, *(spaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
-        dispatches.append(_round(rows, which, k, candidates, length, kept, facts))
+        dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(facts))
         if kept is None:
             return dispatches
         candidates = kept
@@ -71,64 +72,88 @@ def _length(rows: int, size: int) -> int:
     return -(-size // (4 * pieces)) * 4
 
 
-def _round(rows: Rows, which: KeyWord, k: int, given: _Candidates, length: int, kept: _Candidates | None, facts: Facts) -> Dispatch:
-    """The greatest of every piece, to candidates or to the results. Behind a row's last candidate stands what comes last."""
-    pieces = -(-given.number // length)
+class _Round(NamedTuple):
+    """The greatest of every piece of `length` candidates are sought, and `kept` as candidates, or they are the results."""
 
-    def line(piece: str) -> str:
-        return quotient(piece, pieces)
+    rows: Rows
+    which: KeyWord
+    k: int
+    given: _Candidates
+    length: int
+    kept: _Candidates | None
 
-    def number(piece: str, i: str) -> str:
-        return plus(times(remainder(piece, pieces), length), i)
+    def dispatch(self, facts: Facts) -> Dispatch:
+        """All pieces of all rows. Behind a row's last candidate stands what comes last."""
+        return sieve(Sieving(self.rows.number * self.pieces, self.size, self.k, self.keys, self.numbers, self.emit), facts)
 
-    def keys(shader: Shader) -> Any:
-        stored = storage(which.dtype) if given.keys is None else _UINT32
-        fours = given.number % 4 == 0 and (given.keys is not None or rows.columns == 1)
-        array = shader.buffer(_OPERAND if given.keys is None else given.keys, stored, size=rows.number * given.number if fours else 0)
+    @property
+    def pieces(self) -> int:
+        """Those of a row."""
+        return -(-self.given.number // self.length)
 
-        def key(bits: str) -> str:
-            return bits if given.keys is not None else f"({key_of(shader, which.dtype, bits, faithful=False)} ^ {(1 << which.bits) - 1}u)"
+    def size(self, piece: str) -> str:
+        """How many candidates a piece has."""
+        return f"min({self.length}u, {self.given.number}u - {self.number(piece, '0u')})"
+
+    def line(self, piece: str) -> str:
+        """The row of a piece."""
+        return quotient(piece, self.pieces)
+
+    def number(self, piece: str, i: str) -> str:
+        """Which of its row's candidates a piece's i-th is."""
+        return plus(times(remainder(piece, self.pieces), self.length), i)
+
+    def place(self, piece: str, i: str) -> str:
+        """Where the i-th candidate of a piece's row is."""
+        return self.rows.place(self.line(piece), i) if self.given.keys is None else plus(times(self.line(piece), self.given.number), i)
+
+    def keys(self, shader: Shader) -> Callable[[str, str], list[str]]:
+        """What reads the keys of four candidates from the i-th of a piece on."""
+        count, known = self.given.number, self.given.keys is not None
+        fours = count % 4 == 0 and (known or self.rows.columns == 1)
+        stored = _UINT32 if known else storage(self.which.dtype)
+        array = shader.buffer(
+            _OPERAND if self.given.keys is None else self.given.keys, stored, size=self.rows.number * count if fours else 0
+        )
 
         def read(piece: str, i: str) -> list[str]:
-            first = shader.let("u32", number(piece, i))
+            first = shader.let("u32", self.number(piece, i))
             if fours:
-                within = f"min({first} / 4u, {given.number // 4 - 1}u)"
-                four = array.load4(shader.let("u32", plus(times(line(piece), given.number // 4), within)))
+                within = f"min({first} / 4u, {count // 4 - 1}u)"
+                four = array.load4(shader.let("u32", plus(times(self.line(piece), count // 4), within)))
             else:
-                places = [shader.let("u32", f"min({first} + {c}u, {given.number - 1}u)") for c in range(4)]
-                four = [array.load(place(piece, at)) for at in places]
-            return [shader.let("u32", key(x.text)) for x in four]
+                places = [shader.let("u32", f"min({first} + {c}u, {count - 1}u)") for c in range(4)]
+                four = [array.load(self.place(piece, at)) for at in places]
+            return [shader.let("u32", x.text if known else self.falling(shader, x.text)) for x in four]
 
         return read
 
-    def place(piece: str, i: str) -> str:
-        return rows.place(line(piece), i) if given.keys is None else plus(times(line(piece), given.number), i)
+    def falling(self, shader: Shader, bits: str) -> str:
+        """The key of an element, the less the greater that is."""
+        return f"({key_of(shader, self.which.dtype, bits, faithful=False)} ^ {(1 << self.which.bits) - 1}u)"
 
-    def numbers(shader: Shader) -> Any:
-        if given.numbers is None:
-            return number
-        array = shader.buffer(given.numbers, _UINT32)
-        return lambda piece, i: array.load(place(piece, number(piece, i))).text
+    def numbers(self, shader: Shader) -> Callable[[str, str], str]:
+        """What reads where in the row a piece's i-th candidate is."""
+        if self.given.numbers is None:
+            return self.number
+        array = shader.buffer(self.given.numbers, _UINT32)
+        return lambda piece, i: array.load(self.place(piece, self.number(piece, i))).text
 
-    def emit(shader: Shader) -> Any:
-        if kept is None:
-            return _results(shader, rows, which, k)
-        targets = [shader.buffer(n, _UINT32, written=True) for n in (kept.keys, kept.numbers) if n is not None]
+    def emit(self, shader: Shader) -> Callable[[str, str, str, str], None]:
+        """What writes a piece's i-th greatest: its key, and where in the row it is."""
+        if self.kept is None:
+            return _results(shader, self.rows, self.which, self.k)
+        targets = [shader.buffer(n, _UINT32, written=True) for n in (self.kept.keys, self.kept.numbers) if n is not None]
 
         def write(piece: str, i: str, *found: str) -> None:
-            at = shader.let("u32", plus(times(piece, k), i))
+            at = shader.let("u32", plus(times(piece, self.k), i))
             for target, value in zip(targets, found, strict=True):
                 shader.line(f"{target.name}[{at}] = {value};")
 
         return write
 
-    def size(piece: str) -> str:
-        return f"min({length}u, {given.number}u - {number(piece, '0u')})"
 
-    return sieve(Sieving(rows.number * pieces, size, k, keys, numbers, emit), facts)
-
-
-def _results(shader: Shader, rows: Rows, which: KeyWord, k: int) -> Any:
+def _results(shader: Shader, rows: Rows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
     """Writes where the greatest are, and the greatest."""
     stored = storage(which.dtype)
     source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)

@@ -32,7 +32,7 @@ _REDUCED = 1 << 17
 _NODES = 500
 
 
-class Part(NamedTuple):
+class Member(NamedTuple):
     """A kernel, and the numbers of the buffers that its inputs and outputs are in the dispatch."""
 
     kernel: Kernel
@@ -77,13 +77,13 @@ class Several:
     def _begin(self, size: int) -> None:
         self._shader, self._size, self._groups = Shader(self._device, size), size, 0
 
-    def add(self, part: Part) -> Dispatch | None:
+    def add(self, member: Member) -> Dispatch | None:
         """The dispatch with one kernel more; None if that does not go with the others, and then this is of no use any more."""
-        found = _planned(part.kernel, self._device)
+        found = _planned(member.kernel, self._device)
         assert found is not None, "who asks has asked whether the kernel is small"
-        self._planned.append(found.bound(part.buffers))
-        self._bindings.update(part.buffers.inputs, part.buffers.outputs)
-        self._nodes += len(part.kernel.nodes)
+        self._planned.append(found.bound(member.buffers))
+        self._bindings.update(member.buffers.inputs, member.buffers.outputs)
+        self._nodes += len(member.kernel.nodes)
         self._memory += found.memory
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None

@@ -36,7 +36,7 @@ class Cut(NamedTuple):
     size: int
 
 
-class Part(NamedTuple):
+class OfChunks(NamedTuple):
     """What the chunks give for a reduction: the buffer of their values, and of the values' places for ``argmax`` and ``argmin``."""
 
     values: int
@@ -70,10 +70,10 @@ class Split:
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.facts.stages) + 1):
             ready = [n for n in self.facts.reduces if self.facts.stages[n] == stage]
-            parts = {n: self.part(n) for n in ready}
-            result.append(self.chunks(parts, self.stores.get(0, []) if stage == 1 else []))
+            found = {n: self.of_chunks(n) for n in ready}
+            result.append(self.chunks(found, self.stores.get(0, []) if stage == 1 else []))
             row_stores = [*self.row_stores.get(stage, []), *(self.row_stores.get(0, []) if stage == 1 else [])]
-            result.append(self.combined(parts, row_stores, self.kept(stage, ready, last)))
+            result.append(self.combined(found, row_stores, self.kept(stage, ready, last)))
         if last:
             result.append(self.elementwise(last))
         return [s._replace(kernel=restricted(s.kernel, range(len(s.kernel.stores)))) for s in result]
@@ -87,11 +87,11 @@ class Split:
 
     # buffers
 
-    def part(self, number: int) -> Part:
+    def of_chunks(self, number: int) -> OfChunks:
         """Buffers for what the chunks give."""
         reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
         values = self.workspaces.new(Buffer(size, self.kernel.nodes[reduce.operand].dtype))
-        return Part(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.op.startswith("arg") else None)
+        return OfChunks(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.op.startswith("arg") else None)
 
     def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
@@ -127,20 +127,20 @@ class Split:
 
     # steps
 
-    def chunks(self, parts: dict[int, Part], stores: Sequence[int]) -> Step:
+    def chunks(self, found: dict[int, OfChunks], stores: Sequence[int]) -> Step:
         """Reductions, and stores per element, over the chunks."""
         nodes, more = self.begun()
         old = self.stored(nodes, stores)
         shape, index = self.placed()
         partial: list[tuple[Store, int]] = []
-        for n, part in parts.items():
+        for n, given in found.items():
             reduce = self.facts.reduces[n]
             nodes.copy([reduce.operand])
             operand = nodes.new[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, _VALUE.get(reduce.op, reduce.op), operand)
-            partial.append((Store(shape, index, nodes.add(value)), part.values))
-            if part.places is not None:
-                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), part.places))
+            partial.append((Store(shape, index, nodes.add(value)), given.values))
+            if given.places is not None:
+                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.places))
         step = self.made(nodes, self.kernel.sizes, self.kernel.outer, old, more)
         return self.in_chunks(step, partial)
 
@@ -158,19 +158,19 @@ class Split:
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
         return Step(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
 
-    def combined(self, parts: dict[int, Part], stores: Sequence[int], kept: Sequence[int]) -> Step:
+    def combined(self, found: dict[int, OfChunks], stores: Sequence[int], kept: Sequence[int]) -> Step:
         """What the chunks gave as the reductions' results, and what is per row."""
         nodes, more = self.begun()
         shape, index = self.placed()
-        for n, part in parts.items():
+        for n, given in found.items():
             reduce = self.facts.reduces[n]
             dtype = self.kernel.nodes[reduce.operand].dtype
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
-            more.append(part.values)
+            more.append(given.values)
             result = nodes.add(Reduce(dtype, _VALUE.get(reduce.op, reduce.op), value))
-            if part.places is not None:
+            if given.places is not None:
                 place = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
-                more.append(part.places)
+                more.append(given.places)
                 result = _first_place(nodes, value, result, place)
             nodes.new[n] = result
         outputs = self.stored(nodes, stores)

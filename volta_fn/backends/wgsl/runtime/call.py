@@ -99,7 +99,7 @@ class Call:
         if run.region is None:
             return Step(pipeline.handle, group, run.groups, None, 0)
         grids = self.blocks[run.region.grids.number].handle
-        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.parts + 12 * run.entry)
+        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.branches + 12 * run.entry)
 
     def binding(self, place: Place) -> Binding:
         """Which part of which block a place is."""

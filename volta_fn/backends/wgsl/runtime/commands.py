@@ -64,16 +64,16 @@ def part(slot: Slot, offset: int, size: int) -> Place:
 class Region:
     """Commands that are done only if flags on the device say so: their grids are read from a buffer, where there are zeros if not."""
 
-    #: The buffer: a flag for each part of the region, then the grids.
+    #: The buffer: a flag for each branch, of which one at most is done, then the grids.
     grids: Slot
-    parts: int
-    #: For every command the number of its part, and its grid.
+    branches: int
+    #: For every command the number of its branch, and its grid.
     entries: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """Bytes of the buffer."""
-        return 4 * self.parts + 12 * len(self.entries)
+        return 4 * self.branches + 12 * len(self.entries)
 
 
 @dataclass(eq=False)

@@ -32,11 +32,11 @@ fn main(@builtin(local_invocation_index) id: u32) {
   CHOICE
   storageBarrier();
   workgroupBarrier();
-  for (var i = id; i < PARTSu; i += THREADSu) { grids[i] = select(0u, 1u, i == chosen); }
+  for (var i = id; i < BRANCHESu; i += THREADSu) { grids[i] = select(0u, 1u, i == chosen); }
   for (var i = id; i < arrayLength(&table); i += THREADSu) {
     let entry = table[i];
     let on = entry.x == chosen;
-    for (var k = 0u; k < 3u; k++) { grids[PARTSu + 3u * i + k] = select(0u, entry[k + 1u], on); }
+    for (var k = 0u; k < 3u; k++) { grids[BRANCHESu + 3u * i + k] = select(0u, entry[k + 1u], on); }
   }
 }
 """
@@ -50,12 +50,12 @@ class _Switch(NamedTuple):
     reads: tuple[Place, ...]
     commands: list[Command]
     position: int
-    #: The region around it, and the number of the part.
+    #: The region around it, and the number of the branch.
     outer: tuple[Region, int] | None
 
 
 def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[str, Slot]], *, outer: bool) -> _Switch:
-    """Leave room for a switch. `choice` sets `chosen` to the part that is to be done, or to more than there are."""
+    """Leave room for a switch. `choice` sets `chosen` to the branch that is to be done, or to more than there are."""
     writer.touch(block, region.grids, *[slot for _, slot in reads])
     declarations = [f"@group(0) @binding({i}) var<storage, read> {text};" for i, (text, _) in enumerate(reads, 2)]
     found = _Switch("\n".join(declarations), choice, tuple([place(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
@@ -71,16 +71,16 @@ def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
     """Write a switch, now that the region's dispatches are known."""
     declarations, choice, reads = switch.declarations, switch.choice, switch.reads
     if switch.outer is not None:
-        around, part = switch.outer
+        around, branch = switch.outer
         declarations += f"\n@group(0) @binding({len(reads) + 2}) var<storage, read> outer: array<u32>;"
-        choice += f"\n  if (outer[{part}] == 0u) {{ chosen = {region.parts}u; }}"
-        reads = (*reads, Place(around.grids, 0, 4 * around.parts, ()))
+        choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
+        reads = (*reads, Place(around.grids, 0, 4 * around.branches, ()))
     text = _GRIDS.replace("DECLARATIONS", declarations).replace("CHOICE", choice)
-    text = text.replace("THREADS", str(_THREADS)).replace("PARTS", str(region.parts))
-    table = writer.slots.constant(np.array(region.entries or [(region.parts, 0, 0, 0)], np.uint32))
+    text = text.replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
+    table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
     rows = max(len(region.entries), 1)
-    region.grids.size = max(region.grids.size, 4 * region.parts + 12 * rows)
-    places = (Place(region.grids, 0, 4 * region.parts + 12 * rows, ()), Place(table, 0, 16 * rows, ()), *reads)
+    region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
+    places = (Place(region.grids, 0, 4 * region.branches + 12 * rows, ()), Place(table, 0, 16 * rows, ()), *reads)
     switch.commands[switch.position] = Run(text, frozenset([0]), places, (1, 1, 1))
 
 
@@ -91,8 +91,8 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
     switch = _begin(writer, region, block, choice, [("index: array<i32>", index)], outer=True)
     around = writer.region
-    for part, branch in enumerate(branches):
-        writer.region = (region, part)
+    for number, branch in enumerate(branches):
+        writer.region = (region, number)
         inner = writer.slots.begin(block)
         writer.body(body_of(branch, writer.lane, inner=True), arguments, results, inner)
         writer.slots.finish(inner)
@@ -159,7 +159,7 @@ class _Scan:
         self.results = list(results[:carry])
         self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
-        #: The other places of those parts of the carry that go back and forth.
+        #: The other places of those values of the carry that go back and forth.
         self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
 
     def _stays(self, position: int) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.rewriting.parts import split_text
 from volta_fn.backends.wgsl.rewriting.portion import may_be_portioned, portion
+from volta_fn.backends.wgsl.rewriting.sections import split_text
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
 from volta_fn.errors import OutOfMemoryError
 
@@ -33,7 +33,7 @@ def check_elements(counts: Iterable[int]) -> None:
         raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
 
 
-def in_parts(run: Run, facts: Facts) -> Run:
+def in_sections(run: Run, facts: Facts) -> Run:
     """A dispatch none of whose bindings is larger than the device allows. Raises `OutOfMemoryError` if it would take too many."""
     size = facts.binding // facts.alignment * facts.alignment
     counts = [max(-(-p.size // size), 1) for p in run.places]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops.several import Part, Several
+from volta_fn.backends.wgsl.loops.several import Member, Several
 from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.commands import Command, Run, place
@@ -71,4 +71,4 @@ class Batch:
         if len(self._sizes) > _BUFFERS:
             return None
         inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
-        return self._several.add(Part(kernel.kernel, Buffers(inputs, outputs)))
+        return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))

@@ -18,7 +18,7 @@ from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
 from volta_fn.backends.wgsl.runtime.abreast import stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
-from volta_fn.backends.wgsl.runtime.limits import check_elements, in_parts, in_portions
+from volta_fn.backends.wgsl.runtime.limits import check_elements, in_portions, in_sections
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
 from volta_fn.compiler.bodies import Item, Lane, Source
@@ -60,7 +60,7 @@ class Writer(BodyWriter):
         self.commands: list[Command] = []
         #: The number of the next loop.
         self.loops = 0
-        #: If commands are done only when flags say so: by which, and the part's number.
+        #: If commands are done only when flags say so: by which, and the branch's number.
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
@@ -184,12 +184,12 @@ class Writer(BodyWriter):
 
     def run(self, run: Run, work: int = 0) -> None:
         """Write a dispatch, in which so many multiplications are done if they may be very many."""
-        portions = in_portions(in_parts(run, self.facts), work, self.rung, self.facts)
+        portions = in_portions(in_sections(run, self.facts), work, self.rung, self.facts)
         for one in portions:
             if self.region is not None:
-                region, part = self.region
+                region, branch = self.region
                 one.region, one.entry = region, len(region.entries)
-                region.entries.append((part, *one.groups))
+                region.entries.append((branch, *one.groups))
             self.commands.append(one)
             if len(portions) > 1:
                 self.commands.append(Submit())
@@ -219,9 +219,9 @@ class Writer(BodyWriter):
         targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
         flag = None
         if self.region is not None:
-            region, part = self.region
+            region, branch = self.region
             self.touch(block, region.grids)
-            flag = place(region.grids, 4)._replace(offset=4 * part)
+            flag = place(region.grids, 4)._replace(offset=4 * branch)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
 

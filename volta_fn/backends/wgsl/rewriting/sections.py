@@ -1,8 +1,8 @@
 """Arrays larger than one binding, in the shaders of any routine.
 
-A buffer that is too large for one binding is bound several times, a *part* each: a load ``b[i]`` becomes a call of a function that knows
-which part the element is in, a store one statement for each part, and an atomic operation a call, too. All our shaders access storage in
-these forms.
+A buffer that is too large for one binding is bound several times, a *section* each: a load ``b[i]`` becomes a call of a function that knows
+which section the element is in, a store one statement for each section, and an atomic operation a call, too. All our shaders access
+storage in these forms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BYTES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8, "f64": 8}
 
 @functools.lru_cache(maxsize=256)
 def split_text(source: str, counts: tuple[int, ...], size: int) -> str:
-    """A shader whose bindings are so many parts each, of `size` bytes but for the last one."""
+    """A shader whose bindings are so many sections each, of `size` bytes but for the last one."""
     first = [sum(counts[:k]) for k in range(len(counts))]
     text, added = BOUND.sub("", source), list[str]()
     for number, access, name, type_ in BOUND.findall(source):
@@ -52,12 +52,12 @@ def _closing(text: str, opening: int) -> int:
 
 
 class _Split:
-    """An array in parts of `length` elements."""
+    """An array in sections of `length` elements."""
 
     def __init__(self, name: str, type_: str, count: int, length: int) -> None:
         self.name = name
         self.type = type_
-        self.parts = [f"{name}_{k}[{{i}}{f' - {k * length}u' if k else ''}]" for k in range(count)]
+        self.sections = [f"{name}_{k}[{{i}}{f' - {k * length}u' if k else ''}]" for k in range(count)]
         self.length = length
         #: Texts of functions by their names.
         self.functions: dict[str, str] = {}
@@ -65,7 +65,7 @@ class _Split:
 
     def rewritten(self, text: str) -> str:
         """The text with all accesses to the array replaced."""
-        lengths = " + ".join(f"arrayLength(&{part[: part.index('[')]})" for part in self.parts)
+        lengths = " + ".join(f"arrayLength(&{section[: section.index('[')]})" for section in self.sections)
         text = text.replace(f"arrayLength(&{self.name})", f"({lengths})")
         result, position = "", 0
         while (found := self.access.search(text, position)) is not None:
@@ -87,7 +87,7 @@ class _Split:
     def load(self, index: str) -> str:
         """A call that gives an element."""
         name = f"{self.name}_at"
-        self.functions[name] = self.function(f"fn {name}(i: u32) -> {self.type}", [f"return {part};" for part in self.parts])
+        self.functions[name] = self.function(f"fn {name}(i: u32) -> {self.type}", [f"return {section};" for section in self.sections])
         return f"{name}({index})"
 
     def atomic(self, operation: str, index: str, value: str) -> str:
@@ -95,22 +95,22 @@ class _Split:
         word, name = self.type[7:-1], f"{self.name}_{operation}"
         returned, keyword = ("", "") if operation == "atomicStore" else (f" -> {word}", "return ")
         given, passed = (f", value: {word}", ", value") if value else ("", "")
-        bodies = [f"{keyword}{operation}(&{part}{passed});" for part in self.parts]
+        bodies = [f"{keyword}{operation}(&{section}{passed});" for section in self.sections]
         self.functions[name] = self.function(f"fn {name}(i: u32{given}){returned}", bodies)
         return f"{name}({index}{', ' + value if value else ''})"
 
     def function(self, head: str, bodies: list[str]) -> str:
-        """A function of the index i, with a body for each part."""
+        """A function of the index i, with a body for each section."""
         return f"{head} {{ {self.choice([body.format(i='i') for body in bodies])} }}"
 
     def store(self, index: str, component: str, operator: str, value: str) -> str:
         """A statement that assigns to an element, or to a component of it."""
         place = f"place_in_{self.name}"
-        bodies = [f"{part.format(i=place)}{component} {operator} {value};" for part in self.parts]
+        bodies = [f"{section.format(i=place)}{component} {operator} {value};" for section in self.sections]
         return f"{{ let {place} = {index}; {self.choice(bodies, place)} }}"
 
     def choice(self, bodies: list[str], index: str = "i") -> str:
-        """The body for the part in which the index is. (The last one stands outside of all braces, as functions must end with it.)"""
+        """The body for the section in which the index is. (The last one stands outside of all braces, as functions must end with it.)"""
         last = len(bodies) - 1
         if bodies[0].startswith("return"):
             tests = [f"if ({index} < {(k + 1) * self.length}u) {{ {body} }} " for k, body in enumerate(bodies[:last])]
