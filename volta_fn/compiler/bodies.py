@@ -18,6 +18,7 @@ from volta_fn.compiler.attention import Judge, with_attention
 from volta_fn.compiler.fission.delays import delays_out
 from volta_fn.compiler.fission.products import prepared
 from volta_fn.compiler.kernels.again import stored_again
+from volta_fn.compiler.kernels.contraction import contraction_of
 from volta_fn.compiler.kernels.emit import Fused
 from volta_fn.compiler.kernels.fuse import Partition, fuse
 from volta_fn.compiler.kernels.index import NotAffine
@@ -68,7 +69,9 @@ class Lane:
     parts: Callable[[Kernel], int] | None = None
     #: Which products are put off if no other waits for them; None: none is.
     late: Late | None = None
-    #: The routine of such a product, given how many multiplications there are in all those that are done together.
+    #: The routine of a product in a program that has others, if that is another one.
+    kernel_among: Callable[[Kernel], Any] | None = None
+    #: The routine of a product that is put off, given how many multiplications there are in all those that are done together.
     late_kernel: Callable[[Kernel, int], Any] = lambda kernel, company: None
 
     def computes(self, eqn: Equation) -> bool:
@@ -209,7 +212,7 @@ def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:
     late: frozenset[int] = frozenset()
     if lane.late is not None and not inner:
         parts, late = late_products(parts, roots, lane.late)
-    items = [*_late_items([_item(part, lane) for part in parts], late, lane)]
+    items = [*_late_items(_among([_item(part, lane) for part in parts], lane), late, lane)]
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
     for number, ready in enumerate(items):
@@ -244,6 +247,17 @@ def _item(what: Fused | Equation, lane: Lane) -> Item:
             fused = Fused(kernel, operands, tuple(what.outvars))
             return Item(fused, operands, fused.results, _kernel_source(fused, lane))
     return Item(what, tuple(what.invars), tuple(what.outvars), None)
+
+
+def _among(items: Sequence[Item], lane: Lane) -> list[Item]:
+    """The items, of which products have the routines of products among others if there are several."""
+    kernels = {n: item.what.kernel for n, item in enumerate(items) if isinstance(item.what, Fused)}
+    products = {n: kernel for n, kernel in kernels.items() if contraction_of(kernel) is not None}
+    found = [*items]
+    if lane.kernel_among is not None and len(products) > 1:
+        for number, kernel in products.items():
+            found[number] = items[number]._replace(source=Source(("among", kernel), partial(lane.kernel_among, kernel)))
+    return found
 
 
 def _late_items(items: Sequence[Item], late: frozenset[int], lane: Lane) -> Iterator[Item]:

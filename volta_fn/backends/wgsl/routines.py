@@ -22,10 +22,13 @@ ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
-def kernel_routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}, company: int = 0) -> Routine:  # never changed
+def kernel_routine(
+    kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}, company: int = 0, *, among: bool = False
+) -> Routine:  # never changed
     """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are.
 
-    Of a product that is done together with others, `company` is how many multiplications there are in all of them.
+    Of a product that is done together with others, `company` is how many multiplications there are in all of them; `among` says
+    whether there are others in the program.
     """
-    product = matmul.contraction(kernel, facts, company) if not shared else None
+    product = matmul.contraction(kernel, facts, company, among=among) if not shared else None
     return product or loops.routine(kernel, facts, shared)

@@ -96,14 +96,14 @@ def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, comp
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, facts: Facts, company: int = 0) -> Schedule:
+def choose(c: Contraction, work: Working, facts: Facts, company: int = 0, *, among: bool = False) -> Schedule:
     """The schedule that was found to be fastest on such a device, or that is probably fastest.
 
-    If it is done together with others, `company` is how many multiplications there are in all of them.
+    If it is done together with others, `company` is how many multiplications there are in all of them. `among`: see `remembered`.
     """
     if company:
         return candidates(c, work, facts, 1, company)[0]
-    return remembered(c, work, facts) or candidates(c, work, facts, 1)[0]
+    return remembered(c, work, facts, among=among) or candidates(c, work, facts, 1)[0]
 
 
 def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule]:

@@ -50,10 +50,11 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: Facts, company: int = 0) -> Routine | None:
+def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool = False) -> Routine | None:
     """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
 
-    `company` is how many multiplications there are in all products that are done together, if this is one of several.
+    `company` is how many multiplications there are in all products that are done together, if this is one of several;
+    `among` says whether there are others in the program at all.
     """
     if not contracts(kernel, device):
         return None
@@ -62,7 +63,7 @@ def contraction(kernel: Kernel, device: Facts, company: int = 0) -> Routine | No
     count = len(found.kernel.inputs)
     buffers = Buffers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
     parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
-    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company)
+    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company, among=among)
 
 
 def parts(kernel: Kernel, device: Facts) -> int:

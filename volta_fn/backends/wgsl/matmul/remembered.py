@@ -32,6 +32,10 @@ def class_of(c: Contraction) -> str:
     return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
 
 
+#: What is behind the class where a product is one among others in a program, which may be done beside it: another schedule may serve then.
+AMONG = " among others"
+
+
 def _form(map_: Map) -> str:
     """How neighbours lie: fours along the index summed over (k4), or along the other (o4), or neither; with how many bounds."""
     fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
@@ -93,11 +97,16 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: Contraction, work: Working, facts: Facts) -> Schedule | None:
-    """The schedule that was found to be the fastest on a device of this name, or is found to be now, if it fits this one."""
-    for choices in (_learnt, _users(), shipped()):
-        found = choices[facts.adapter].get(class_of(c)) if facts.adapter in choices else None
-        if found is not None and found.fits(work, facts):
-            return found
+def remembered(c: Contraction, work: Working, facts: Facts, *, among: bool = False) -> Schedule | None:
+    """The schedule that was found to be the fastest on a device of this name, or is found to be now, if it fits this one.
+
+    If the product is one `among` others, the fastest one in their company is, if that is known.
+    """
+    name = class_of(c)
+    for key in [name + AMONG, name] if among else [name]:
+        for choices in (_learnt, _users(), shipped()):
+            found = choices[facts.adapter].get(key) if facts.adapter in choices else None
+            if found is not None and found.fits(work, facts):
+                return found
     finder = _finders.get(facts.adapter)
     return None if finder is None else finder(c, work, facts)

@@ -87,6 +87,7 @@ class Gpu:
             together=partial(is_small, device=self.facts),
             parts=partial(matmul.parts, device=self.facts),
             late=Late(partial(matmul.is_little, device=self.facts), _LATE_BYTES, _LATE) if self.facts.buffers >= 3 * _LATE else None,
+            kernel_among=partial(kernel_routine, facts=self.facts, among=True),
             late_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
         )
         self.routines: dict[Any, Routine | None] = {}
