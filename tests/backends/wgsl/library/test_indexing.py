@@ -55,6 +55,17 @@ def test_many_updates(name: str, dtype: str) -> None:
     check(name, [x, np.minimum(rng.integers(0, 400, (500, 1)), 59).astype(np.int32), new], params, exact=False)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("scatter_add", "float32"), ("scatter_add", "float16"), ("scatter_max", "float32")])
+def test_many_updates_of_long_rows(name: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    params = {"dimension_numbers": ScatterDimensionNumbers(*ROWS), "mode": MODES[1], "unique_indices": False}
+    places = rng.integers(-5, 150, (500, 1)).astype(np.int32)
+    places[places > 62] = 17  # more than half of all, which is combined in pieces
+    for width in (33, 128):  # single elements, and fours
+        x, new = rng.integers(-3, 4, (60, width)).astype(dtype), rng.integers(-2, 3, (500, width)).astype(dtype)
+        check(name, [x, places, new], params)
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("scatter_add", "int32"), ("scatter_max", "int32"), ("scatter_min", "uint32")])
 def test_many_numbers_for_few_places(name: str, dtype: str) -> None:
     rng = np.random.default_rng(0)

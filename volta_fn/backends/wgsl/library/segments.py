@@ -1,8 +1,9 @@
 """Rows sorted by their slots, and the rows of each slot combined: a segmented reduction.
 
 Sorted rows are cut into pieces. The part of a slot's rows in a piece is combined by one invocation (for each element of a row), in the
-order of the rows. If that is not all of them it is kept: in the piece's *tail* if more rows follow in the next piece, else, or if all of
-the piece is in between, in its *head*. Then tails are combined with the heads that follow them.
+order of the rows; if rows are long, all parts in a piece are, one after the other. A part that is not all of a slot's rows is kept: in the
+piece's *tail* if more rows follow in the next piece, else, or if all of the piece is in between, in its *head*. Then tails are combined
+with the heads that follow them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from volta_fn.backends.wgsl.library.spaces import Spaces
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each, in_units
 from volta_fn.backends.wgsl.library.whole import plus, quotient, remainder, times
 from volta_fn.backends.wgsl.routine import Dispatch
-from volta_fn.backends.wgsl.scalars import Array, Number, Shader, combine, convert
+from volta_fn.backends.wgsl.scalars import Array, Number, Shader, combine, constant, convert
 from volta_fn.core.aval import ShapedArray
 
 _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
+
+#: Elements of long rows. An invocation goes through so many of them, no fewer and no more, and through as many as keep so many busy.
+_LONG, _WALKED, _BUSY = 32, (16, 128), 1 << 15
 
 #: Rows that are on their way together.
 _AT_ONCE = 8
@@ -45,7 +49,8 @@ def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: F
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
     segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, spaces)
     sorting = Sorting(1, rows.number, (Word(segments.key, rows.slots.bit_length()),), segments.emit)
-    dispatches = [*sort_rows(sorting, facts, spaces), segments.combine_pieces()]
+    in_pieces = segments.walk_pieces if segments.walked else segments.combine_pieces
+    dispatches = [*sort_rows(sorting, facts, spaces), in_pieces()]
     if segments.pieces > 1:
         dispatches.append(segments.combine_tails())
     return dispatches, spaces.sizes
@@ -62,8 +67,11 @@ class _Segments:
         self.slots, self.order = spaces.words(rows.number), spaces.words(rows.number)
         # Some more pieces than rows in a piece. Products are not cut: parts might overflow where the whole does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
+        if rows.elements >= _LONG:
+            length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
         self.length = rows.number if op == "reduce_prod" else min(rows.number, length)
         self.pieces = -(-rows.number // self.length)
+        self.walked = rows.elements >= _LONG and self.pieces > 1
         count = 2 * self.pieces * rows.elements * lanes
         self.parts = spaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
         self.sizes[self.parts] = count
@@ -115,10 +123,12 @@ class _Segments:
     def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
         """Combine with the variables what the variable `next_` numbers and what follows, up to the end or what belongs to another slot."""
         with shader.block(f"while ({next_} < {end})"):
+            behind = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
+            # All are looked at together: none waits for the answer about another.
+            found = [shader.let("bool", is_same(number)) for number in behind]
             numbers, same = [], "true"
-            for k in range(_AT_ONCE):
-                number = shader.let("u32", f"min({next_} + {k}u, {end} - 1u)")
-                same = shader.let("bool", f"{same} && {next_} + {k}u < {end} && {is_same(number)}")
+            for k, (number, one) in enumerate(zip(behind, found, strict=True)):
+                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
                 # What is not wanted is not read, either.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
             shader.line(f"if (!{numbers[0][1]}) {{ break; }}")
@@ -139,7 +149,7 @@ class _Segments:
             first = shader.let("u32", quotient(index, rows.elements))
             element = shader.let("u32", remainder(index, rows.elements))
             slot = slots.load(first).text
-            begins = shader.let("bool", f"{first} == 0u || {slots.name}[max({first}, 1u) - 1u] != {slot}")
+            begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
             cut = f" || {first} % {self.length}u == 0u" if parts else ""
             with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
                 here, there = rows.within(shader, element)
@@ -167,6 +177,60 @@ class _Segments:
             return None
 
         return for_each(shader, rows.number * rows.elements, reduce)
+
+    def walk_pieces(self) -> Dispatch:
+        """The same, if rows are long: each invocation goes through all rows of a piece, with one element of each."""
+        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
+        slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
+        source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
+        parts = self._array(shader, self.parts, self.dtype, written=True)
+
+        def reduce(index: str) -> None:
+            piece, element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
+            here, there = rows.within(shader, element)
+            first = shader.let("u32", f"{piece} * {self.length}u")
+            end = shader.let("u32", f"min({first} + {self.length}u, {rows.number}u)")
+            slot, began = shader.var("u32", slots.load(f"max({first}, 1u) - 1u").text), shader.var("bool", "false")
+            totals = self._variables(shader, [constant(self.dtype, 0)] * self.lanes)
+
+            def place(slot: str) -> str:
+                return shader.let("u32", plus(times(slot, rows.spacing), there))
+
+            def keep(goes_on: str) -> None:
+                with shader.block(f"if ({slot} < {rows.slots}u)"):
+                    with shader.block(f"if ({began} && !{goes_on})"):
+                        self._store(shader, target, place(slot), totals)
+                    with shader.block("else"):
+                        number = f"({piece} * 2u + select(0u, 1u, {began}))"
+                        self._store(shader, parts, shader.let("u32", f"{number} * {rows.elements}u + {element}"), totals)
+
+            with shader.loop(end, first, _AT_ONCE) as at:
+                numbers = [shader.let("u32", f"min({at} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
+                found = [shader.let("u32", slots.load(i).text) for i in numbers]
+                begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(found, [slot, *found], strict=False)]
+                begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
+                begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(found, begins, strict=True)]
+                # All are on their way together, and of slots that do not begin here one that is at hand.
+                starts = [self._load(shader, target, place(x)) for x in begun]
+                sources = [rows.source(shader, order.load(i).text) for i in numbers]
+                values = [self._load(shader, source, shader.let("u32", plus(x, here))) for x in sources]
+                for k, (start, value) in enumerate(zip(starts, values, strict=True)):
+                    with shader.block(f"if ({at} + {k}u < {end})"):
+                        with shader.block(f"if ({begins[k]})"):
+                            # Before the first row of a piece nothing is kept that anybody would read.
+                            keep("false")
+                            self._combine(shader, totals, start, value)
+                            shader.line(f"{slot} = {found[k]};")
+                            shader.line(f"{began} = true;")
+                        with shader.block("else"):
+                            self._combine(shader, totals, totals, value)
+                            if k == 0:
+                                only = [f"{total.text} = {x.text};" for total, x in zip(totals, value, strict=True)]
+                                shader.line(f"if ({at} == {first}) {{ {' '.join(only)} }}")
+            behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
+            keep(shader.let("bool", f"{end} < {rows.number}u && {behind}"))
+
+        return for_each(shader, self.pieces * rows.elements, reduce)
 
     def combine_tails(self) -> Dispatch:
         """What began in each piece and went on in others."""
