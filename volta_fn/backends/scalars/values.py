@@ -214,8 +214,8 @@ class Values:
         return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
 
     def raised(self, n: Self) -> Self:
-        """The same where all of these are normal numbers."""
-        return self.scaled(n)
+        """The same where all of these are normal numbers, by n as an integer modulo some power of two."""
+        return (self.as_bits() + (n << SIGNIFICAND[self.bits])).as_float()
 
     def taken_apart(self) -> tuple[Self, Self] | None:
         """The exponent and the significand in [3/4, 3/2) by instructions, if there are any."""

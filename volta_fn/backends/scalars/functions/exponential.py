@@ -50,19 +50,23 @@ _NORMAL = -87.33654, 88.72283
 
 
 class _Reduced(NamedTuple):
-    """x = n ln 2 + r; `power` is 2^(n + plus) if that is a normal number."""
+    """x = n ln 2 + r; `exponent` is n + plus + the bias of exponents, as an integer modulo some power of two."""
 
     n: Values
     r: Values
-    power: Values
+    exponent: Values
+
+    @property
+    def power(self) -> Values:
+        """2^(n + plus), if that is a normal number."""
+        return (self.exponent << SIGNIFICAND[self.r.bits]).as_float()
 
 
 def _reduced(x: Values, plus: int = 0, factor: int = 1) -> _Reduced:
     """For `factor` x, a power of 2; r is to be taken `factor` times, too."""
     high, low = LN2[x.bits]
-    n, biased = x.counted(LOG2_E * factor, offset=BIAS[x.bits] + plus)
-    power = (biased << SIGNIFICAND[x.bits]).as_float()
-    return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), power)
+    n, exponent = x.counted(LOG2_E * factor, offset=BIAS[x.bits] + plus)
+    return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), exponent)
 
 
 def _expm1_reduced(r: Values) -> Values:
@@ -75,9 +79,9 @@ def exp(x: Values, halvings: int = 0) -> Values:
     normal = x.flushes and not halvings
 
     def inside(x: Values) -> Values:
-        n, r, _ = _reduced(x)
+        n, r, exponent = _reduced(x, -BIAS[x.bits])
         power = r.polynomial((*_EXPM1[x.bits], 1.0, 1.0))
-        return power.raised(n) if normal else power.scaled(n - float(halvings) if halvings else n)
+        return power.raised(exponent) if normal else power.scaled(n - float(halvings) if halvings else n)
 
     low, high = _NORMAL if normal else (_LOW[x.bits], _HIGH[x.bits] + halvings)
     return x.bounded(low, high, inside, 0.0, math.inf)
@@ -110,13 +114,15 @@ def expm1(x: Values) -> Values:
 
 def _half_expm1(x: Values) -> Values:
     """(e^x - 1) / 2 = 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2), where 2^(n - 1) is a normal number."""
-    _, r, half = _reduced(x, -1)
-    return half.fma(_expm1_reduced(r), half - 0.5)
+    reduced = _reduced(x, -1)
+    half = reduced.power
+    return half.fma(_expm1_reduced(reduced.r), half - 0.5)
 
 
 def _half_expm1_of_double(x: Values) -> Values:
     """(e^(2 x) - 1) / 2, where 2^n is a normal number: the factors of 2 are in the constants."""
-    _, r, power = _reduced(x, factor=2)
+    reduced = _reduced(x, factor=2)
+    r, power = reduced.r, reduced.power
     square, series = r * r, _EXPM1[x.bits]
     doubled = [c * 2.0 ** (len(series) - k) for k, c in enumerate(series)]
     return power.fma(square.fma(r.polynomial(doubled, square), r), power.fma(0.5, -0.5))
@@ -124,15 +130,16 @@ def _half_expm1_of_double(x: Values) -> Values:
 
 def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]:
     """m and p with e^(x + rest) = (1 + m) p 2^-plus, for a small rest, in float32; p is a power of two, and a normal number."""
-    n, _, power = _reduced(x, plus)
+    reduced = _reduced(x, plus)
     high, low = LN2_SHORT
-    return _expm1_reduced(n.fma(-high, x) + n.fma(-low, rest)), power
+    return _expm1_reduced(reduced.n.fma(-high, x) + reduced.n.fma(-low, rest)), reduced.power
 
 
 def one_less_exp(x: Values) -> Values:
     """1 - e^x, where 2^n is a normal number."""
-    _, r, power = _reduced(x)
-    return (-power).fma(_expm1_reduced(r), 1.0 - power)
+    reduced = _reduced(x)
+    power = reduced.power
+    return (-power).fma(_expm1_reduced(reduced.r), 1.0 - power)
 
 
 def tanh(x: Values) -> Values:

@@ -5,7 +5,7 @@ What is carried for ``argmax`` and ``argmin`` is the best value so far and its n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,12 +94,12 @@ class Accumulator(NamedTuple):
         return self.merge(self.merged(states[:half]), self.merged(states[half:]))
 
     def _extremum(self, texts: Sequence[str]) -> Number:
-        """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the bits of the largest magnitude."""
-        shader, call = self.shader, _EXTREMA[self.node.op]
-        best = _by_tree(shader, "f32", call, texts)
-        sizes = [shader.let("u32", f"bitcast<u32>({x}) & 0x7fffffffu") for x in texts]
-        size = _by_tree(shader, "u32", "max", sizes)
-        return Number(self.dtype, shader.let("f32", f"select({best}, bitcast<f32>({size}), {size} > 0x7f800000u)"))
+        """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the sum of their magnitudes."""
+        shader = self.shader
+        best = _by_tree(texts, lambda x, y: shader.let("f32", f"{_EXTREMA[self.node.op]}({x}, {y})"))
+        total = _by_tree([f"abs({x})" for x in texts], lambda x, y: shader.let("f32", f"{x} + {y}"))
+        is_nan = f"(bitcast<u32>({total}) & 0x7fffffffu) > 0x7f800000u"
+        return Number(self.dtype, shader.let("f32", f"select({best}, {total}, {is_nan})"))
 
     def where(self, condition: str | None, state: State) -> State:
         """The state if the condition holds, else nothing accumulated."""
@@ -127,10 +127,9 @@ class Accumulator(NamedTuple):
         return state[-1]
 
 
-def _by_tree(shader: Shader, type_: str, call: str, texts: Sequence[str]) -> str:
-    """A function of two numbers over many."""
+def _by_tree(texts: Sequence[str], both: Callable[[str, str], str]) -> str:
+    """Many numbers as one, by a function of two."""
     if len(texts) == 1:
         return texts[0]
     half = (len(texts) + 1) // 2
-    both = [_by_tree(shader, type_, call, some) for some in (texts[:half], texts[half:])]
-    return shader.let(type_, f"{call}({', '.join(both)})")
+    return both(_by_tree(texts[:half], both), _by_tree(texts[half:], both))

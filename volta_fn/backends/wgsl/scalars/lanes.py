@@ -358,8 +358,7 @@ class Lanes(Values):
 
     def raised(self, n: Lanes) -> Lanes:
         """self 2^n where both are normal numbers: the exponent is added to the other's. NaN stays, by a product with 0."""
-        exponent = n._plus(MAGIC[self.bits]).as_bits() << SIGNIFICAND[self.bits]
-        return self.mad(self.zero(), (self.as_bits() + exponent).as_float())
+        return self.mad(self.zero(), super().raised(n))
 
     def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
         """Of float32 in whole numbers."""
