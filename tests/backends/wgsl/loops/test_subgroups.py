@@ -13,7 +13,7 @@ from tests.backends.wgsl.library.checking import results, routine_of
 from tests.backends.wgsl.loops.kernels import run_kernel
 from tests.backends.wgsl.running import facts, known_width
 from tests.compiler.kernels.cases import inputs_of, kernels_of, shaped
-from volta_fn.backends.wgsl.loops import routine
+from volta_fn.backends.wgsl.loops import routine, schedule
 from volta_fn.compiler.kernels.interpret import interpret
 
 #: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.backends.wgsl.loops.subgroups`).
@@ -29,18 +29,30 @@ REDUCTIONS: list[tuple[str, str, Callable[[Any], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("size", ["of a part", "of one", "of several"])
 @pytest.mark.parametrize(("dtype", "function"), [(d, f) for d, _, f in REDUCTIONS], ids=[n for _, n, _ in REDUCTIONS])
-def test_rows(dtype: str, function: Callable[[Any], Any], short: bool) -> None:
-    size = 4 * known_width().subgroup_most if short else 5000  # of a subgroup, and of several
-    for kernel in kernels_of(function, shaped(9, size, dtype=dtype)):
+def test_rows(dtype: str, function: Callable[[Any], Any], size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a part of a subgroup does, a whole one, and several."""
+    monkeypatch.setattr(schedule, "BUSY", 8)  # many rows: a few invocations do each, if it is short
+    count = {"of a part": 24, "of one": 4 * known_width().subgroup_most, "of several": 5000}[size]
+    for kernel in kernels_of(function, shaped(9, count, dtype=dtype)):
         inputs = inputs_of(kernel)
         if dtype == "float32":
-            inputs[0].reshape(9, -1)[3, size // 2] = np.nan
+            inputs[0].reshape(9, -1)[3, count // 2] = np.nan
         for device in (facts(), known_width()):
             sources = "".join(dispatch.source for dispatch in routine(kernel, device).dispatches)
-            assert "subgroupShuffleXor" in sources or (short and device == facts())
+            assert "subgroupShuffleXor" in sources or (size != "of several" and device == facts())
             assert not UNRELIABLE.search(sources)
+            for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+                np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
+
+
+@pytest.mark.parametrize("shape", [(5000, 4), (700, 64), (20000, 64)], ids=str)
+def test_columns(shape: tuple[int, int]) -> None:
+    """By a workgroup that has a number for each of four columns to put together, by several, and by many in two steps."""
+    for kernel in kernels_of(lambda x: (x.sum(0), x.max(0)), shaped(*shape, dtype="int32")):
+        inputs = inputs_of(kernel)
+        for device in (facts(), known_width()):
             for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
                 np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
 

@@ -40,7 +40,7 @@ def dispatch(step: Step, device: Facts) -> Dispatch:
     """A step as a shader."""
     facts = facts_of(step.kernel)
     if facts.inner:
-        plan = schedule.rows_or_columns(facts, device, step.bound is not None)
+        plan = schedule.spread(schedule.rows_or_columns(facts, device, step.bound is not None))
     else:
         plan = schedule.elementwise(facts, device)
         cross = crossing(facts, plan.rows.axes[-1])

@@ -10,6 +10,7 @@ from volta_fn.backends.wgsl.loops.passes import passes_of
 from volta_fn.backends.wgsl.loops.rows import Schedule
 from volta_fn.backends.wgsl.loops.span import LANES, Span
 from volta_fn.backends.wgsl.loops.split import Cut
+from volta_fn.backends.wgsl.loops.subgroups import has_rows
 from volta_fn.backends.wgsl.scalars import wgsl_type
 from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine
@@ -23,8 +24,9 @@ _LARGE_GROUP = 128
 #: Statements per element, for all elements that are written out in a row.
 _STATEMENTS = 400
 
-#: Values of a row that an invocation keeps in registers.
+#: Values of a row that an invocation keeps in registers, and so few that a workgroup of a few invocations has hardly anything to do.
 _VALUES = 32
+_FEW_VALUES = 16
 
 #: Invocations from which on a GPU is busy.
 BUSY = 1 << 17
@@ -37,8 +39,12 @@ _ELEMENT_STATEMENTS = 160
 _LONG = 48
 _CHUNK = 4
 
-#: Elements of a column that one invocation may do, so that nobody waits for another.
+#: Elements of a column that one invocation may do, so that nobody waits for another, and that each of several does at least.
 _SHORT = 32
+_TURNS = 8
+
+#: Groups of columns that a workgroup has at least, and workgroups that are wanted, where there are few columns.
+_NARROW = 4
 
 _NOTHING = Span((), ())
 
@@ -139,27 +145,33 @@ def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
     statements = _per_element(facts) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
-    for parts in _powers(_parts_of_row(row, outer.total, most), 0 if loops else invocations):
+    for parts in _powers(_parts_of_row(device, row, outer.total, most), 0 if loops else invocations):
         turns = -(-row.groups // parts)
         if turns <= most:
-            beside = 1 if device.subgroups and parts >= device.subgroup_most else _beside(parts, outer.total)
+            few = outer.total * parts >= BUSY and turns * row.lanes <= _FEW_VALUES
+            beside = _beside(device, parts, outer.total, few)
             return _fitted(facts, device, Schedule(outer, row, parts, beside, False, turns, True))
     return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
 
 
-def _parts_of_row(row: Span, rows: int, turns: int) -> int:
+def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
     """How many invocations do a row: at first, one more for each group of lanes, then each does more.
 
-    Of short rows that are very many, each does four groups: there is less to put together.
+    Of short rows that are very many, each does four groups, as there is less to put together, or two, if that takes no memory.
     """
     if row.groups <= 4:
         return 1
-    if row.lanes > 1 and row.groups <= 16 and rows >= BUSY:
-        return power_above(-(-row.groups // 4))
+    if row.lanes > 1 and rows >= BUSY:
+        each, most = (2, 32) if has_rows(device, 2, device.subgroup_most) else (4, 16)
+        if row.groups <= most:
+            return power_above(-(-row.groups // each))
     return max(min(power_above(row.groups), 32), power_above(-(-row.groups // turns)))
 
 
-def _beside(parts: int, rows: int) -> int:
+def _beside(device: Facts, parts: int, rows: int, few: bool) -> int:
+    """How many rows a workgroup has: one of whole subgroups is alone, but if it has few values, as a GPU begins only so many workgroups."""
+    if device.subgroups and parts >= device.subgroup_most and not (few and has_rows(device, parts, 2 * parts)):
+        return 1
     return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
@@ -174,8 +186,11 @@ def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedu
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
     row = _span(facts, facts.kernel.inner, None)
     beside = min(32, power_above(outer.groups))
+    line = power_above(-(-outer.sizes[-1] // outer.lanes))
+    if line < beside <= 2 * line:
+        beside = line
     parts = 1
-    while row.total > _SHORT and parts * beside < _GROUP and row.total >= 8 * parts and outer.groups * parts < BUSY:
+    while row.total > _SHORT and parts * beside < _GROUP and row.total >= _TURNS * parts and outer.groups * parts < BUSY:
         parts *= 2
     if parts == 1:
         beside = min(_group(outer.groups), power_above(outer.groups))
@@ -188,6 +203,16 @@ def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedu
     return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(facts, outer.lanes), False))
 
 
+def spread(schedule: Schedule) -> Schedule:
+    """Sums of few long columns by more workgroups: each has fewer columns, and more invocations for each of them."""
+    if not schedule.columns or schedule.resident or schedule.parts == 1:
+        return schedule
+    rows, row, parts, beside = schedule.rows.groups, schedule.row.total, schedule.parts, schedule.beside
+    while beside > _NARROW and rows < _NARROW * beside and row >= 2 * _TURNS * parts:
+        parts, beside = 2 * parts, beside // 2
+    return schedule._replace(parts=parts, beside=beside)
+
+
 def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
     """How to cut rows that are too few for a GPU, and long."""
     invocations = schedule.rows.groups * schedule.parts
@@ -196,7 +221,8 @@ def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
         return None
     sizes = facts.kernel.sizes
     axis = max(facts.inner, key=lambda a: (sizes[a], a))
-    chunks = min(2 * BUSY // invocations, turns // _CHUNK, sizes[axis])
+    alone = schedule.columns and schedule.rows.groups <= schedule.beside  # workgroups have whole lines: half as many are enough
+    chunks = min((BUSY if alone else 2 * BUSY) // invocations, turns // _CHUNK, sizes[axis])
     size = -(-sizes[axis] // chunks)
     if sizes[axis] % LANES:
         size |= 1  # lanes must be on one side of the row's end

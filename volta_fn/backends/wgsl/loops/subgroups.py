@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.loops.accumulate import Accumulator
 from volta_fn.backends.wgsl.loops.widening import INT32
 from volta_fn.backends.wgsl.scalars import Number, Shader, combine
@@ -30,20 +31,27 @@ def is_possible(accumulator: Accumulator) -> bool:
     return not accumulator.is_place and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number) -> Number:
-    """A number combined over the subgroup, known to all of it, who have the same bits."""
+def has_rows(facts: Facts, parts: int, invocations: int) -> bool:
+    """Whether each so many neighbours in a workgroup are in one subgroup."""
+    width = facts.subgroup_most
+    return facts.subgroups and facts.subgroup_least == width and 1 < parts <= width and invocations % width == 0
+
+
+def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, parts: int | None = None) -> Number:
+    """A number combined over the subgroup, or each so many neighbours in it, known to all of them, who have the same bits."""
     op = accumulator.node.op
     if x.dtype != np.float32 or op not in _NAN_KEYS:
-        return _exchanged(shader, op, x)
+        return _exchanged(shader, op, x, parts)
     # Extrema of floats take several operations, because of NaN; those of integers, one.
     key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[op]))
-    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"))
+    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"), parts)
     return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best.text})"))
 
 
-def _exchanged(shader: Shader, op: str, x: Number) -> Number:
+def _exchanged(shader: Shader, op: str, x: Number, parts: int | None) -> Number:
     facts = shader.module.facts
-    known = facts.subgroup_least == facts.subgroup_most
+    if parts is None and facts.subgroup_least == facts.subgroup_most:
+        parts = facts.subgroup_most
 
     def write(f: Function) -> tuple[str, str]:
         total = Number(x.dtype, f.var(x.type, "a0"))
@@ -52,14 +60,15 @@ def _exchanged(shader: Shader, op: str, x: Number) -> Number:
             other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
             f.line(f"{total.text} = {combine(f, op, total, other).text};")
 
-        if known:
-            for power in reversed(range(facts.subgroup_most.bit_length() - 1)):
+        if parts is not None:
+            for power in reversed(range(parts.bit_length() - 1)):
                 exchange(f"{1 << power}u")
         else:
             with f.block("for (var reach = a1 / 2u; reach > 0u; reach /= 2u)"):
                 exchange("reach")
         return x.type, total.text
 
-    name = shader.function(f"subgroup_{op}_{x.dtype.name}", (x.type,) if known else (x.type, "u32"), write)
+    known = parts is not None
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{parts or 'all'}", (x.type,) if known else (x.type, "u32"), write)
     size = "" if known else f", {shader.builtin('subgroup_size')}"
     return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))

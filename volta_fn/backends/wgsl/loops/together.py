@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
-from volta_fn.backends.wgsl.loops.subgroups import is_possible, over_subgroup
+from volta_fn.backends.wgsl.loops.subgroups import has_rows, is_possible, over_subgroup
 from volta_fn.backends.wgsl.scalars import Number, Shader, wgsl_type
 
 #: So many parts are read at once by everyone.
@@ -45,6 +45,8 @@ class Team(NamedTuple):
 
 def team(shader: Shader, parts: int, beside: int, columns: bool) -> Team:
     """The team of an invocation; `parts` and `beside` are powers of two."""
+    if beside > 1 and not columns and has_rows(shader.module.facts, parts, parts * beside):
+        shader.number_by_subgroups()
     local = shader.local
     if parts == 1 or beside == 1:
         return Team(parts, beside, columns, "0u" if parts == 1 else local, "0u" if beside == 1 else local)
@@ -64,14 +66,22 @@ class Together:
     def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
         """What all parts of a row have accumulated, known to all of them. `states` has one for each lane."""
         left, parts = states, self.team.parts
-        if self._has_subgroups and is_possible(accumulator):
+        if len(states) == 1 and is_possible(accumulator):
             ((x,),) = states
-            return [(self._over_subgroups(accumulator, x),)]
+            if self._is_in_subgroup:
+                return [(over_subgroup(self.shader, accumulator, x, parts),)]
+            if self._has_subgroups:
+                return [(self._over_subgroups(accumulator, x),)]
         while parts > 1:
             rest = 1 if parts <= _ONCE else 1 << (parts.bit_length() - 1) // 2
             left = self._hop(accumulator, left, parts, rest)
             parts = rest
         return left
+
+    @property
+    def _is_in_subgroup(self) -> bool:
+        """Whether the parts of each row are neighbours in one subgroup."""
+        return not self.team.columns and has_rows(self.shader.module.facts, self.team.parts, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
@@ -82,8 +92,6 @@ class Together:
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """One number for each subgroup, and then one for all, which every subgroup makes by itself."""
         shader, facts = self.shader, self.shader.module.facts
-        if self.team.parts == facts.subgroup_least == facts.subgroup_most:  # the workgroup is one
-            return over_subgroup(shader, accumulator, x)
         self._turn ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)
