@@ -6,8 +6,8 @@ turn of each element by its own angle; and the transform of each row, the same a
 of a power of two elements compute (Bluestein, 1970).
 
 Contractions run on every device and have derivatives and batches, so that none of these need rules of their own. On one core they took
-1.2 times as long as NumPy's transform of a million elements, three to four times as long for lines of a thousand; the error is some 3e-7
-of the largest element in complex64, where a transform in double precision that is rounded at the end has 5e-8.
+1.2 times as long as NumPy's transform of a million elements, three times as long for 64 lines of a thousand and eight times for one; the
+error is some 3e-7 of the largest element in complex64, where a transform in double precision that is rounded at the end has 5e-8.
 """
 
 from __future__ import annotations
