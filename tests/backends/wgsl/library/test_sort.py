@@ -10,6 +10,7 @@ from tests.backends.meaning import meaning, same
 from tests.backends.wgsl.library.checking import check, least_facts, results, routine_of
 from tests.backends.wgsl.running import known_width, run_routine
 from volta_fn.backends.wgsl.library import radix
+from volta_fn.backends.wgsl.library.matching import digit_bits
 from volta_fn.backends.wgsl.library.ranking import Tile
 
 
@@ -92,8 +93,9 @@ def test_short_rows_by_ballots(dtype: str) -> None:
 
 
 def test_long_rows_by_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "_TILE", Tile(64, 3))
-    for size in (2500, 3500):  # everyone counts all digits; they are counted first
+    tile = Tile(1 << digit_bits(known_width()), 3)
+    monkeypatch.setattr(radix, "_TILE", tile)
+    for size in (13 * tile.size + 4, 18 * tile.size + 44):  # everyone counts all digits; they are counted first
         keys, places = numbers("float16", (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
         check_ballots([keys, places], 1)
         check_ballots([keys], 1)
