@@ -20,9 +20,9 @@ from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 TURN, TURNS = 0.004, 4
 
 #: Seconds after which a GPU that had nothing to do is as fast as it can be: memory takes a tenth of a second, processors longer (GELU of
-#: 64M floats: 161 µs after 0.4 s, 136 after 0.9); and those after which it is again, if it paused for less than a second. A GPU with
-#: little to do lowers its clock within seconds, from 1980 to 600 MHz, unless CUDA is in use too.
-WAKING, STIRRING = 1.0, 0.25
+#: 64M floats: 161 µs after 0.4 s, 136 after 0.9). A GPU with little to do lowers its clock within seconds, from 1980 to 600 MHz, unless
+#: CUDA is in use too.
+WAKING = 1.0
 
 
 class Bench:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu.gemm`: matrix products in WGSL as programs have them, beside cuBLAS (by PyTorch) in true float32.
 
 What is measured is the routine that a jitted `matmul` runs, by the schedule that the product chooses for this device. Ours and the
-peer's take turns; times and ratios are medians. What is slower than it should be is named at the end. Schedules are tried, to choose
+peer's take turns, and so do all products; times and ratios are medians. What is slower than it should be is named at the end. Schedules are tried, to choose
 from, by ``python -m benchmarks.gpu.schedules``.
 """
 
@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.gpu import peers
-from benchmarks.gpu.bench import STIRRING, WAKING, Bench
+from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.bodies import body_of
 
@@ -109,30 +109,51 @@ def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) 
     return True
 
 
-class Found(NamedTuple):
-    """What was measured of a product: the median seconds, ours and the peer's, that of their ratios, and whether the result is right."""
+class Contest(NamedTuple):
+    """A product that is ready to be measured, whether its result is right, and what measures the peer's."""
 
-    ours: float
-    peer: float
-    ratio: float
+    made: Routine
+    buffers: list[Any]
     right: bool
+    theirs: Callable[[], float]
 
 
-def measured(bench: Bench, product: Product, made: Routine, rounds: int, wake: float) -> Found:
-    """A product's times, by turns, after the seconds of `wake`: on the host operands were made, and the GPU had little to do."""
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape, np.float32) for shape in product.shapes[:2])
+def ready(bench: Bench, product: Product, made: Routine, numbers: np.ndarray) -> Contest:
+    """A product of operands that are made of random numbers."""
+    x, y = np.resize(numbers, product.shapes[0]), np.resize(numbers[::-1], product.shapes[1])
     result = bench.room(4 * math.prod(product.shapes[2]))
     buffers = [bench.put(x), bench.put(y), result, *map(bench.room, made.workspaces)]
     bench.run(made, buffers)
     right = is_right(product, x, y, bench.get(result, np.float32, product.shapes[2]))
-    theirs = peers.product(product.sizes, product.layout)
-    bench.seconds(made, buffers, wake=wake)
-    pairs = [(bench.seconds(made, buffers), theirs()) for _ in range(rounds)]
-    for buffer in buffers:
-        buffer.destroy()
-    ours, peer = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return Found(ours, peer, statistics.median([there / here for here, there in pairs]), right)
+    return Contest(made, buffers, right, peers.product(product.sizes, product.layout))
+
+
+class Found(NamedTuple):
+    """What was measured of a product: the median seconds, ours and the peer's, that of their ratios and all of these, and whether the
+    result is right."""
+
+    ours: float
+    peer: float
+    ratio: float
+    ratios: list[float]
+    right: bool
+
+
+def measured(bench: Bench, contests: dict[Product, Contest], rounds: int) -> dict[Product, Found]:
+    """The times of all products. In each round all take their turns, so that what slows a machine down for a second is seen in one round;
+    and there is nothing for the host to do in between, in which a GPU might fall asleep."""
+    turns: dict[Product, list[tuple[float, float]]] = {product: [] for product in contests}
+    for one in [*contests.values()][:1]:
+        bench.seconds(one.made, one.buffers, wake=WAKING)
+    for _ in range(rounds):
+        for product, one in contests.items():
+            turns[product].append((bench.seconds(one.made, one.buffers), one.theirs()))
+    found = {}
+    for product, pairs in turns.items():
+        ours, peer = (statistics.median(times) for times in zip(*pairs, strict=True))
+        ratios = [there / here for here, there in pairs]
+        found[product] = Found(ours, peer, statistics.median(ratios), ratios, contests[product].right)
+    return found
 
 
 def verdict(found: dict[Product, Found]) -> str:
@@ -151,7 +172,7 @@ def verdict(found: dict[Product, Found]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and the verdict."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.gemm", description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="turns of ours and the peer's (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each product, ours and the peer's (default %(default)s)")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
     parser.add_argument("--most", type=float, default=2.0**40, help="leave out products with more multiplications")
     options = parser.parse_args(arguments)
@@ -160,12 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = {p: routine(bench, p) for p in todo if re.search(options.only, p.name)}
     for pipeline in [p for one in made.values() for p in bench.compiled(one)]:
         pipeline.result()
-    print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours", flush=True)
-    found: dict[Product, Found] = {}
-    for product in made:
-        found[product] = f = measured(bench, product, made[product], options.rounds, STIRRING if found else WAKING)
-        numbers = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f} {f.ratio:6.2f}"
-        print(f"{product.name:>22} {numbers}{'' if f.right else '  WRONG'}", flush=True)
+    numbers = np.random.default_rng(0).standard_normal(1 << 22, np.float32)
+    found = measured(bench, {p: ready(bench, p, one, numbers) for p, one in made.items()}, options.rounds)
+    print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours (least and most)")
+    for product, f in found.items():
+        times = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f}"
+        ratios = f"{f.ratio:6.2f} ({min(f.ratios):.2f} {max(f.ratios):.2f})"
+        print(f"{product.name:>22} {times} {ratios}{'' if f.right else '  WRONG'}")
     print(f"{verdict(found)}\n{time.perf_counter() - begun:.0f} s")
 
 
