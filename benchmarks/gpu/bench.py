@@ -16,8 +16,8 @@ from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.runtime.adapter import adapters, open_device
 from volta_fn.backends.wgsl.runtime.raw import native, wgpu
 
-#: Seconds that a measurement takes, about, and how many are made, of which the least counts.
-TURN, TURNS = 0.004, 4
+#: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.
+TURN, MOST, TURNS = 0.004, 1024, 6
 
 #: Seconds after which a GPU that had nothing to do is as fast as it can be: memory takes a tenth of a second, processors longer (GELU of
 #: 64M floats: 161 µs after 0.4 s, 136 after 0.9). A GPU with little to do lowers its clock within seconds, from 1980 to 600 MHz, unless
@@ -101,15 +101,18 @@ class Bench:
         """The time of one run, at best, where many follow one another, which the GPU does for the seconds of `wake` before.
 
         The host learns late that all is done, which would be 2 to 5 % of what is measured; so the time of one run and the waiting is
-        taken off the time of that and many more.
+        taken off the time of that and many more. Both are measured equally often, and there are so many that a host which is late at
+        times, by a tenth of a millisecond, changes little.
         """
-        once = self.run(routine, buffers, 4) / 4
-        more = int(min(400, max(4, TURN / once)))
+        more = 4
+        while self.run(routine, buffers, more) < TURN and more < MOST:
+            more *= 2
         end = time.perf_counter() + wake
         while time.perf_counter() < end:
             self.run(routine, buffers, more)
-        many = min(self.run(routine, buffers, 1 + more) for _ in range(TURNS))
-        return (many - min(self.run(routine, buffers) for _ in range(4 * TURNS))) / more
+        pairs = [(self.run(routine, buffers, 1 + more), self.run(routine, buffers)) for _ in range(TURNS)]
+        many, one = (min(times) for times in zip(*pairs, strict=True))
+        return (many - one) / more
 
 
 class Runner:
