@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, search_path
 
 FIRST_STEP = "train/gpt"
 
@@ -24,11 +24,10 @@ def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
     Raises:
         RuntimeError: it failed; the message has its last words.
     """
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{program}", *arguments],
-        env=inherited | {"PYTHONPATH": path} | environment,
+        env=inherited | {"PYTHONPATH": search_path()} | environment,
         capture_output=True,
         text=True,
     )

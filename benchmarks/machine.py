@@ -19,6 +19,11 @@ def installed() -> tuple[str, ...]:
     return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name))
 
 
+def search_path() -> str:
+    """PYTHONPATH for other processes: they find these sources first, and what this process finds."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 def cores() -> int:
     """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

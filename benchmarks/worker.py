@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import Any
 
-from benchmarks.machine import ROOT, on_gpu
+from benchmarks.machine import on_gpu, search_path
 from benchmarks.workloads import named
 from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant, library, map_arrays
 
@@ -33,9 +33,8 @@ class Worker:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "benchmarks.worker", self.framework]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path})
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": search_path()})
 
     def ask(self, request: str, *arguments: Any) -> Any:
         """What the method `request` of `Bench` returns in the other process; a process that died is started anew.

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.machine import ROOT, search_path
 
 
 def start(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     """`python examples/program args`, run to its end."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    environment = os.environ | {"PYTHONPATH": search_path(), "COLUMNS": "160"}
     return subprocess.run([sys.executable, f"examples/{program}", *args], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
