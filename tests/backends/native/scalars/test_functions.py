@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-import volta_fn
+import volta_fn.primitives.special
+import volta_fn.primitives.trigonometric
 from tests.backends.native.scalars.running import run
 from tests.backends.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, UNITS, arguments, assert_within, edges, tail_of_range
 from volta_fn.backends.native import scalars
