@@ -143,8 +143,9 @@ def measured(bench: Bench, contests: dict[Product, Contest], rounds: int) -> dic
     """The times of all products. In each round all take their turns, so that what slows a machine down for a second is seen in one round;
     and there is nothing for the host to do in between, in which a GPU might fall asleep."""
     turns: dict[Product, list[tuple[float, float]]] = {product: [] for product in contests}
-    for one in [*contests.values()][:1]:
-        bench.seconds(one.made, one.buffers, wake=WAKING)
+    first = next(iter(contests.values()), None)
+    if first is not None:
+        bench.seconds(first.made, first.buffers, wake=WAKING)
     for _ in range(rounds):
         for product, one in contests.items():
             turns[product].append((bench.seconds(one.made, one.buffers), one.theirs()))

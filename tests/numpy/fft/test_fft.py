@@ -90,7 +90,7 @@ def test_derivatives(n: int) -> None:
     matrix = np.exp(-2j * np.pi / n * np.outer(np.arange(n), np.arange(n)))
     x, c = sample((n,), np.float32, 1), sample((n,), np.complex64, 2)
     loss = lambda x: vnp.sum((c * vnp.fft.fft(x)).real)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4}
+    tolerance = {"rtol": 1e-4, "atol": 1e-4}  # float32 sums of n terms of size 1, whose results may cancel. Seen: 1.3e-5
     np.testing.assert_allclose(vf.jit(vf.grad(loss))(x), (matrix.T @ c).real, **tolerance)
     np.testing.assert_allclose(vf.jvp(vnp.fft.fft, (x,), (x * 2,))[1], 2 * matrix @ x, **tolerance)
     half = lambda x: vnp.sum((c[: n // 2 + 1] * vnp.fft.rfft(x)).real)
@@ -98,7 +98,7 @@ def test_derivatives(n: int) -> None:
     rows = np.stack([x, -x, 2 * x])
     np.testing.assert_allclose(vf.vmap(vnp.fft.fft, 1, 1)(rows.T), matrix @ rows.T, **tolerance)
     there_and_back = lambda x: vnp.fft.irfft(vnp.fft.rfft(x), n)
-    np.testing.assert_allclose(vf.jacrev(there_and_back)(x), np.eye(n), atol=1e-5)
+    np.testing.assert_allclose(vf.jacrev(there_and_back)(x), np.eye(n), atol=1e-5)  # seen: 4e-7
 
 
 def test_convolution_theorem_of_a_long_prime() -> None:
@@ -106,7 +106,7 @@ def test_convolution_theorem_of_a_long_prime() -> None:
     n, by = 1009, 5
     x = sample((n,), np.float32, 1)
     turned = vnp.fft.fft(x) * np.exp(-2j * np.pi / n * by * np.arange(n)).astype(np.complex64)
-    np.testing.assert_allclose(vnp.fft.ifft(turned).real, np.roll(x, by), atol=2e-5)
+    np.testing.assert_allclose(vnp.fft.ifft(turned).real, np.roll(x, by), atol=2e-5)  # two transforms in float32. Seen: 2e-6
 
 
 def test_frequencies() -> None:
