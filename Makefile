@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 # Tests of what primitives, layers and random programs mean, for a GPU; and one in so many of them, for a GPU in software.
 MEANING := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(MEANING) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
-SHARE ?= 64
+SHARE ?= 8
 
 .PHONY: demo examples test test-gpu bench clean
 
