@@ -11,7 +11,7 @@ import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.backends.wgsl.running import facts, run_routine
-from volta_fn.backends.wgsl.attention import attention, attention_gradient, shape, worthwhile
+from volta_fn.backends.wgsl.attention import attention, attention_gradient, schedule, worthwhile
 from volta_fn.backends.wgsl.attention.problem import attention_of
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.compiler.attention import Axes, Form
@@ -54,11 +54,11 @@ MEMORY = [16 << 10, 32 << 10]
 
 @pytest.mark.parametrize("memory", MEMORY)
 def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
-    """In shapes for that (with less written out, which compiles sooner), by workgroups that have several blocks of keys."""
+    """With schedules for that (with less unrolled, which compiles sooner), by workgroups that have several blocks of keys."""
     for name in ("_MANY", "_ENOUGH"):
-        monkeypatch.setattr(shape, name, 0)
+        monkeypatch.setattr(schedule, name, 0)
     for name in ("_FORWARD", "_WIDE"):
-        monkeypatch.setattr(shape, name, getattr(shape, name)._replace(unroll=4))
+        monkeypatch.setattr(schedule, name, getattr(schedule, name)._replace(unroll=4))
     check((1, 2, 1, 150, 280, 64, 72), "causal", np.float32, 1e-5, workgroup_memory=memory)
 
 
@@ -66,12 +66,12 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 @pytest.mark.parametrize("width", [16, 64, 100, 128])
 @pytest.mark.parametrize("memory", MEMORY)
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
-    monkeypatch.setattr(shape, "_MANY", many)
+    monkeypatch.setattr(schedule, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), Facts(workgroup_memory=memory)
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
-    for found, turned in ((shape.forward_shape(a, limits), False), (shape.backward_shape(a, limits), True)):
-        assert 16 * found.memory(width, turned=turned) <= memory
-        assert found.y <= found.high <= 4 * min(found.x, found.y) // found.parts
+    for found, transposed in ((schedule.forward_schedule(a, limits), False), (schedule.backward_schedule(a, limits), True)):
+        assert 16 * found.memory(width, transposed=transposed) <= memory
+        assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.pieces
 
 
 def test_halves_that_do_not_fill_words() -> None:

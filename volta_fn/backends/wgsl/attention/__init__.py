@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without a matrix of all weights in memory.
 
-In the order in which to read: `problem` (what is asked for), `shape` (how work is shared out), `operands` (rows in memory), `blocks`
-(products of them), `logits` (who sees whom), `forward`, `backward`.
+In the order in which to read: `problem` (shapes and strides), `schedule` (how work is divided), `operands` (rows in memory), `blocks`
+(products of them), `logits` (masks), `forward`, `backward`.
 """
 
 from __future__ import annotations

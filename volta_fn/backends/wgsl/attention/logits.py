@@ -1,18 +1,19 @@
-"""Which query sees which key, in an invocation's part of a block of logits."""
+"""Logits: scaled products, and which query sees which key in an invocation's patch of a block of them."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.attention.blocks import Blocks, Lines
+from volta_fn.backends.wgsl.attention.blocks import Blocks, Patch
 from volta_fn.backends.wgsl.matmul.indices import digits, times, walked
 from volta_fn.backends.wgsl.scalars.memory import Array
 from volta_fn.backends.wgsl.scalars.number import literal
 
-#: What is less than any logit, and than what stands for those that are not seen.
-LEAST = literal("f32", -float(np.finfo(np.float32).max))
+#: Less than any logit, and than what stands for those that are not seen.
+LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
 
 class Mask(NamedTuple):
@@ -30,8 +31,8 @@ def mask_of(b: Blocks, number: int, head: str) -> Mask:
     return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
 
 
-class Place(NamedTuple):
-    """Where a block of logits is: its first query and key, and an invocation's rows and columns of it. Rows are queries, or else keys."""
+class Position(NamedTuple):
+    """Where a block of logits is: its first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns."""
 
     by_queries: bool
     query: str
@@ -46,39 +47,38 @@ class Place(NamedTuple):
         return pair if self.by_queries else pair[::-1]
 
 
-def component(lines: Lines, row: int, column: int) -> str:
-    """A number of an invocation's part of a block."""
-    return f"{lines[row][column // 4]}.{'xyzw'[column % 4]}"
+def component(patch: Patch, row: int, column: int) -> str:
+    """An element of an invocation's patch, as an expression."""
+    return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
 
 
-def logits(b: Blocks, products: Lines, place: Place) -> Lines:
-    """Products scaled, as variables, where a query sees a key; where there is no query, or no key, the least number."""
-    f, s, a = b.f, b.shape, b.a
-    found = [[f.var("vec4<f32>", f"{four} * {literal('f32', a.scale)}") for four in line] for line in products]
-    sides = (place.query, a.queries), (place.key, a.keys)
-    (first_row, all_rows), (first_column, all_columns) = sides if place.by_queries else sides[::-1]
+def logits(b: Blocks, products: Patch, position: Position) -> Patch:
+    """The scaled products as variables: `a.unseen` where a query does not see a key, `LOWEST` where there is no such query or key."""
+    f, s, a = b.f, b.schedule, b.a
+    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in line] for line in products]
+    sides = (position.query, a.queries), (position.key, a.keys)
+    (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
     ragged = all_rows % s.rows, all_columns % s.columns
     conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
     conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
     if a.causal:
-        conditions.append(f"{place.key} + {s.columns if place.by_queries else s.rows}u > {place.query} + 1u")
+        conditions.append(f"{position.key} + {s.columns if position.by_queries else s.rows}u > {position.query} + 1u")
     if not conditions and a.mask is None:
-        return found
+        return patch
     with f.block("" if a.mask is not None else f"if ({' || '.join(conditions)})"):
-        for r, row in enumerate(place.rows):
-            for c, column in enumerate(place.columns):
-                x, is_seen = component(found, r, c), seen(b, *place.at(r, c), place.mask)
-                there = [f"{row} < {all_rows}u"] if ragged[0] else []
-                there += [f"{column} < {all_columns}u"] if ragged[1] else []
-                if is_seen:
-                    f.line(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
-                if there:
-                    f.line(f"{x} = select({LEAST}, {x}, {' && '.join(there)});")
-    return found
+        for (r, row), (c, column) in product(enumerate(position.rows), enumerate(position.columns)):
+            x, is_seen = component(patch, r, c), seen(b, *position.at(r, c), position.mask)
+            exists = [f"{row} < {all_rows}u"] if ragged[0] else []
+            exists += [f"{column} < {all_columns}u"] if ragged[1] else []
+            if is_seen:
+                f.line(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
+            if exists:
+                f.line(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
+    return patch
 
 
 def seen(b: Blocks, query: str, key: str, mask: Mask) -> str:
-    """Whether a query may see a key, as an expression; of those that there are not, anything. Empty: all see all."""
+    """Whether a query may see a key, as an expression, empty if all see all. It says anything of a query or key that does not exist."""
     f, a = b.f, b.a
     conditions = [f"{key} <= {query}"] if a.causal else []
     array, base = mask

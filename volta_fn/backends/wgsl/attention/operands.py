@@ -1,4 +1,4 @@
-"""What a shader of attention has at hand: rows of operands and results, fours of which an invocation loads and stores."""
+"""The rows of operands and results, of which an invocation loads and stores vectors of four neighbours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORK = Working(FLOAT)
 
 
 class Matrix(NamedTuple):
-    """The rows of one head, read or written by an invocation of a shader in fours of neighbours."""
+    """The rows of one head in a buffer, as an invocation of a shader reads or writes them."""
 
     f: Shader
     array: Array
@@ -27,17 +27,20 @@ class Matrix(NamedTuple):
 
     @classmethod
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
-        """The rows of a head, in the buffer of a number."""
-        array = f.buffer(number, rows.dtype, written, rows.elements if rows.fours else 0)
+        """The rows of a head in the buffer `number`."""
+        array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
         return cls(f, array, rows, walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
 
-    def four(self, row: str, column: str, block: int, deep: int) -> str:
-        """Four neighbours in a row, as a vector; zeros for what is not there. Fours are asked for in blocks of so many rows and columns."""
+    def vector(self, row: str, column: str, block: int, depth: int) -> str:
+        """Four neighbours in a row, as a vector, with zeros for what is beyond the matrix.
+
+        Blocks of `block` rows and `depth` columns are read: edges are only checked where the matrix is no whole number of these.
+        """
         f, rows = self.f, self.rows
         at = f.let("u32", f"{self.base} + min({row}, {rows.count - 1}u) * {rows.step}u")
         inside = [f"{row} < {rows.count}u"] if rows.count % block else []
-        if rows.fours:
-            ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % deep else [])])
+        if rows.by_vectors:
+            ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % depth else [])])
             place = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
             whole = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(place))})"
             return f.let("vec4<f32>", f"select(vec4<f32>(), {whole}, {ok})" if ok else whole)
@@ -49,12 +52,12 @@ class Matrix(NamedTuple):
         return f.let("vec4<f32>", f"vec4<f32>({', '.join(texts)})")
 
     def store(self, row: str, column: str, value: str) -> None:
-        """Write four neighbours in a row, those of them that are there."""
+        """Write a vector to four neighbours in a row, but nothing beyond the matrix."""
         f, rows = self.f, self.rows
         with f.block(f"if ({row} < {rows.count}u)"):
             at = f.let("u32", f"{self.base} + {row} * {rows.step}u + {column}")
             numbers = [_WORK.number(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
-            if rows.fours:
+            if rows.by_vectors:
                 with f.block(f"if ({column} < {rows.width}u)"):
                     self.array.store4(f.let("u32", f"{at} / 4u"), numbers)
                 return

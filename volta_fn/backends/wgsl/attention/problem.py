@@ -28,8 +28,8 @@ class Rows:
     width: int
 
     @property
-    def fours(self) -> bool:
-        """Whether fours in a row, from a multiple of 4 on, are aligned."""
+    def by_vectors(self) -> bool:
+        """Whether rows can be read four elements at a time: neighbours from a multiple of 4 on are an aligned vector."""
         return all(n % 4 == 0 for n in (self.elements, self.step, self.width, *self.heads.strides))
 
 
