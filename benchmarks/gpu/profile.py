@@ -18,7 +18,7 @@ from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
 from volta_fn.backends.wgsl.runtime import call as calls
-from volta_fn.backends.wgsl.runtime import stretches
+from volta_fn.backends.wgsl.runtime import command_lists
 from volta_fn.backends.wgsl.runtime.call import Call
 from volta_fn.backends.wgsl.runtime.commands import Run
 from volta_fn.backends.wgsl.runtime.queue import Queue
@@ -56,11 +56,11 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
                 seen.setdefault(made[id(step)][2], []).append(step)
         play(queue, steps)
 
-    in_python = mock.patch.object(stretches, "compiled", lambda: None)
+    in_python = mock.patch.object(command_lists, "compiled", lambda: None)
     with mock.patch.object(Call, "step", recorded), mock.patch.object(calls, "play", watched), in_python:
         for _ in range(2):
             wait(call())
-            opened_gpu().pipelines.later.settle()
+            opened_gpu().pipelines.upgrades.settle()
         seen.clear()
         wait(call())
     costs = [Cost(*shader, len(steps), _alone(opened_gpu().queue, steps[0], repeats)) for shader, steps in seen.items()]

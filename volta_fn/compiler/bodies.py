@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn.compiler.adding import added_behind
 from volta_fn.compiler.attention import Judge, with_attention
+from volta_fn.compiler.deferral import Deferral, defer_products, defer_small_kernels
 from volta_fn.compiler.fission.delays import delays_out
 from volta_fn.compiler.fission.products import prepared
 from volta_fn.compiler.kernels.again import stored_again
@@ -29,7 +30,6 @@ from volta_fn.compiler.kernels.one_of_each import write_out_one_of_each
 from volta_fn.compiler.kernels.random import write_out_random_bits
 from volta_fn.compiler.kernels.roles import is_elementwise, is_lowered, is_product
 from volta_fn.compiler.kernels.views import is_alias, reduces
-from volta_fn.compiler.postponing import Late, late_products, postponed
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 
@@ -68,11 +68,11 @@ class Lane:
     #: In how many parts a product's sum is best made, by a stack of products; 1: whole. None: that is no matter of whole programs.
     parts: Callable[[Kernel], int] | None = None
     #: Which products are put off if no other waits for them; None: none is.
-    late: Late | None = None
+    deferral: Deferral | None = None
     #: The routine of a product in a program that has others, if that is another one.
     kernel_among: Callable[[Kernel], Any] | None = None
     #: The routine of a product that is put off, given how many multiplications there are in all those that are done together.
-    late_kernel: Callable[[Kernel, int], Any] = lambda kernel, company: None
+    deferred_kernel: Callable[[Kernel, int], Any] = lambda kernel, company: None
 
     def computes(self, eqn: Equation) -> bool:
         """Whether a kernel may do the equation's operation for its dtypes."""
@@ -103,8 +103,8 @@ class Item(NamedTuple):
     operands: tuple[Atom, ...]
     results: tuple[Var, ...]
     source: Source | None
-    #: Whether it is a product that was put off to be done together with others (see `postponing.late_products`).
-    late: bool = False
+    #: Whether it is a product that was put off to be done together with others (see `deferral.defer_products`).
+    deferred: bool = False
 
 
 def kind_of(var: Var) -> tuple[int, np.dtype]:
@@ -208,11 +208,11 @@ def _ready(closed: ClosedJaxpr, lane: Lane, inner: bool) -> Body:
     if lane.parts is not None:
         parts = added_behind(parts, program.jaxpr.outvars, roots, lane.parts, lane.buffers)
     if lane.together is not None:
-        parts = postponed(parts, roots, lane.together)
-    late: frozenset[int] = frozenset()
-    if lane.late is not None and not inner:
-        parts, late = late_products(parts, roots, lane.late)
-    items = [*_late_items(_among([_item(part, lane) for part in parts], lane), late, lane)]
+        parts = defer_small_kernels(parts, roots, lane.together)
+    deferred: frozenset[int] = frozenset()
+    if lane.deferral is not None and not inner:
+        parts, deferred = defer_products(parts, roots, lane.deferral)
+    items = [*_with_deferred(_among([_item(part, lane) for part in parts], lane), deferred, lane)]
     last: dict[Var, int] = {}
     makers: dict[Var, int] = {}
     for number, ready in enumerate(items):
@@ -260,13 +260,13 @@ def _among(items: Sequence[Item], lane: Lane) -> list[Item]:
     return found
 
 
-def _late_items(items: Sequence[Item], late: frozenset[int], lane: Lane) -> Iterator[Item]:
+def _with_deferred(items: Sequence[Item], deferred: frozenset[int], lane: Lane) -> Iterator[Item]:
     """The items, of which those of some numbers are done together."""
-    company = sum(math.prod(what.kernel.sizes) for n in late if isinstance(what := items[n].what, Fused))
+    company = sum(math.prod(what.kernel.sizes) for n in deferred if isinstance(what := items[n].what, Fused))
     for number, item in enumerate(items):
-        if number in late and isinstance(item.what, Fused):
+        if number in deferred and isinstance(item.what, Fused):
             kernel = item.what.kernel
-            yield item._replace(source=Source(("late", kernel, company), partial(lane.late_kernel, kernel, company)), late=True)
+            yield item._replace(source=Source(("deferred", kernel, company), partial(lane.deferred_kernel, kernel, company)), deferred=True)
         else:
             yield item
 

@@ -92,8 +92,8 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
         queue.submit()
         device.backend.gpu.opened.device.destroy()
     with pytest.raises(vf.errors.DeviceError) as caught:
-        queue.mail.arrived.clear()
-        queue.mail.arrived.update(dict.fromkeys(queue.mail.expected, 3))  # what the library says of copies that will never arrive
+        queue.readbacks.arrived.clear()
+        queue.readbacks.arrived.update(dict.fromkeys(queue.readbacks.expected, 3))  # what the library says of copies that will never arrive
         float(total)
     assert caught.value.message == LOST
     assert float(step(jnp.ones((100, 100)))[1]) == 10_000

@@ -13,7 +13,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.backends.wgsl.runtime import replay, stretches
+from volta_fn.backends.wgsl.runtime import command_lists, replay
 
 GPU = vf.devices("gpu")[0]
 
@@ -100,9 +100,9 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
     assert replay.compiled() is not None
     calls: list[int] = []
     write = replay.compiled()
-    monkeypatch.setattr(stretches, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    monkeypatch.setattr(command_lists, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(stretches, "compiled", lambda: None)
+    monkeypatch.setattr(command_lists, "compiled", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))
@@ -188,12 +188,12 @@ def test_memory_of_a_copy_that_nobody_reads_is_used_again_when_it_has_arrived() 
     queue.wait()
     lease = gpu.pool.lease(size)
     with queue.lock:
-        unread = queue.mail.write(lease.block, size)
+        unread = queue.readbacks.request(lease.block, size)
         queue.submit()
         handle = unread.handle
         del unread
-        letter = queue.mail.write(lease.block, size)
-        assert letter.handle != handle
-    assert queue.mail.open(letter).nbytes == size
+        readback = queue.readbacks.request(lease.block, size)
+        assert readback.handle != handle
+    assert queue.readbacks.take(readback).nbytes == size
     with queue.lock:
-        assert handle in [queue.mail.write(lease.block, size).handle for _ in range(2)]
+        assert handle in [queue.readbacks.request(lease.block, size).handle for _ in range(2)]

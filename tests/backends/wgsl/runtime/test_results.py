@@ -45,18 +45,18 @@ def test_states_are_given_back_in_the_buffers_that_they_came_in() -> None:
 
 
 def test_small_results_are_sent_as_long_as_they_are_read() -> None:
-    mail = GPU.backend.gpu.queue.mail
+    readbacks = GPU.backend.gpu.queue.readbacks
     loss = vf.jit(lambda x: jnp.sum(x * x))
     x = jnp.arange(8.0)
 
     def sent(calls: int, read: bool) -> int:
-        before = mail.count
+        before = readbacks.count
         for _ in range(calls):
             result = loss(x)
             if read:
                 assert float(result) == 140
         GPU.backend.gpu.queue.submit()
-        return mail.count - before
+        return readbacks.count - before
 
     assert sent(20, read=False) == 0
     assert sent(20, read=True) == 20

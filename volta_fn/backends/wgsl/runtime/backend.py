@@ -67,22 +67,22 @@ class GpuBackend:
         made = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
         eqn = Equation(primitive, [*invars], outvars, params)
-        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), posting=False)
+        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), reads_ahead=False)
         if primitive.multiple_results:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        return self._compiled(closed, donated, posting=True)
+        return self._compiled(closed, donated, reads_ahead=True)
 
-    def _compiled(self, closed: ClosedJaxpr, donated: Sequence[bool], *, posting: bool) -> Callable[..., tuple[Any, ...]]:
-        program = Program(self.gpu, closed, donated, posting=posting)
+    def _compiled(self, closed: ClosedJaxpr, donated: Sequence[bool], *, reads_ahead: bool) -> Callable[..., tuple[Any, ...]]:
+        program = Program(self.gpu, closed, donated, reads_ahead=reads_ahead)
 
         def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             if program.gpu.watched.lost:
-                program = Program(self.gpu, closed, donated, posting=posting)
+                program = Program(self.gpu, closed, donated, reads_ahead=reads_ahead)
             return program(donate, *buffers)
 
         return run

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from volta_fn.backends.wgsl.runtime.command_lists import CommandList
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Loop, Place, Run, Submit, While
 from volta_fn.backends.wgsl.runtime.memory import Lease
 from volta_fn.backends.wgsl.runtime.pipelines import Binding
 from volta_fn.backends.wgsl.runtime.replay import Step, play
-from volta_fn.backends.wgsl.runtime.stretches import Stretch
 from volta_fn.errors import ShapeError
 
 if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.gpu import Gpu
 
-#: Dispatches of a tape that is kept, at most.
+#: Dispatches of a recording that is kept, at most.
 _LONGEST = 1 << 12
 
 #: Turns of a `while` between two looks at its flag, at most.
@@ -28,7 +28,7 @@ class Call:
     """One call of a program: the blocks of all slots, by the slots' numbers, and the turns that loops are in."""
 
     def __init__(self, gpu: Gpu, leases: Sequence[Lease], key: tuple[int, ...]) -> None:
-        """`key`: the numbers of the blocks that tapes depend on, besides the turns of loops."""
+        """`key`: the numbers of the blocks that recordings depend on, besides the turns of loops."""
         self.gpu = gpu
         self.queue = gpu.queue
         self.leases = leases  # which keeps them
@@ -39,9 +39,9 @@ class Call:
     def run(self, commands: Sequence[Any]) -> None:
         """Do commands."""
         for command in commands:
-            if isinstance(command, Stretch):
+            if isinstance(command, CommandList):
                 with self.queue.lock:
-                    self.stretch(command)
+                    self.run_list(command)
             elif isinstance(command, Host):
                 self.host(command)
             elif isinstance(command, While):
@@ -56,29 +56,29 @@ class Call:
 
     # dispatches
 
-    def stretch(self, stretch: Stretch) -> None:
+    def run_list(self, command_list: CommandList) -> None:
         """Write dispatches to the queue."""
         gpu = self.gpu
         gpu.pipelines.drop_groups()
         trims = gpu.trims
         key = (self.key, *self.turns.values())
-        tape = stretch.tape(key, trims)
-        if tape is not None:
-            if not tape.replay(self.queue):
-                play(self.queue, tape.steps)
+        recording = command_list.recording(key, trims)
+        if recording is not None:
+            if not recording.replay(self.queue):
+                play(self.queue, recording.steps)
             return
         steps: list[Step] = []
         count = 0
-        for step in self.steps(stretch.commands):
+        for step in self.steps(command_list.commands):
             steps.append(step)
-            if len(steps) == _LONGEST:  # long ones are not kept whole
+            if len(steps) == _LONGEST:  # too long to be kept
                 play(self.queue, steps)
                 count += len(steps)
                 steps = []
                 gpu.pipelines.drop_groups()
         play(self.queue, steps)
         if not count and gpu.trims == trims:
-            stretch.keep(key, steps)
+            command_list.keep(key, steps)
 
     def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
         """Dispatches, one by one."""
@@ -150,5 +150,5 @@ class Call:
         while self.word(command.flag):
             for _ in range(turns):
                 self.run(command.body)
-            if all(isinstance(c, Stretch) for c in command.body):
+            if all(isinstance(c, CommandList) for c in command.body):
                 turns = min(2 * turns, _MOST_TURNS)

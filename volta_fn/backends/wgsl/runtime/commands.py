@@ -87,16 +87,16 @@ class Run:
     #: Where its grid is read, if it belongs to a region: the region, and the number of the entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is to be done together with others like it (see `compiler.postponing.late_products`).
-    late: bool = False
+    #: Whether it is to be done together with others like it (see `compiler.deferral.defer_products`).
+    deferred: bool = False
     #: Writes a shader that does the same in less time, but takes longer to compile (see `Dispatch`).
     better: Callable[[], str] | None = None
 
     @staticmethod
-    def of(dispatch: Dispatch, places: Sequence[Place], *, late: bool = False) -> Run:
+    def of(dispatch: Dispatch, places: Sequence[Place], *, deferred: bool = False) -> Run:
         """A routine's dispatch, with the places of the routine's buffers by their numbers."""
         bound = tuple([places[number] for number in dispatch.buffers])
-        return Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, late=late, better=dispatch.better)
+        return Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, deferred=deferred, better=dispatch.better)
 
     @property
     def key(self) -> tuple[str, int, frozenset[int]]:

@@ -19,7 +19,7 @@ from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.backends.wgsl.runtime import settings
 from volta_fn.backends.wgsl.runtime.adapter import open_device
-from volta_fn.backends.wgsl.runtime.memory import LETTER, SMALL, Buffer, Lease, Pool, size_class
+from volta_fn.backends.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.backends.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched
@@ -28,9 +28,9 @@ from volta_fn.backends.wgsl.runtime.selftest import fuses, keeps_subnormals, nee
 from volta_fn.backends.wgsl.runtime.trials import Trials
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
+from volta_fn.compiler.deferral import Deferral
 from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.overwrite import overwritable
-from volta_fn.compiler.postponing import Late
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
@@ -40,8 +40,8 @@ _BUFFERS = 24
 #: What it binds, if that saves copies.
 _MOST_BUFFERS = 32
 
-#: Products that no other waits for are done together if there are so many, and if what they read is not more than so many bytes.
-_LATE, _LATE_BYTES = 8, 1 << 28
+#: Products that no other waits for are deferred if there are at least so many, and as far as what they read is at most so many bytes.
+_DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
 
 
 class Counters(NamedTuple):
@@ -86,9 +86,9 @@ class Gpu:
             stores_again=min(self.facts.buffers, _MOST_BUFFERS),
             together=partial(is_small, device=self.facts),
             parts=partial(matmul.parts, device=self.facts),
-            late=Late(partial(matmul.is_little, device=self.facts), _LATE_BYTES, _LATE) if self.facts.buffers >= 3 * _LATE else None,
+            deferral=_deferral(self.facts),
             kernel_among=partial(kernel_routine, facts=self.facts, among=True),
-            late_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
+            deferred_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
         )
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
@@ -147,13 +147,13 @@ class Gpu:
             return buffer.known
         if not buffer.size:
             return np.empty(buffer.shape, buffer.dtype)
-        letter, buffer.letter = buffer.letter, None
+        readback, buffer.readback = buffer.readback, None
         if buffer.asked is not None:
             buffer.asked()
         lease = self.lease_of(buffer)
-        data = self.queue.read(lease.block, buffer.size) if letter is None else self.queue.open(letter)
+        data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
         values = data.view(buffer.dtype).reshape(buffer.shape)
-        if buffer.size <= LETTER:
+        if buffer.size <= SMALL_READBACK:
             buffer.known = values
         return values
 
@@ -185,7 +185,7 @@ class Gpu:
     # memory
 
     def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
-        """Blocks for the temporary values of a program that is written at a stretch: the same for every program."""
+        """Blocks for the temporary values of a program that is one command list: the same for every program."""
         used: dict[int, int] = {}
         found = []
         for size in sizes:
@@ -215,7 +215,7 @@ class Gpu:
             self._make_room()
             self.pool.trim()
             self.grids.trim()
-            self.queue.mail.clear()
+            self.queue.readbacks.clear()
             self.queue.poll()
 
     def copied(self, lease: Lease, size: int) -> Lease:
@@ -235,7 +235,7 @@ class Gpu:
     @property
     def trims(self) -> int:
         """A number that changes when prepared commands are of no use any more."""
-        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.later.rounds
+        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
 
     @property
     def counters(self) -> Counters:
@@ -247,6 +247,11 @@ def _overwritable(kernel: Kernel, output: int) -> list[int]:
     """The inputs whose memory an output may be. All turns are done at once, so each must write an element of its own."""
     own = kernel.outputs[output].size == math.prod(kernel.sizes)
     return overwritable(kernel, output) if own else []
+
+
+def _deferral(facts: Facts) -> Deferral | None:
+    """How products are deferred, if a dispatch can bind the buffers of several of them."""
+    return Deferral(partial(matmul.is_little, device=facts), _DEFERRED_BYTES, _DEFERRED) if facts.buffers >= 3 * _DEFERRED else None
 
 
 def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:

@@ -21,8 +21,8 @@ from volta_fn.errors import DeviceError, OutOfMemoryError
 #: Elements of arrays of up to so many bytes are kept on the host, too.
 SMALL = 64
 
-#: Results of up to so many bytes that were read once are brought to the host at once from then on, and are kept there.
-LETTER = 1024
+#: Results of up to this many bytes are copied to the host at once after they were read there once, and are kept there.
+SMALL_READBACK = 1024
 
 #: References to a lease that only one buffer has: its own, and getrefcount's argument.
 _OWN = 2
@@ -177,7 +177,7 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be there."""
 
-    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "letter", "shape", "size")
+    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "readback", "shape", "size")
 
     def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
         #: None as long as nobody on the GPU has asked for the elements.
@@ -188,13 +188,13 @@ class Buffer:
         self.size = size
         #: The elements, if they are on the host, too.
         self.known = known
-        #: The elements on their way to the host, and whom to tell when they are asked for.
-        self.letter: Any = None
+        #: A copy on its way to the host, and what to call when the elements are asked for.
+        self.readback: Any = None
         self.asked: Callable[[], None] | None = None
 
     def renew(self) -> Buffer:
         """The buffer of what is computed in its memory: of what was there before, nothing is known any more."""
-        self.known = self.letter = self.asked = None
+        self.known = self.readback = self.asked = None
         return self
 
     def __repr__(self) -> str:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from queue import Empty, PriorityQueue
 from typing import Any, NamedTuple
 
-from volta_fn.backends.wgsl.runtime.later import Later
 from volta_fn.backends.wgsl.runtime.raw import Watched, native
 from volta_fn.backends.wgsl.runtime.selftest import ALL
+from volta_fn.backends.wgsl.runtime.upgrades import Upgrades
 from volta_fn.errors import DeviceError
 
 #: Bind groups kept before all are dropped.
@@ -56,7 +56,7 @@ class Pipelines:
         #: How often bind groups were dropped.
         self.drops = 0
         #: Better pipelines, which take others' places.
-        self.later = Later(self)
+        self.upgrades = Upgrades(self)
 
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
         """The pipeline of a module with so many buffers, some of which are written."""

@@ -1,6 +1,6 @@
 """Programs ready to run: functions of buffers.
 
-What they have the GPU do without the host in between is written to the queue once, and then again (see `stretches`).
+What they have the GPU do without the host in between is written to the queue once, and then again (see `command_lists`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from operator import attrgetter
 
 import numpy as np
 
-from volta_fn.backends.wgsl.runtime.abreast import abreast, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.call import Call
+from volta_fn.backends.wgsl.runtime.command_lists import CommandList, command_lists
 from volta_fn.backends.wgsl.runtime.commands import Command, runs
 from volta_fn.backends.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.backends.wgsl.runtime.gpu import Gpu
+from volta_fn.backends.wgsl.runtime.horizontal_fusion import fuse_horizontally, longest, stays_alone
 from volta_fn.backends.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.backends.wgsl.runtime.results import Results, shaped
-from volta_fn.backends.wgsl.runtime.stretches import Stretch, stretches
 from volta_fn.backends.wgsl.runtime.trend import Trend
 from volta_fn.backends.wgsl.runtime.writer import Writer
 from volta_fn.compiler.bodies import Body, Source, body_of, sources_apart
@@ -33,8 +33,10 @@ _number = attrgetter("block.number")
 class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, posting: bool = True, called: bool = True) -> None:
-        """Compile a program. If `posting`, small results that were read once are sent to the host at once from then on.
+    def __init__(
+        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, reads_ahead: bool = True, called: bool = True
+    ) -> None:
+        """Compile a program. If `reads_ahead`, readbacks of small results that were read once are requested at once from then on.
 
         If it will be `called`, the memory that it needs is asked for meanwhile.
         """
@@ -59,17 +61,19 @@ class Program:
             self.arguments = len(body.program.jaxpr.invars)
             outputs = outputs_of(body, made)
             put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
-            self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, posting=posting)
+            self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
             constants = [gpu.constant(array) for array in writer.slots.arrays()]
             self.constants = [gpu.lease_of(c) for c in constants]
             #: What is in use from call to call; single operations are called from everywhere.
-            self.trend = Trend() if posting else None
+            self.trend = Trend() if reads_ahead else None
             self.sizes, self.numbers = _shared(writer.slots.lifetimes())
-            self.commands = stretches(commands)
+            self.commands = command_lists(commands)
             #: Whether the host has something to do in the middle, while other programs may run.
-            self.interrupted = not all(isinstance(c, Stretch) for c in self.commands)
+            self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
             #: All that a call does, if that depends on nothing but the blocks that it brings.
-            self.whole: Stretch | None = self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+            self.whole: CommandList | None = (
+                self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+            )
             if called and not self.interrupted:
                 with gpu.queue.lock:
                     gpu.temporaries(self.sizes)
@@ -81,7 +85,7 @@ class Program:
         most = longest(len({item.source.key for item in body.items if item.source is not None}))
         writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
         write_program(writer, body, made, self.reuse)
-        commands = abreast(writer.commands, writer.slots, gpu.facts, most)
+        commands = fuse_horizontally(writer.commands, writer.slots, gpu.facts, most)
         for run in runs(commands):
             begin(*run.key)
         return writer, commands
@@ -95,7 +99,7 @@ class Program:
         """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
         gpu = self.gpu
         if self.better and self.called:
-            gpu.pipelines.later.begin(self.better.items())
+            gpu.pipelines.upgrades.begin(self.better.items())
             self.better = {}
         self.called = True
         gpu.queue.hold_back()
@@ -130,12 +134,12 @@ class Program:
         """Write what was written before for these blocks, if it was: what a call does that is not one of the first."""
         if self.whole is None:
             return False
-        tape = self.whole.tape((tuple(map(_number, (*given, *new))),), self.gpu.trims)
-        return tape is not None and tape.replay(self.gpu.queue)
+        recording = self.whole.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
+        return recording is not None and recording.replay(self.gpu.queue)
 
     def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         results = self.results.of(arguments, given, new)
-        self.results.post(results, self.gpu.queue.mail)
+        self.results.read_ahead(results, self.gpu.queue.readbacks)
         self.gpu.queue.pause()
         return results
 
@@ -153,7 +157,7 @@ def _begin_long_ones(gpu: Gpu, sources: Iterable[Source], begin: Callable[[str, 
     for source in sources:
         routine = gpu.routine(source)
         for dispatch in () if routine is None else routine.dispatches:
-            if stays_alone(dispatch, late=False):
+            if stays_alone(dispatch, deferred=False):
                 begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
 
 

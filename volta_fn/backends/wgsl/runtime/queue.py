@@ -20,9 +20,9 @@ import numpy as np
 
 from volta_fn.backends.wgsl.runtime import settings
 from volta_fn.backends.wgsl.runtime.interrupts import Lock, held_back
-from volta_fn.backends.wgsl.runtime.mail import Letter, Mailbox
 from volta_fn.backends.wgsl.runtime.memory import Block, Pool
 from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, log, native
+from volta_fn.backends.wgsl.runtime.readback import Readback, Readbacks
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 
 #: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
@@ -85,7 +85,7 @@ class Queue:
         _OPEN.add(self)
         timeout = settings.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
         self.timeout = _TIMEOUT if timeout is None else timeout
-        self.mail = Mailbox(self)
+        self.readbacks = Readbacks(self)
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
         self._info = self.ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
 
@@ -165,7 +165,7 @@ class Queue:
                 self.lib.wgpuCommandEncoderRelease(encoder)
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
-            self.mail.send()
+            self.readbacks.submitted()
             self.submitted += 1
             log.debug("batch %d submitted; %d are under way", self.submitted, self.submitted - self.done)
             self.last = time.perf_counter()
@@ -257,10 +257,10 @@ class Queue:
     def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
         """Bytes of a block, when what is written so far is done."""
         with self.lock:
-            letter = self.mail.write(block, size, offset)
-        return self.open(letter)
+            readback = self.readbacks.request(block, size, offset)
+        return self.take(readback)
 
-    def open(self, letter: Letter) -> np.ndarray:
-        """The bytes of a letter."""
+    def take(self, readback: Readback) -> np.ndarray:
+        """The bytes of a readback, when it has arrived. To be called once."""
         self.reads += 1
-        return self.mail.open(letter)
+        return self.readbacks.take(readback)

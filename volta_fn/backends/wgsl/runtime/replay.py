@@ -1,7 +1,7 @@
-"""Dispatches written to the queue: from Python, and, as tapes that were packed, by machine code.
+"""Dispatches written to the queue: from Python, or, from a packed recording, by machine code.
 
-From Python a dispatch costs three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls, a small part of that. It
-needs llvmlite; without it, Python writes tapes.
+From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls takes a small part of
+that. It needs llvmlite; without it, Python replays recordings.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from volta_fn.backends.wgsl.runtime.raw import native
 if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.queue import Queue
 
-#: How many 64-bit words a step is in a packed tape: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
+#: How many 64-bit words a step is in a packed recording: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
 WORDS = 6
 
-#: How many dispatches are written between two looks at whether a batch is full.
+#: How many dispatches are written before a check whether the batch is full.
 AT_A_TIME = 256
 
 #: A function ``(pass, first step, how many)``.
@@ -73,7 +73,7 @@ def packed(steps: Sequence[Step]) -> np.ndarray:
 
 @functools.cache
 def compiled() -> Replay | None:
-    """What writes steps of a packed tape to a compute pass, without holding up other threads; None if there is no compiler."""
+    """What writes steps of a packed recording to a compute pass, without holding up other threads; None if there is no compiler."""
     if not may_compile():
         return None
     ffi, lib = native().ffi, native().lib
@@ -84,18 +84,9 @@ def compiled() -> Replay | None:
     return lambda run, first, count: call(run, first, count)
 
 
-def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
-    """The loop. A pipeline that is set already is not set again."""
-    loads = "\n".join(
-        f"  %p{i} = getelementptr i64, ptr %step, i64 {i}\n  %w{i} = load i64, ptr %p{i}\n  %n{i} = trunc i64 %w{i} to i32"
-        for i in range(WORDS)
-    )
-
-    def call(function: int, arguments: str) -> str:
-        return f"call void inttoptr (i64 {function} to ptr)(ptr %pass, {arguments})"
-
-    return f"""
-define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {{
+#: The loop that writes steps to a pass. A pipeline that is set already is not set again.
+_LOOP = """
+define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
 entry:
   %none = icmp eq i64 %count, 0
   br i1 %none, label %end, label %begin
@@ -103,31 +94,45 @@ begin:
   %step = phi ptr [ %first, %entry ], [ %after, %next ]
   %number = phi i64 [ 0, %entry ], [ %following, %next ]
   %known = phi i64 [ 0, %entry ], [ %w0, %next ]
-{loads}
+LOADS
   %same = icmp eq i64 %w0, %known
   br i1 %same, label %bind, label %change
 change:
   %pipeline = inttoptr i64 %w0 to ptr
-  {call(set_pipeline, "ptr %pipeline")}
+  SET_PIPELINE(ptr %pass, ptr %pipeline)
   br label %bind
 bind:
   %group = inttoptr i64 %w1 to ptr
-  {call(set_group, "i32 0, ptr %group, i64 0, ptr null")}
+  SET_GROUP(ptr %pass, i32 0, ptr %group, i64 0, ptr null)
   %direct = icmp eq i64 %w2, 0
   br i1 %direct, label %direct_grid, label %indirect_grid
 direct_grid:
-  {call(dispatch, "i32 %n3, i32 %n4, i32 %n5")}
+  DISPATCH(ptr %pass, i32 %n3, i32 %n4, i32 %n5)
   br label %next
 indirect_grid:
   %grids = inttoptr i64 %w2 to ptr
-  {call(indirect, "ptr %grids, i64 %w3")}
+  INDIRECT(ptr %pass, ptr %grids, i64 %w3)
   br label %next
 next:
-  %after = getelementptr i64, ptr %step, i64 {WORDS}
+  %after = getelementptr i64, ptr %step, i64 WORDS
   %following = add i64 %number, 1
   %done = icmp eq i64 %following, %count
   br i1 %done, label %end, label %begin
 end:
   ret void
-}}
+}
 """
+
+#: What loads a word of a step, as it is and as a u32.
+_LOAD = """\
+  %p{i} = getelementptr i64, ptr %step, i64 {i}
+  %w{i} = load i64, ptr %p{i}
+  %n{i} = trunc i64 %w{i} to i32"""
+
+
+def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
+    """The loop with the addresses of the functions that it calls."""
+    text = _LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
+    for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
+        text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")
+    return text

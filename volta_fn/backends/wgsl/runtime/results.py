@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
-from volta_fn.backends.wgsl.runtime.mail import Mailbox
-from volta_fn.backends.wgsl.runtime.memory import LETTER, Buffer, Lease
+from volta_fn.backends.wgsl.runtime.memory import SMALL_READBACK, Buffer, Lease
+from volta_fn.backends.wgsl.runtime.readback import Readbacks
 from volta_fn.compiler.outputs import Output
 from volta_fn.core.aval import ShapedArray
 
-#: Calls whose results are sent to the host at once after one was read there.
-_SENT = 16
+#: For how many calls readbacks of a result are requested at once after one was read.
+_AHEAD = 16
 
 #: Makes a buffer from a call's arguments, their memory, and the blocks that the call brings.
 _Maker = Callable[[Sequence[Buffer], Sequence[Lease], Sequence[Lease]], Buffer]
@@ -32,7 +32,7 @@ class Results:
         made: the types of what the program computes.
         reuse: which of that takes the memory of a donated argument: pairs of their numbers.
         arguments: the arguments' types.
-        posting: whether small results are sent to the host at once if those of earlier calls were read.
+        reads_ahead: whether readbacks of small results are requested at once if those of earlier calls were read.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Results:
         reuse: Mapping[int, int],
         arguments: Sequence[ShapedArray],
         *,
-        posting: bool,
+        reads_ahead: bool,
     ) -> None:
         self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
         self.uses = Counter([output.made for output in outputs])
@@ -59,11 +59,11 @@ class Results:
         #: Takes the results out of arguments, constants and those that are made.
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
         self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
-        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= LETTER]
-        #: For how many calls more results are sent to the host, by their numbers.
+        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
+        #: For how many more calls readbacks are requested at once, by the results' numbers.
         self.asked: dict[int, int] = {}
-        #: The results of which it is worth while to know that they are read, and what to tell then.
-        self.askable = [(i, partial(self.asked.__setitem__, i, _SENT)) for i in small if posting]
+        #: The results that may be read ahead, and what to call when they are read.
+        self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
 
     def _number(self, output: Output) -> int:
         """Which of arguments, constants and made buffers a result is."""
@@ -74,7 +74,7 @@ class Results:
         if place is not None:
             argument = self.arguments[place]
             if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
-                if aval is not None and aval.nbytes <= LETTER:
+                if aval is not None and aval.nbytes <= SMALL_READBACK:
                     self.renewed.append(place)
                 return place
         self.makers.append(self._maker(output))
@@ -98,15 +98,15 @@ class Results:
             arguments[number].renew()
         return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
 
-    def post(self, results: Sequence[Buffer], mail: Mailbox) -> None:
-        """Send those to the host that are likely to be read there."""
+    def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
+        """Request readbacks of the results that are likely to be read."""
         for number, ask in self.askable:
             result = results[number]
             result.asked = ask
             calls = self.asked.get(number, 0)
             if calls and result.lease is not None:
                 self.asked[number] = calls - 1
-                result.letter = mail.write(result.lease.block, result.size)
+                result.readback = readbacks.request(result.lease.block, result.size)
 
 
 def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:

@@ -16,8 +16,8 @@ from volta_fn.backends.wgsl.loops.several import is_small
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.routines import kernel_routine
 from volta_fn.backends.wgsl.runtime import copying
-from volta_fn.backends.wgsl.runtime.abreast import stays_alone
 from volta_fn.backends.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
+from volta_fn.backends.wgsl.runtime.horizontal_fusion import stays_alone
 from volta_fn.backends.wgsl.runtime.limits import check_elements, in_portions, in_sections
 from volta_fn.backends.wgsl.runtime.memory import Buffer
 from volta_fn.backends.wgsl.runtime.small import Batch, Written
@@ -97,7 +97,7 @@ class Writer(BodyWriter):
             self.routine(routine, item, operands, results, block)
             self.batch = self.new_batch(item, operands, results, block)
             for run in self.commands[before:]:
-                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.late, self.longest):
+                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.deferred, self.longest):
                     self.begin(*run.key)
         elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
             self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
@@ -131,7 +131,7 @@ class Writer(BodyWriter):
         places = [place(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.run(Run.of(dispatch, places, late=item.late and number == 0), dispatch.work)
+            self.run(Run.of(dispatch, places, deferred=item.deferred and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:

@@ -53,7 +53,7 @@ def test_a_better_shader_takes_the_place_of_the_first_one(made: list[str], monke
     np.testing.assert_allclose(first, wanted, atol=ROUNDED)
     assert len(made) == 1, "who calls it once does not wait for more"
     found = [call()]
-    GPU.backend.gpu.pipelines.later.settle()
+    GPU.backend.gpu.pipelines.upgrades.settle()
     short, long = made
     assert long.count("fma(") > short.count("fma(") > 0
     found += [call(), call()]
@@ -67,7 +67,7 @@ def test_equal_products_ask_for_it_once(made: list[str]) -> None:
     calls = [product(52)[0] for _ in range(2)]
     for call in (*calls, *calls):
         call()
-        GPU.backend.gpu.pipelines.later.settle()
+        GPU.backend.gpu.pipelines.upgrades.settle()
     assert len(made) == len({*made}) == 2
 
 
@@ -79,4 +79,4 @@ def test_the_first_one_stays_where_there_is_no_better_one(made: list[str], monke
     call, wanted = product(60)
     for _ in range(3):
         np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
-        GPU.backend.gpu.pipelines.later.settle()
+        GPU.backend.gpu.pipelines.upgrades.settle()

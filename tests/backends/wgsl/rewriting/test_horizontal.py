@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.backends.wgsl import running
-from volta_fn.backends.wgsl.rewriting.beside import beside, size_beside
+from volta_fn.backends.wgsl.rewriting.horizontal import fused, fused_size
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars import Number, Shader
 
@@ -37,9 +37,9 @@ def doubled(invocations: int) -> str:
 
 def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
     sources, counts = (reversal(64, 3), doubled(32), reversal(64, 5)), (3, 2, 3)
-    assert size_beside(sources) == 64
+    assert fused_size(sources) == 64
     x, y, z = (np.arange(n, dtype=np.float32) + 1 for n in (192, 64, 192))
-    routine = Routine((Dispatch(beside(sources, counts), (0, 3, 1, 4, 2, 5), frozenset({3, 4, 5}), (8, 1, 1)),))
+    routine = Routine((Dispatch(fused(sources, counts), (0, 3, 1, 4, 2, 5), frozenset({3, 4, 5}), (8, 1, 1)),))
     first, second, third = running.run_routine(routine, [x, y, z], [((192,), F32), ((64,), F32), ((192,), F32)])
     np.testing.assert_array_equal(first, 3 * x.reshape(3, 64)[:, ::-1].ravel())
     np.testing.assert_array_equal(second[:36], 2 * y[:36])
@@ -48,7 +48,7 @@ def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
 
 def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
     sources, counts = (doubled(64), *[reversal(64, 3)] * 3, doubled(64)), (2, 3, 3, 3, 2)
-    text = beside(sources, counts)
+    text = fused(sources, counts)
     assert text.count("scaled(x: f32)") == 1
     arrays = [np.arange(n, dtype=np.float32) + k for k, n in enumerate((128, 192, 192, 192, 128))]
     order = tuple(n for k in range(5) for n in (k, 5 + k))
@@ -61,9 +61,9 @@ def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
 
 
 def test_who_waits_for_others_of_a_smaller_workgroup_does_not_go_beside_larger_ones() -> None:
-    assert size_beside((reversal(64, 3), reversal(32, 3))) == 0
-    assert size_beside((doubled(64), reversal(32, 3))) == 0
+    assert fused_size((reversal(64, 3), reversal(32, 3))) == 0
+    assert fused_size((doubled(64), reversal(32, 3))) == 0
 
 
 def test_who_reads_its_place_in_the_whole_grid_does_not_go_beside_others() -> None:
-    assert size_beside((doubled(64), doubled(64).replace("workgroup_id", "global_invocation_id"))) == 0
+    assert fused_size((doubled(64), doubled(64).replace("workgroup_id", "global_invocation_id"))) == 0

@@ -8,17 +8,17 @@ import numpy as np
 
 import volta_fn as vf
 from tests.compiler.kernels.oracle import partition_of, run
+from volta_fn.compiler.deferral import Deferral, defer_products, defer_small_kernels
 from volta_fn.compiler.kernels.contraction import contraction_of
 from volta_fn.compiler.kernels.emit import Fused, Item
 from volta_fn.compiler.kernels.limits import Limits
-from volta_fn.compiler.postponing import Late, late_products, postponed
 
 X = np.ones((4, 4), np.float32)
 
 
 def order(function: Any, *args: Any) -> list[str]:
     """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
-    items = postponed(partition_of(function, *args).items, {}, lambda kernel: kernel.outer < len(kernel.sizes))
+    items = defer_small_kernels(partition_of(function, *args).items, {}, lambda kernel: kernel.outer < len(kernel.sizes))
     check(items)
     return [str(item.results[0].aval.shape) if isinstance(item, Fused) else item.primitive.name for item in items]
 
@@ -57,15 +57,16 @@ def layers(x: Any, *weights: Any) -> Any:
 
 
 def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[int]]:
-    """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are late among them."""
+    """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are deferred among them."""
     weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
     before = partition_of(vf.grad(layers, (1, 2, 3)), X, *weights, limits=Limits(contracts=lambda kernel: True))
-    items, late = late_products(before.items, {}, Late(lambda kernel: True, most_bytes, least))
+    items, deferred = defer_products(before.items, {}, Deferral(lambda kernel: True, most_bytes, least))
     check(items)
     for found, wanted in zip(run(before._replace(items=tuple(items)), X, *weights), run(before, X, *weights), strict=True):
         np.testing.assert_array_equal(found, wanted)
     products = [n for n, item in enumerate(items) if isinstance(item, Fused) and contraction_of(item.kernel) is not None]
-    return [str(items[n].results[0].aval.shape) for n in products], [k for k, n in enumerate(products) if n in late]  # type: ignore[union-attr]
+    shapes = [str(items[n].results[0].aval.shape) for n in products]  # type: ignore[union-attr]
+    return shapes, [k for k, n in enumerate(products) if n in deferred]
 
 
 def test_products_that_no_other_waits_for_come_last() -> None:
@@ -73,11 +74,11 @@ def test_products_that_no_other_waits_for_come_last() -> None:
     assert put_off() == (["(4, 5)", "(4, 6)", "(4, 7)", "(4, 6)", "(4, 5)", "(6, 7)", "(5, 6)", "(4, 5)"], [5, 6, 7])
 
 
-def test_few_late_products_stay_where_they_are() -> None:
+def test_few_deferrable_products_stay_where_they_are() -> None:
     assert put_off(least=4) == (["(4, 5)", "(4, 6)", "(4, 7)", "(6, 7)", "(4, 6)", "(5, 6)", "(4, 5)", "(4, 5)"], [])
 
 
-def test_what_is_kept_for_late_products_is_limited() -> None:
+def test_what_is_kept_for_deferred_products_is_limited() -> None:
     """The last two read 16 and 20, and 20 and 24 numbers."""
-    _, late = put_off(most_bytes=4 * (16 + 20 + 20 + 24))
-    assert late == [6, 7]
+    _, deferred = put_off(most_bytes=4 * (16 + 20 + 20 + 24))
+    assert deferred == [6, 7]

@@ -14,8 +14,8 @@ from volta_fn import numpy as jnp
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.form import bound, entry
 from volta_fn.backends.wgsl.runtime import program
-from volta_fn.backends.wgsl.runtime.abreast import abreast
 from volta_fn.backends.wgsl.runtime.commands import Run, place
+from volta_fn.backends.wgsl.runtime.horizontal_fusion import fuse_horizontally
 from volta_fn.compiler.slots import Slots
 
 GPU = vf.devices("gpu")[0]
@@ -32,9 +32,9 @@ def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], in
 
 
 def both(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int, int]:
-    """The results, the same bits with dispatches abreast and without, and how many dispatches there are with and without."""
+    """The results, the same bits with independent dispatches fused and without, and how many dispatches there are with and without."""
     found, few = run(function, *args, **options)
-    monkeypatch.setattr(program, "abreast", lambda commands, *_: list(commands))
+    monkeypatch.setattr(program, "fuse_horizontally", lambda commands, *_: list(commands))
     wanted, many = run(function, *args, **options)
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -85,23 +85,23 @@ def test_who_writes_over_what_others_read_comes_after_them(monkeypatch: pytest.M
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
-def sharing(slots: Slots, shared: str, *, late: bool) -> Run:
+def sharing(slots: Slots, shared: str, *, deferred: bool) -> Run:
     """A dispatch of a few workgroups that share some memory and wait, each writing to a slot of its own."""
     text = f"{bound(0, 'read_write', 'b0', 'f32')}var<workgroup> room: {shared};\n{entry(64, {'workgroup_id': 'vec3<u32>'})}"
-    return Run(text + "  workgroupBarrier();\n}\n", frozenset({0}), (place(slots.caller(), 64),), (4, 1, 1), late=late)
+    return Run(text + "  workgroupBarrier();\n}\n", frozenset({0}), (place(slots.caller(), 64),), (4, 1, 1), deferred=deferred)
 
 
 @pytest.mark.parametrize("shared", ["array<vec4<f32>, 100>", "array<vec4<f32>, 7>"])
 def test_late_dispatches_take_in_what_shares_no_more_memory(shared: str) -> None:
     slots = Slots()
-    runs = [sharing(slots, "array<vec4<f32>, 100>", late=True), sharing(slots, shared, late=False)]
-    assert len(abreast(runs, slots, Facts())) == 1
+    runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
+    assert len(fuse_horizontally(runs, slots, Facts())) == 1
 
 
 @pytest.mark.parametrize("shared", ["array<u32, 7>", "array<u32, 700>"])
 def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory(shared: str) -> None:
     """A small sort beside the 17 gradients by weights of a small GPT's step made the step take 1.29 ms in place of 1.18 (H200)."""
     slots = Slots()
-    runs = [sharing(slots, "array<vec4<f32>, 100>", late=True), sharing(slots, shared, late=False)]
-    assert len(abreast(runs, slots, Facts())) == 2
-    assert len(abreast([replace(run, late=False) for run in runs], slots, Facts())) == 1
+    runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
+    assert len(fuse_horizontally(runs, slots, Facts())) == 2
+    assert len(fuse_horizontally([replace(run, deferred=False) for run in runs], slots, Facts())) == 1

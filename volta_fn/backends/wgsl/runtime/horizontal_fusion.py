@@ -1,8 +1,7 @@
-"""Dispatches that need not wait for each other, done by one.
+"""Horizontal fusion: dispatches that do not depend on each other become one.
 
-Each dispatch may move forward, to the first one that all it waits for is done before, if both leave much of a GPU without work by
-themselves; one that finds none, back to a later one, if nobody waits for it until then. Slots' lifetimes are known afterwards: values
-live a little earlier, or later, than they did.
+Each dispatch may move to an earlier one that comes after all that it depends on, if both by themselves leave much of a GPU idle; or else to
+a later one, if nothing before that depends on it. This changes slots' lifetimes, which are computed afterwards.
 """
 
 from __future__ import annotations
@@ -10,32 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.rewriting.beside import beside, shared_beside, size_beside
+from volta_fn.backends.wgsl.rewriting.horizontal import fused, fused_memory, fused_size
 from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.runtime.commands import Command, Run
 from volta_fn.compiler.slots import Slot, Slots
 
-#: Workgroups of a dispatch that leaves a GPU without work, and of several together, at most.
+#: Workgroups of a dispatch that leaves a GPU partly idle, and of a fused one, at most.
 _FEW, _ENOUGH = 600, 1600
 
-#: Different shaders put together at most, their characters (of late ones, too), buffers, and how many dispatches one moves.
+#: Of a fused dispatch, at most: different shaders, their characters (the second limit is that of deferred products), and buffers; and
+#: how many dispatches one moves across.
 _SHADERS = 8
-_LONGEST, _LONGEST_LATE = 1 << 16, 1 << 18
-#: Programs of so many routines have many shaders to compile, and what a few dispatches less would save is little to them.
+_LONGEST, _LONGEST_DEFERRED = 1 << 16, 1 << 18
+#: Programs of more routines than this have many shaders to compile, and a few dispatches less save them little: a shorter limit then.
 _MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
 
 def longest(routines: int) -> int:
-    """Characters of shaders put together, at most, in a program of so many different routines."""
+    """Characters of a fused shader, at most, in a program of `routines` different routines."""
     return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
 
 
-def abreast(commands: Sequence[Command], slots: Slots, facts: Facts, most: int = _LONGEST) -> list[Command]:
-    """Commands, with dispatches put together; only where they are nothing but dispatches. The slots' lifetimes are made to fit.
+def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: Facts, most: int = _LONGEST) -> list[Command]:
+    """The commands with independent dispatches fused; the same ones if they are not all dispatches. Updates the slots' lifetimes.
 
-    Shaders put together have `most` characters.
+    Fused shaders have `most` characters, at most.
     """
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
@@ -61,16 +61,17 @@ def abreast(commands: Sequence[Command], slots: Slots, facts: Facts, most: int =
     return made
 
 
-def stays_alone(run: Run | Dispatch, late: bool, most: int = _LONGEST) -> bool:
-    """Whether a dispatch keeps a GPU busy by itself, or is longer than `most` characters, or will be so when there is a better shader."""
-    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > (_LONGEST_LATE if late else most)
+def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
+    """Whether a dispatch is not to be fused: it keeps a GPU busy by itself, is longer than `most` characters, or waits for an upgrade."""
+    limit = _LONGEST_DEFERRED if deferred else most
+    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
 
 
 def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts, most: int) -> int:
-    """The number of the first dispatch, from one on, that does this one, too; else it is one more. Late ones only join their like."""
+    """The number of the first group from `first` on that a dispatch joins, or of a new one. Deferred ones only join their like."""
     for number in range(first, len(together)):
         group = together[number]
-        if (group[0].late or not run.late) and _fits(group, run, facts, most):
+        if (group[0].deferred or not run.deferred) and _fits(group, run, facts, most):
             group.append(run)
             return number
     together.append([run])
@@ -78,21 +79,21 @@ def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts, most:
 
 
 def _moved_back(together: list[list[Run]], facts: Facts, most: int) -> None:
-    """Dispatches that are alone join later ones, and others the late ones, if nobody waits for them; nothing is left where they were."""
-    last = max([number for number, group in enumerate(together) if group[0].late], default=-1)
+    """Move single dispatches to later groups, and others to the deferred ones, if nothing in between depends on them."""
+    last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
     for number in reversed(range(len(together))):
         group = together[number]
-        for run in [] if group[0].late else [*group]:
+        for run in [] if group[0].deferred else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
             fitting = [other for other in _free(following, run) if _fits(other, run, facts, most)]
-            # As late as possible, so that what it waits for may move, too.
+            # As late as possible, so that what it depends on may move, too.
             if fitting and (len(group) == 1 or fitting[-1] is together[last]):
                 fitting[-1].append(run)
                 group.remove(run)
 
 
 def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
-    """The dispatches that need not wait for an earlier one, up to the first that must."""
+    """The groups that do not depend on an earlier dispatch, up to the first that does."""
     for group in following:
         if any(_waits(other, run) for other in group):
             return
@@ -101,27 +102,28 @@ def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
 
 
 def _waits(other: Run, run: Run) -> bool:
-    """Whether a dispatch has to come after an earlier one: one of them writes what the other one uses."""
+    """Whether a dispatch depends on an earlier one: one of them writes what the other uses."""
     slots = [place.slot for place in run.places]
     written = {slots[binding] for binding in run.written}
     return any(place.slot in (slots if binding in other.written else written) for binding, place in enumerate(other.places))
 
 
 def _fits(group: Sequence[Run], run: Run, facts: Facts, most: int) -> bool:
+    """Whether a dispatch may join a group, by the limits of shaders, buffers, workgroups and workgroup memory."""
     runs = [*group, run]
-    late = group[0].late
+    deferred = group[0].deferred
     if sum(len(r.places) for r in runs) > min(_BUFFERS, facts.buffers):
         return False
-    if any(stays_alone(r, late, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
+    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
         return False
     sources = [r.source for r in runs]
     different = {*sources}
-    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_LATE if late else most):
+    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_DEFERRED if deferred else most):
         return False
-    if not size_beside(sources):
+    if not fused_size(sources):
         return False
-    # Late ones fill a GPU: if workgroups shared more memory than one of them needs, fewer would be at work at a time.
-    return shared_beside(sources) <= (max([shared_beside([source]) for source in different]) if late else facts.workgroup_memory)
+    # Deferred ones fill a GPU: if workgroups took more memory than one of them needs, fewer would be resident at a time.
+    return fused_memory(sources) <= (max([fused_memory([source]) for source in different]) if deferred else facts.workgroup_memory)
 
 
 def _one(runs: Sequence[Run]) -> Run:
@@ -130,7 +132,7 @@ def _one(runs: Sequence[Run]) -> Run:
         return runs[0]
     runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
     counts = tuple([run.groups[0] for run in runs])
-    source = beside(tuple([run.source for run in runs]), counts)
+    source = fused(tuple([run.source for run in runs]), counts)
     places = tuple([place for run in runs for place in run.places])
     written, before = set[int](), 0
     for run in runs:
@@ -140,7 +142,7 @@ def _one(runs: Sequence[Run]) -> Run:
 
 
 def _live(commands: Sequence[Command], slots: Slots) -> None:
-    """Note when each slot is needed."""
+    """Set the lifetimes of slots."""
     times: dict[Slot, tuple[int, int]] = {}
     for time, command in enumerate(commands):
         assert isinstance(command, Run)

@@ -1,8 +1,8 @@
-"""What the GPU does without the host in between.
+"""Command lists: what the GPU does without the host in between.
 
-What a program has the GPU do between two things that the host must do is a *stretch*. Written to the queue for the first time, a stretch
-is kept as a *tape*: pipelines, bind groups and grids, which can be written again as long as the blocks are the same. They often are, since
-blocks are given out in a fixed order.
+The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as a
+*recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
+since blocks are given out in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from volta_fn.backends.wgsl.runtime.commands import Command, Loop, While, uninte
 from volta_fn.backends.wgsl.runtime.queue import Queue
 from volta_fn.backends.wgsl.runtime.replay import AT_A_TIME, WORDS, Step, compiled, packed
 
-#: Tapes kept of a stretch.
-_TAPES = 8
+#: Recordings kept of a command list.
+_RECORDINGS = 8
 
-#: Bytes of a step in a packed tape.
+#: Bytes of a step in a packed recording.
 _STEP = 8 * WORDS
 
 
-class Tape:
-    """What a stretch wrote to the queue."""
+class Recording:
+    """The dispatches that a command list wrote to the queue."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
-        #: The same for machine code, once it was played again, and where it begins.
+        #: The same as a table for machine code, made when it is first replayed, and its address.
         self.table: np.ndarray | None = None
         self.first = 0
 
     def replay(self, queue: Queue) -> bool:
-        """Write it to the queue again, by machine code; False if there is none. What may be wrong shows when a pass is finished."""
+        """Write it to the queue again, by machine code; False if there is none. Mistakes are reported when a pass is finished."""
         write = compiled()
         if write is None:
             return False
@@ -47,31 +47,31 @@ class Tape:
         return True
 
 
-class Stretch:
-    """Commands without interruption by the host."""
+class CommandList:
+    """Commands that the GPU does without the host."""
 
     def __init__(self, commands: list[Command]) -> None:
         self.commands = commands
-        #: By the blocks that a call brings and the turns of the loops around.
-        self.tapes: dict[Any, Tape] = {}
+        #: By the blocks of a call and the turns of the loops around the list.
+        self.recordings: dict[Any, Recording] = {}
         self.trims = -1
 
-    def tape(self, key: tuple[Any, ...], trims: int) -> Tape | None:
-        """The tape of some blocks and turns, unless blocks were given back since."""
+    def recording(self, key: tuple[Any, ...], trims: int) -> Recording | None:
+        """The recording of some blocks and turns, unless blocks were given back since."""
         if self.trims != trims:
-            self.tapes.clear()
+            self.recordings.clear()
             self.trims = trims
-        return self.tapes.get(key)
+        return self.recordings.get(key)
 
     def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
         """Keep what was written for some blocks and turns."""
-        if len(self.tapes) >= _TAPES:
-            self.tapes.clear()
-        self.tapes[key] = Tape(steps)
+        if len(self.recordings) >= _RECORDINGS:
+            self.recordings.clear()
+        self.recordings[key] = Recording(steps)
 
 
-def stretches(commands: Sequence[Command]) -> list[Any]:
-    """Commands with those in between which the host has nothing to do put together."""
+def command_lists(commands: Sequence[Command]) -> list[Any]:
+    """Commands, with runs of those that need no host as command lists."""
     found: list[Any] = []
     together: list[Command] = []
     for command in [*commands, None]:
@@ -79,12 +79,12 @@ def stretches(commands: Sequence[Command]) -> list[Any]:
             together.append(command)
             continue
         if together:
-            found.append(Stretch(together))
+            found.append(CommandList(together))
             together = []
         if isinstance(command, Loop):
-            found.append(Loop(command.number, command.turns, stretches(command.body)))
+            found.append(Loop(command.number, command.turns, command_lists(command.body)))
         elif isinstance(command, While):
-            found.append(While(command.flag, stretches(command.body)))
+            found.append(While(command.flag, command_lists(command.body)))
         elif command is not None:
             found.append(command)
     return found

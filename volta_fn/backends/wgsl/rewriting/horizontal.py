@@ -1,7 +1,7 @@
-"""Shaders side by side: several dispatches as one, in which each has some of the workgroups.
+"""Horizontal fusion of shaders: several dispatches as one, in which each has some of the workgroups.
 
-A dispatch of few workgroups leaves much of a GPU without work, and dispatches of a pass follow one another, even those that need not wait:
-whatever writes to memory that was used before waits for all that was begun. So what need not wait becomes one shader.
+A dispatch of few workgroups leaves much of a GPU idle, and WebGPU runs the dispatches of a pass one after the other where memory that was
+used before is written, even if they are independent. So independent dispatches become one shader.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ def _parts(source: str) -> _Parts | None:
 
 def _known(source: str) -> _Parts:
     parts = _parts(source)
-    assert parts is not None, "who asks has asked whether the shader may be put beside others"
+    assert parts is not None, "a shader that is fused was found to be fusible by `fused_size`"
     return parts
 
 
-def size_beside(sources: Sequence[str]) -> int:
-    """The invocations of a workgroup of shaders that may be put beside each other; 0 if they may not.
+def fused_size(sources: Sequence[str]) -> int:
+    """The invocations of a workgroup of the fused shader; 0 if shaders cannot be fused.
 
-    Where some are smaller, the rest of a workgroup has nothing to do there. So those must not have invocations wait for each other.
+    Where a shader has fewer, the rest of a workgroup is idle there. So that shader must have no barriers.
     """
     found = [_parts(source) for source in sources]
     size = max([0 if parts is None else parts.invocations for parts in found])
     return size if all(parts is not None and (parts.invocations == size or not parts.waits) for parts in found) else 0
 
 
-def shared_beside(sources: Sequence[str]) -> int:
-    """The bytes that a workgroup of shaders beside each other shares."""
+def fused_memory(sources: Sequence[str]) -> int:
+    """The bytes of workgroup memory of the fused shader."""
     memory = _Memory()
     for source in sources:
         memory.names(_known(source))
@@ -78,11 +78,11 @@ def shared_beside(sources: Sequence[str]) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def beside(sources: Sequence[str], counts: Sequence[int]) -> str:
-    """Shaders, each for a grid of so many workgroups along x, as one shader for all of them. Their buffers follow each other."""
+def fused(sources: Sequence[str], counts: Sequence[int]) -> str:
+    """One shader for shaders that each have a grid of `counts` workgroups along x. Their buffers follow each other."""
     bindings, first = 0, 0
     memory = _Memory()
-    size = size_beside(sources)
+    size = fused_size(sources)
     texts, builtins, branches = [], {_GROUP: "vec3<u32>", _LOCAL: "u32"}, []
     for number, (source, count, times) in enumerate(_repeated(sources, counts)):
         parts = _known(source)
@@ -116,7 +116,7 @@ def _repeated(sources: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[s
 
 
 class _Memory:
-    """What workgroups share. As only one of the shaders runs in each, all of them use the same memory, made long enough."""
+    """Workgroup memory. As only one of the shaders runs in each workgroup, all of them use the same memory, made large enough."""
 
     def __init__(self) -> None:
         self.lengths: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Shaders compiled while others already do their work.
+"""Upgrades: faster shaders, compiled in the background while others already do their work.
 
-What a program does first is done by shaders that compile soon. Where there is a better one, which gives the same bits in less time, it
-takes the other's place when it is there. Programs that are called but once do not ask for it.
+A program begins with shaders that compile quickly. Where there is a faster one that gives the same bits, it takes the other's place once it
+is compiled. Programs that are called only once do not ask for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from volta_fn.errors import DeviceError
 if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.pipelines import Key, Pipelines
 
-#: Threads at a time, at most, and what part of the processors: the others are the program's.
+#: Compiling threads, at most, and by what the number of processors is divided: the others are the program's.
 _THREADS, _PART = 8, 2
 
 
-class Later:
-    """What is still to be compiled for a device, and the threads that do it."""
+class Upgrades:
+    """The shaders still to be compiled for a device, and the threads that do it."""
 
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
@@ -31,11 +31,11 @@ class Later:
         self._waiting: deque[tuple[Key, Callable[[], str]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
-        #: How often better pipelines took the places of others: commands that were prepared before have the others still.
+        #: How often pipelines were replaced: commands that were recorded before still have the others.
         self.rounds = 0
 
     def begin(self, wanted: Iterable[tuple[Key, Callable[[], str]]]) -> None:
-        """Have better texts compiled for the keys of pipelines that are there; those that were asked for before are not again."""
+        """Compile faster shaders for existing pipelines, by their keys, unless that was asked for before."""
         with self._changed:
             for key, better in wanted:
                 if key not in self._asked:
