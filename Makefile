@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-# Tests of what primitives, layers and random programs mean, for a GPU; and one in so many of them, for a GPU in software.
-MEANING := tests/test_registry.py tests/test_registry_elementwise.py
-ON_GPU := $(MEANING) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
-SHARE ?= 8
+# Tests of the semantics of primitives, layers and random programs, which also run on a GPU: one in EVERY of them, a sample for CI.
+PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
+ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
+EVERY ?= 8
 
 .PHONY: demo examples test test-gpu bench clean
 
@@ -31,10 +31,10 @@ test: $(VENV)/test.stamp
 	$(RUN) -m pytest $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-gpu)
 
-# The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu SHARE=1 for all of them.
+# The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu EVERY=1 for all of them.
 test-gpu: $(VENV)/test.stamp
-	VOLTA_DEVICE=gpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(ON_GPU) $(if $(filter 1,$(SHARE)),tests/examples/test_on_the_gpu.py)
-	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --share $(SHARE) $(if $(filter 1,$(SHARE)),$(ON_GPU),$(MEANING))
+	VOLTA_DEVICE=gpu JAX_PLATFORMS=cpu $(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
+	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp

@@ -20,28 +20,28 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 #: Tests whose jitted functions become machine code, where llvmlite is installed. Compiling takes far longer than computing with a handful
-#: of numbers, so that tests of what programs mean run on NumPy; that the native lane means the same is what its own tests are about.
+#: of numbers, so that tests of semantics run on NumPy; that the native lane computes the same is what its own tests are about.
 NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
-#: Tests that are about the CPU, or compute there what programs mean: they run there whatever VOLTA_DEVICE says, as does every test that
+#: Tests that are about the CPU, or compute their reference values there: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.
 CPU = ("backends/native", "backends/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    share = config.getoption("share")
-    number = {item: zlib.crc32(item.nodeid.encode()) % share for item in items}
+    every = config.getoption("every")
+    number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
     config.hook.pytest_deselected(items=[item for item in items if number[item]])
     items[:] = [item for item in items if not number[item]]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A test that says that it is of 64-bit numbers has passed where the device says, rightly, that it has none."""
+    """A test of 64-bit dtypes passes where a device without them refuses them."""
     from tests.narrow_devices import lacks_the_dtype, says_that_it_is_wide
     from volta_fn.errors import DTypeError
 
