@@ -118,7 +118,7 @@ def test_operands_are_computed_before_and_once() -> None:
 @pytest.mark.parametrize("turn", [False, True])
 def test_the_epilogue_is_a_kernel_on_sums(turn: bool) -> None:
     kernel, found = only(fused(layer, X, W, B))
-    epilogue, inputs = (found.turned() if turn else found).epilogue()
+    epilogue, inputs = (found.swapped() if turn else found).epilogue()
     assert inputs == (2,)
     sums = X @ W
     (got,) = interpret(epilogue, (sums.T if turn else sums).copy(), B)

@@ -129,19 +129,19 @@ class _Matcher:
         pair = sides(eqn)
         if pair is None:
             return False
-        turned = pair[1].atom is weights
-        own, other = pair[::-1] if turned else pair
+        transposed = pair[1].atom is weights
+        own, other = pair[::-1] if transposed else pair
         if not self.is_weights(own):
             return False
         if own.contracted == len(self.made) - 1:
             self.values.append(matrix_of(self.program, other.atom, other.by_rows(False)))
-            first, self.out = self.out is None, Result(eqn, turned)
+            first, self.out = self.out is None, Result(eqn, transposed)
             return first
         cotangent = self.of_queries(other, False)
         if cotangent is None:
             return False
         self.cotangents.append(cotangent)
-        first, self.to_v = self.to_v is None, Result(eqn, turned)
+        first, self.to_v = self.to_v is None, Result(eqn, transposed)
         return first
 
     def slopes(self, times_weights: Equation, product: Equation, pair: tuple[Side, Side]) -> bool:
@@ -180,14 +180,14 @@ class _Matcher:
         pair = sides(found[0]) if found is not None and found[0].primitive.name == "dot_general" else None
         if pair is None or found is None:
             return False
-        turned = pair[1].atom is found[1]
-        own, other = pair[::-1] if turned else pair
+        transposed = pair[1].atom is found[1]
+        own, other = pair[::-1] if transposed else pair
         if not self.is_weights(own):
             return False
         if own.contracted == len(self.made) - 1:
-            first, self.to_q = self.to_q is None, Result(found[0], turned)
+            first, self.to_q = self.to_q is None, Result(found[0], transposed)
             return first and matrix_of(self.program, other.atom, other.by_rows(False)) == self.k
-        first, self.to_k = self.to_k is None, Result(found[0], turned)
+        first, self.to_k = self.to_k is None, Result(found[0], transposed)
         return first and self.of_queries(other, False) == self.q
 
 

@@ -38,15 +38,15 @@ def product_of(program: Program, atom: Atom) -> tuple[Equation, tuple[Side, Side
     """The product that an atom is, under another shape or dtype, and its operands: that with the rows first, then that with the columns."""
     changes = "reshape", "convert_element_type"
     atom = program.behind(atom, *changes)
-    turned = program.maker(atom, "transpose")
+    transposed = program.maker(atom, "transpose")
     last = atom.aval.ndim - 1
-    if turned is not None and turned.params["permutation"] == (*range(last - 1), last, last - 1):
-        atom = program.behind(turned.invars[0], *changes)
+    if transposed is not None and transposed.params["permutation"] == (*range(last - 1), last, last - 1):
+        atom = program.behind(transposed.invars[0], *changes)
     else:
-        turned = None
+        transposed = None
     eqn = program.maker(atom, "dot_general")
     pair = None if eqn is None else sides(eqn)
-    return None if eqn is None or pair is None else (eqn, pair if turned is None else pair[::-1])
+    return None if eqn is None or pair is None else (eqn, pair if transposed is None else pair[::-1])
 
 
 class Matrix(NamedTuple):
@@ -63,8 +63,8 @@ class Matrix(NamedTuple):
 def matrix_of(program: Program, atom: Atom, axes: Axes) -> Matrix:
     """An operand as it is before it was transposed."""
     while (eqn := program.maker(atom, "transpose")) is not None:
-        turned = eqn.params["permutation"]
-        axes = Axes(tuple([turned[a] for a in axes.heads]), turned[axes.rows], turned[axes.features])
+        order = eqn.params["permutation"]
+        axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
         atom = eqn.invars[0]
     return Matrix(atom, axes)
 
@@ -73,7 +73,7 @@ class Result(NamedTuple):
     """A product whose result is replaced: its equation, and whether the result's last two axes are features and rows, not the reverse."""
 
     eqn: Equation
-    turned: bool
+    transposed: bool
 
     @property
     def var(self) -> Var:

@@ -99,9 +99,9 @@ class _Replacing:
         aval = result.var.aval
         x = apply("transpose", var, permutation=axes.order)
         swapped = (*range(aval.ndim - 2), aval.ndim - 1, aval.ndim - 2)
-        shape = tuple([aval.shape[a] for a in swapped]) if result.turned else aval.shape
+        shape = tuple([aval.shape[a] for a in swapped]) if result.transposed else aval.shape
         x = apply("reshape", x, new_sizes=shape)
-        if result.turned:
+        if result.transposed:
             x = apply("transpose", x, permutation=swapped)
         x = apply("convert_element_type", x, new_dtype=aval.dtype, weak_type=False)
         eqns[-1] = eqns[-1].replace(outvars=[result.var])

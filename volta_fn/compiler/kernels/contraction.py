@@ -44,7 +44,7 @@ class Contraction(NamedTuple):
         """The axes of the sum."""
         return self.kernel.inner
 
-    def turned(self) -> Contraction:
+    def swapped(self) -> Contraction:
         """The same with the operands, and rows and columns, the other way round."""
         return self._replace(lhs=self.rhs, rhs=self.lhs, rows=self.columns, columns=self.rows)
 

@@ -146,11 +146,11 @@ class _Fuser:
             depth = 1
         self.views[out] = eqn
         self.depth[out] = depth
-        if self.is_stored_turned(eqn):
+        if self.is_stored_transposed(eqn):
             self.join_as_output(eqn)
 
-    def is_stored_turned(self, eqn: Equation) -> bool:
-        """Whether a view is a transpose of a product that nobody else reads: storing that in another order costs nothing."""
+    def is_stored_transposed(self, eqn: Equation) -> bool:
+        """Whether a view is a transpose of a product that nobody else reads: storing the product in another order costs nothing."""
         (operand,) = eqn.invars or (None,)
         maker = self.producers.get(operand) if eqn.primitive.name == "transpose" and isinstance(operand, Var) else None
         return isinstance(maker, Group) and maker.is_product and self.is_only_use(eqn) and maker.walks_free_axes(eqn)
@@ -351,7 +351,7 @@ class _Fuser:
         if len(guest.steps) + len(host.steps) >= self.limits.steps:
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
-            guest, host, union = host, guest, union.turned()
+            guest, host, union = host, guest, union.inverse()
         self.items[early.position] = self.items[late.position] = None
         host.position = late.position if down else early.position
         self.items[host.position] = host

@@ -19,8 +19,8 @@ class Union(NamedTuple):
     #: The host's inner axes when both are one, if they are decided.
     inner: frozenset[int] | None
 
-    def turned(self) -> Union:
-        """The same with guest and host the other way round, if both have the same number of axes."""
+    def inverse(self) -> Union:
+        """How the host fits into the guest, if both have the same number of axes."""
         back = {new: old for old, new in self.axes.items()}
         return Union(back, None if self.inner is None else frozenset(back[a] for a in self.inner))
 

@@ -123,7 +123,7 @@ class _Lines:
         def band(start: Index, height: int) -> None:
             assert self.adjacent is not None
             there = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
-            self._loops(self.outer, *there, None, lambda x, to, good: self._turned(x, to, good, start, height))
+            self._loops(self.outer, *there, None, lambda x, to, good: self._transposed(x, to, good, start, height))
 
         _each_chunk(f, self.last.extent, self.work.lanes, band)
 
@@ -191,7 +191,7 @@ class _Lines:
         some(rest, plus(f, high, times(f, rest, -1)))
         repeat(f, length, lambda k: zero(pointer=step(f, to, work.type, k)), plus(f, rest, work.lanes), work.lanes)
 
-    def _turned(self, x: Value, to: Value, good: Value | None, start: Index, height: int) -> None:
+    def _transposed(self, x: Value, to: Value, good: Value | None, start: Index, height: int) -> None:
         """Copy lines that are adjacent along another side than the tile's last, of which it is `height` neighbours from `start`."""
         assert self.adjacent is not None
         f, work, lanes, side = self.f, self.work, self.work.lanes, self.adjacent

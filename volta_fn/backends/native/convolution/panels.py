@@ -28,7 +28,7 @@ def pack(
     depth = [dim for dim in depth if dim.size != 1]
     if along != 1 and depth and depth[-1].w == 1 and width % work.lanes == 0:
         depth = _with_one_run(depth)
-        _loops(f, work, dtype, depth[:-1], w, to, lambda at, to: _turned(f, work, dtype, depth[-1], along, left, width, at, to))
+        _loops(f, work, dtype, depth[:-1], w, to, lambda at, to: _transposed(f, work, dtype, depth[-1], along, left, width, at, to))
     elif width % work.lanes == 0:
         _loops(f, work, dtype, depth, w, to, lambda at, to: _vectors(f, work, dtype, along, left, width, at, to))
     else:
@@ -90,7 +90,7 @@ def _numbers(f: Function, work: Working, dtype: np.dtype, along: int, left: Inde
         f.store(found, step(f, to, work.type, k), work.itemsize)
 
 
-def _turned(f: Function, work: Working, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _transposed(f: Function, work: Working, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """Adjacent steps of a panel, as many at a time as a vector has lanes: read along the steps, written along the outputs."""
     lanes, stored = work.lanes, stored_as(dtype)
     for start in range(0, width, lanes):

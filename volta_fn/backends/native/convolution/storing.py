@@ -45,7 +45,7 @@ def _one_by_one(f: Function, work: Working, dtype: np.dtype, vector: Value, to: 
             f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), one)
 
 
-def store_turned(
+def store_transposed(
     f: Function,
     work: Working,
     dtype: np.dtype,
@@ -97,7 +97,7 @@ class SumTile:
                 to = step(f, at.y, nest.y_type, rows[r].y + v * work.lanes * along)
                 vectors = [sums[(r + k) * nest.vectors + v] for k in range(adjacent)]
                 if adjacent > 1:
-                    store_turned(f, work, self.dtype, vectors, to, along, left)
+                    store_transposed(f, work, self.dtype, vectors, to, along, left)
                 else:
                     store_vector(f, work, self.dtype, vectors[0], to, along, left)
 

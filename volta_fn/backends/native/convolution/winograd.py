@@ -35,10 +35,10 @@ class Winograd:
         m, n = shape.places, shape.points
         rows, columns = shape.spans
         self.x_tile: Tile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
-        #: Elements of a task's rooms: x, x at the points, the products there, and places before they are turned.
+        #: Elements of a task's rooms: x, x at the points, the products there, and places before they are transposed.
         self.leaving = Leaving(piece, shape)
-        turned = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.leaving.turned else 0
-        self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, turned]
+        transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.leaving.transposed else 0
+        self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
         self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
 
     def write(self) -> None:
@@ -71,15 +71,15 @@ class Winograd:
     def _write_spread(self, cost: float) -> None:
         """Add the stages in which all blocks enter, all are multiplied, point by point, and all leave."""
         piece, shape, size, points = self.piece, self.shape, self.work.itemsize, self.shape.points**2
-        x_room, entered, multiplied, turned = self.rooms
+        x_room, entered, multiplied, transposed = self.rooms
         units = prod(shape.grid)
-        tasks = piece.tasks(units, max(x_room, turned))
-        self.task_room = piece.reserve(tasks * max(x_room, turned), size)
+        tasks = piece.tasks(units, max(x_room, transposed))
+        self.task_room = piece.reserve(tasks * max(x_room, transposed), size)
         self.entered_room, self.multiplied_room = piece.reserve(entered, size), piece.reserve(multiplied, size)
 
         def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
             def body(f: Function, args: Arguments, task: Value) -> None:
-                room = args.room(f, self.task_room, max(x_room, turned) * size, task)
+                room = args.room(f, self.task_room, max(x_room, transposed) * size, task)
                 piece.shared(f, task, units, tasks, lambda unit: step(f, args, room, unit))
 
             return body

@@ -8,7 +8,7 @@ from volta_fn.backends.native.convolution.algebra import Algebra
 from volta_fn.backends.native.convolution.emit import Index, least, plus, repeat, rounded_down, step, times, value
 from volta_fn.backends.native.convolution.nest import dense
 from volta_fn.backends.native.convolution.pieces import Piece
-from volta_fn.backends.native.convolution.storing import store_turned, store_vector
+from volta_fn.backends.native.convolution.storing import store_transposed, store_vector
 from volta_fn.backends.native.convolution.winograd_shape import Shape
 from volta_fn.backends.native.llvm.text import Function, Value
 from volta_fn.backends.native.matmul.numbers import stored_as
@@ -45,8 +45,8 @@ class Leaving:
 
     def __init__(self, piece: Piece, shape: Shape) -> None:
         self.piece, self.shape, self.c, self.work = piece, shape, piece.c, piece.work
-        #: Whether places are kept in the task's room, outputs innermost, before they are turned into the order of y.
-        self.turned = self.c.y.strides[2] != 1
+        #: Whether places are kept in the task's room, outputs innermost, before they are transposed to the order of y.
+        self.transposed = self.c.y.strides[2] != 1
 
     def write(self, f: Function, products: Value, y: Value, places: list[Index], room: Value) -> None:
         """Transform the products of one image of a block into its places."""
@@ -65,14 +65,14 @@ class Leaving:
             for i in range(m):
                 for j, found_value in enumerate(to_places(a, [line[i] for line in lines], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
-                    if self.turned:
+                    if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
                         f.store(found_value, step(f, room, work.type, inside), work.itemsize)
                     else:
                         self._store(f, y, places, spot, output, found_value)
 
         each_tile(f, shape, shape.tiles, shape.outputs, tile)
-        if self.turned:
+        if self.transposed:
             self._turn(f, room, strides, y, places)
 
     def _room(self, f: Function, places: list[Index], axis: int) -> Index:
@@ -138,4 +138,4 @@ class Leaving:
             store_vector(f, work, self.piece.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)
             return
         rows = [f.load(work.vector, step(f, at, work.type, k * stride), work.itemsize) for k in range(work.lanes)]
-        store_turned(f, work, self.piece.y_dtype, rows, to, c.y.strides[2], left, remain)
+        store_transposed(f, work, self.piece.y_dtype, rows, to, c.y.strides[2], left, remain)

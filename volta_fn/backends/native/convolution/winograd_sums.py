@@ -17,7 +17,7 @@ from volta_fn.backends.native.convolution.emit import Index, between, least, plu
 from volta_fn.backends.native.convolution.gather import gather, strided, tile_of
 from volta_fn.backends.native.convolution.nest import Dim, Nest, Operands
 from volta_fn.backends.native.convolution.pieces import NANOSECONDS, Arguments, Piece
-from volta_fn.backends.native.convolution.storing import SumTile, store_turned, store_vector
+from volta_fn.backends.native.convolution.storing import SumTile, store_transposed, store_vector
 from volta_fn.backends.native.convolution.winograd_shape import SPREAD, odd_vectors
 from volta_fn.backends.native.llvm.text import Function, Value, i64
 from volta_fn.backends.native.matmul.numbers import Working, stored_as
@@ -261,7 +261,7 @@ class WinogradSums:
             to = self.piece.at(f, "y", args.y, 0, image, output)
             left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
             if (rows, columns) == (_PLACES, 1) and along != 1:
-                store_turned(f, work, dtype, results, to, along, left)
+                store_transposed(f, work, dtype, results, to, along, left)
                 return
             for i in places:
                 for j in places:

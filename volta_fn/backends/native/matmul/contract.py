@@ -57,7 +57,7 @@ def _oriented(found: Contraction) -> Contraction:
     """The contraction with columns along the axis on which the first result's elements lie side by side."""
     store = found.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return found.turned() if side_by_side and side_by_side[0] in found.rows else found
+    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
 
 
 def _placed(work: Working, found: Contraction) -> Placed | None:

@@ -1,9 +1,9 @@
 """Products of matrices in WGSL, and whatever else is a contraction over index maps.
 
-In the order in which to read: `indices` (writing code with indices), `working` (what is computed in), `schedule` (how work is shared
-out), `slices` (bringing operands into workgroup memory), `patches` (which sums an invocation has), `epilogues` and `results` (writing
-them), `combine` (parts of sums), `tiles` (the shader), `elements`, `direct` and `thin` (without tiles), `remembered` and `choice` (of
-schedules), `tuning`, `contract` (which way), `dot` (equations), and `fused` (kernels).
+In the order in which to read: `indices` (writing code with indices), `working` (the dtype of sums), `schedule` (how work is divided),
+`slices` (staging operands in workgroup memory), `patches` (which sums an invocation has), `epilogues` and `results` (storing them),
+`combine` (adding up split sums), `tiles` (the shader), `elements`, `direct` and `thin` (contractions without tiles), `remembered` and
+`choice` (of schedules), `tuning`, `contract` (choosing the algorithm), `dot` (equations), and `fused` (kernels).
 """
 
 from volta_fn.backends.wgsl.matmul.dot import dot_general as dot_general

@@ -1,4 +1,4 @@
-"""Adding up the parts of sums that different workgroups have made: always in the same order."""
+"""Adding up the parts of split sums, always in the same order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INVOCATIONS = 128
 
 
 def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: Epilogue, source: int, result: int) -> Dispatch:
-    """The results from `splits` arrays [stack, m, n] of parts in the buffer number `source`; zeros if there are none."""
+    """The results from `splits` arrays [stack, m, n] of partial sums in the buffer number `source`; zeros if there are none."""
     f = Shader(facts, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
     put = results(f, work, c, result, epilogue, each)

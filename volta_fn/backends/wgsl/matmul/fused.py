@@ -32,7 +32,7 @@ from volta_fn.compiler.kernels.views import row_major
 
 
 def contracts(kernel: Kernel, device: Facts) -> bool:
-    """Whether a product is best done here, reading its operands as the kernel does: invocations side by side must read side by side."""
+    """Whether a kernel is a product whose operands can be read in place: neighbouring invocations must read neighbouring elements."""
     found = contraction_of(kernel)
     if found is None:
         return False
@@ -42,19 +42,20 @@ def contracts(kernel: Kernel, device: Facts) -> bool:
 
 
 def is_little(kernel: Kernel, device: Facts) -> bool:
-    """Whether a kernel is a product that leaves a GPU without work."""
+    """Whether a kernel is a product that leaves a GPU partly idle."""
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
 
 def _is_near(operand: Operand) -> bool:
+    """Whether an operand is contiguous along its rows or columns, or along the axis of the sum."""
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
 def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool = False) -> Routine | None:
     """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
 
-    `company` is how many multiplications there are in all products that are done together, if this is one of several;
-    `among` says whether there are others in the program at all.
+    `company` is how many multiplications there are in all products that are fused horizontally, if this is one of several;
+    `among` says whether there are other products in the program at all.
     """
     if not contracts(kernel, device):
         return None
@@ -67,7 +68,7 @@ def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool 
 
 
 def parts(kernel: Kernel, device: Facts) -> int:
-    """In how many parts a kernel that is a product had better be made."""
+    """In how many parts the sums of a kernel are best split, if it is a product."""
     if not contracts(kernel, device):
         return 1
     found = _oriented(kernel)
@@ -86,12 +87,12 @@ def _maps(found: Contraction, epilogue: Fused) -> maps.Contraction:
 
 
 def _oriented(kernel: Kernel) -> Contraction:
-    """A contraction with columns along the axis on which the first result's elements lie side by side."""
+    """A contraction whose columns go along the contiguous axis of the first result."""
     found = contraction_of(kernel)
     assert found is not None
     store = found.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return found.turned() if side_by_side and side_by_side[0] in found.rows else found
+    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
 
 
 class Fused:

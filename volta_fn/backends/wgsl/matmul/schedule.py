@@ -1,4 +1,4 @@
-"""Schedules: how workgroups and invocations share a contraction out."""
+"""Schedules: how a contraction is divided among workgroups and invocations."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.compiler.contractions.maps import Contraction
 
-#: Multiplications written in shaders that are long, at least, and the steps of a slice that are written out in short ones.
+#: Multiplications in the text of shaders that count as long, at least; and how many steps of a slice short ones unroll.
 _LONG, _SHORT = 1024, 2
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A workgroup sums a tile of results, a slice of so much depth after the other, which it keeps in workgroup memory.
+    """A workgroup computes a tile of results, summing over one slice of both operands after the other.
 
-    All sizes are powers of two.
+    A slice is `depth` terms of the sums, and is staged in workgroup memory. All sizes are powers of two.
     """
 
     rows: int = 64
     columns: int = 64
     depth: int = 16
-    #: An invocation's part of the tile.
+    #: The results of the tile that one invocation computes, in its registers.
     thread_rows: int = 8
     thread_columns: int = 4
-    #: Neighbours in a subgroup are so many rows of invocations, at most, by this.
+    #: Neighbouring invocations form patches of at most so many rows by so many columns of invocations (see `patches`).
     lane_rows: int = 4
     lane_columns: int = 8
-    #: Whether the next slice is loaded, into registers, while one is being multiplied.
+    #: Whether the next slice is prefetched into registers while one is being multiplied.
     ahead: bool = True
-    #: So many steps of a slice are written out in a turn of the loop; 0: all.
+    #: How many steps of a slice are unrolled; 0: all.
     unroll: int = 0
-    #: Workgroups of one number after another do tiles in bands of so many rows of tiles, whose slices they find in the cache.
+    #: Consecutive workgroups compute tiles column by column within bands of so many rows of tiles, so that slices are found in the cache.
     band: int = 8
-    #: Parts of the sum, which are added up in the end.
+    #: In how many parts each sum is computed by different workgroups (split-K); a second dispatch adds them up.
     splits: int = 1
-    #: Vectors between the lines of a slice into which columns are stored, so that they do not meet one bank of memory only.
+    #: Vectors of padding behind each line of a slice that is transposed while it is stored, against bank conflicts.
     pad: int = 1
-    #: Whether there is room for two slices in workgroup memory, so that one is stored while the other is read.
+    #: Whether workgroup memory is double-buffered: one slice is stored while the other is read.
     twice: bool = False
-    #: Whether the products of a slice are written once, in place of once in the loop and once behind it for the last slice: half the code.
+    #: Whether the last slice is multiplied in the loop as well, not by code of its own behind it: half the code.
     once: bool = False
-    #: Whether compilers are kept from writing out loops, of which the results are one, too: the shader compiles soon.
+    #: Whether compilers are kept from unrolling loops, and results are stored by a loop, too, so that the shader compiles quickly.
     brief: bool = False
 
     @property
@@ -57,11 +57,11 @@ class Schedule:
         return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
     def fits(self, work: Working, facts: Facts) -> bool:
-        """Whether a device can do it."""
+        """Whether a device has the workgroup memory and invocations for it."""
         return self.memory(work) <= facts.workgroup_memory and self.invocations <= facts.invocations
 
     def tiles(self, c: Contraction) -> tuple[int, int]:
-        """Rows and columns of tiles."""
+        """How many rows and columns of tiles there are."""
         return -(-c.m // self.rows), -(-c.n // self.columns)
 
     def groups(self, c: Contraction) -> int:
@@ -70,16 +70,16 @@ class Schedule:
         return down * across * c.batch * self.splits
 
     def part(self, c: Contraction) -> int:
-        """Terms of a part of the sum: a whole number of slices."""
+        """Terms of one part of a split sum: a whole number of slices."""
         slices = -(-c.k // self.depth)
         return -(-slices // self.splits) * self.depth
 
     def split(self, splits: int) -> Schedule:
-        """The same with so many parts of the sum."""
+        """The same with sums in `splits` parts."""
         return replace(self, splits=splits)
 
     def fitted(self, c: Contraction) -> Schedule:
-        """The same with no part of the sum empty."""
+        """The same with fewer splits where some would be empty."""
         return self.split(-(-c.k // self.part(c)))
 
     @property
@@ -88,10 +88,10 @@ class Schedule:
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
     def short(self, work: Working, facts: Facts, *, always: bool = False) -> Schedule | None:
-        """One that gives the same bits by a shader that compiles much sooner, but takes more time.
+        """A schedule that gives the same bits by a shader that compiles much faster, but runs slower.
 
-        Tiles and parts of sums are the same. More invocations share out a tile, if the device allows: most of a shader is what each does.
-        None for those that are not long themselves, unless one is wanted `always`.
+        Tiles and parts of sums are the same. More invocations compute a tile, if the device allows: most of a shader's text is what each
+        does. None for schedules that are not long themselves, unless one is wanted `always`.
         """
         if self.length < _LONG and not always:
             return None

@@ -1,4 +1,4 @@
-"""Contractions by tiles: slices of both operands in workgroup memory, and sums in registers."""
+"""Tiled contractions: slices of both operands are staged in workgroup memory, sums are kept in registers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volta_fn.compiler.contractions.maps import Contraction
 
 
 class Buffers(NamedTuple):
-    """The numbers of the buffers: operands, results, and the workspace for parts of sums."""
+    """The numbers of the buffers: operands, results, and the workspace for the parts of split sums."""
 
     lhs: int = 0
     rhs: int = 1
@@ -36,7 +36,7 @@ class Buffers(NamedTuple):
 def tiled(
     c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, *, alone: bool = False
 ) -> Routine:
-    """The routine of a contraction by a schedule; if nothing is done beside it (`alone`), it begins with a short one in any case."""
+    """The routine of a contraction by a schedule. If a program consists of it `alone`, it begins with a short shader in any case."""
     if c.k == 0:
         return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
     schedule = schedule.fitted(c)
@@ -50,7 +50,7 @@ def tiled(
 def _dispatch(
     c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, alone: bool
 ) -> Dispatch:
-    """The dispatch of a schedule: by a shader that compiles soon first, if the schedule's own is long, or nothing is done beside it."""
+    """The dispatch of a schedule, which begins with a shader that compiles faster if the schedule's own is long, or it is `alone`."""
 
     def written(by: Schedule) -> Dispatch:
         return Tiles(c, work, by, facts, epilogue, buffers).dispatch()
@@ -62,13 +62,13 @@ def _dispatch(
 
 
 class Tiles:
-    """The shader being written."""
+    """The shader of a tiled contraction, while it is written."""
 
     def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> None:
         self.c, self.work, self.schedule = c, work, schedule
-        #: Which of two areas of workgroup memory is being read.
+        #: Which of the two buffers in workgroup memory is being read, if there are two.
         self.turn = ""
-        #: A zero that compilers do not know, if they are not to know where loops end.
+        #: A zero that compilers cannot see through, if they are not to know where loops end (and so not to unroll them).
         self.nothing = ""
         self.f = f = Shader(facts, schedule.invocations)
         sizes = schedule.rows, schedule.columns
@@ -82,7 +82,7 @@ class Tiles:
             self.put = part(f, work, c, buffers.workspace, schedule.splits, work.lanes)
 
     def dispatch(self) -> Dispatch:
-        """The whole."""
+        """The finished dispatch."""
         f, schedule, work = self.f, self.schedule, self.work
         stack, row, column, split = self._position()
         begin, end, terms = "0u", f"{self.c.k}u", schedule.part(self.c)
@@ -113,7 +113,7 @@ class Tiles:
         return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
 
     def _lanes(self) -> None:
-        """The first vector of rows, and of columns, that an invocation has. Those that it has further on are so many lanes away."""
+        """Compute the first vector of rows, and of columns, that an invocation has; its next ones are `lane_rows`, `lane_columns` away."""
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
         self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
@@ -122,11 +122,12 @@ class Tiles:
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
 
     def _sum(self, begin: str, end: str) -> None:
+        """Sum over the terms from `begin` to `end`, one slice after the other."""
         f, depth, schedule = self.f, self.schedule.depth, self.schedule
         if not schedule.ahead:
             with f.loop(end, begin, depth) as k:
                 self._load(k)
-                self._share()
+                self._stage()
                 self._multiply()
                 f.line("workgroupBarrier();")
             return
@@ -135,7 +136,7 @@ class Tiles:
             return
         with f.block(""):
             self._load(begin)
-            self._share()
+            self._stage()
         if schedule.twice:
             self._sum_by_turns(begin, end)
             return
@@ -143,16 +144,16 @@ class Tiles:
             self._load(k)
             self._multiply()
             f.line("workgroupBarrier();")
-            self._share()
+            self._stage()
         self._multiply()
 
     def _sum_in_one_loop(self, begin: str, end: str) -> None:
-        """The same with the products of a slice written once, and the slice that comes next loaded if there is one."""
+        """The same with one copy of the multiplications, and the next slice prefetched if there is one."""
         f, depth = self.f, self.schedule.depth
         with f.block(""):
             self._load(begin)
         with f.loop(end, begin, depth) as k:
-            self._share()
+            self._stage()
             following = f.let("u32", f"{k} + {depth}u")
             with f.block(f"if ({following} < {end})"):
                 self._load(following)
@@ -160,22 +161,22 @@ class Tiles:
             f.line("workgroupBarrier();")
 
     def _sum_by_turns(self, begin: str, end: str) -> None:
-        """Slices in two areas of workgroup memory, which take turns."""
+        """The same with slices in two buffers of workgroup memory in turn."""
         f, depth = self.f, self.schedule.depth
         self.turn = f.var("u32", "0u")
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
             self._multiply()
             f.line(f"{self.turn} = 1u - {self.turn};")
-            self._share()
+            self._stage()
         self._multiply()
 
     def _load(self, k: str) -> None:
         for side in self.sides:
             side.load(k)
 
-    def _share(self) -> None:
-        """Put what has been loaded into workgroup memory."""
+    def _stage(self) -> None:
+        """Store the slice that has been loaded to workgroup memory."""
         for side in self.sides:
             side.store(self.turn)
         self.f.line("workgroupBarrier();")
@@ -195,31 +196,36 @@ class Tiles:
                 self._step(f"({k} + {more}u)")
 
     def _unknown(self, end: str) -> str:
-        """The end of a loop."""
+        """The end of a loop, which compilers cannot see if there is a `nothing`."""
         return f"{end} + {self.nothing}" if self.nothing else end
 
     def _step(self, k: str) -> None:
-        f, s, work, (a, b) = self.f, self.schedule, self.work, self.sides
-        lanes, vector = work.lanes, work.vector
-        factors: list[list[str]] = []
-        with f.block(""):
-            for name, side, first, count, apart in (
-                ("a", a, self.firsts[0], s.thread_rows, self.lane_rows),
-                ("b", b, self.firsts[1], s.thread_columns, self.lane_columns),
-            ):
-                factors.append([])
-                for i in range(count // lanes):
-                    f.line(f"let {name}{i}: {vector} = {side.tile}[{k} * {side.line}u + {first} + {i * apart}u];")
-                    numbers = [f"{name}{i}.{c}" for c in "xyzw"] if lanes == 4 else [f"{name}{i}"]
-                    factors[-1] += numbers if s.brief or lanes == 1 else [f.let(work.type, x) for x in numbers]
-            if s.brief:  # by vectors, which compilers take apart
-                for r, x in enumerate(factors[0]):
-                    for v in range(s.thread_columns // lanes):
-                        f.line(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
-                return
-            for r, x in enumerate(factors[0]):
-                for j, y in [*enumerate(factors[1])][:: -1 if r % 2 else 1]:  # there and back: one factor after another is the same
-                    f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
+        """Add the outer product of line `k` of both slices."""
+        with self.f.block(""):
+            rows = self._factors("a", self.sides[0], k, self.firsts[0], self.schedule.thread_rows, self.lane_rows)
+            columns = self._factors("b", self.sides[1], k, self.firsts[1], self.schedule.thread_columns, self.lane_columns)
+            self._add_products(rows, columns)
+
+    def _factors(self, name: str, side: Slice, k: str, first: str, count: int, apart: int) -> list[str]:
+        """Load `count` numbers of line `k` of a slice, by vectors that are `apart` lanes apart, into variables called after `name`."""
+        f, work, found = self.f, self.work, []
+        for i in range(count // work.lanes):
+            f.line(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.line}u + {first} + {i * apart}u];")
+            numbers = [f"{name}{i}.{c}" for c in "xyzw"] if work.lanes == 4 else [f"{name}{i}"]
+            found += numbers if self.schedule.brief or work.lanes == 1 else [f.let(work.type, x) for x in numbers]
+        return found
+
+    def _add_products(self, rows: list[str], columns: list[str]) -> None:
+        """Add each product of two numbers to its sum; by vectors in a brief shader, whose text is shorter so."""
+        f, work = self.f, self.work
+        for r, x in enumerate(rows):
+            if self.schedule.brief:
+                for v in range(len(columns) // work.lanes):
+                    f.line(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
+                continue
+            # Back and forth, so that consecutive products have a factor in common, which then stays in its register.
+            for j, y in [*enumerate(columns)][:: -1 if r % 2 else 1]:
+                f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes
@@ -237,7 +243,7 @@ class Tiles:
                 f.line(f"{self.put}({stack}, {place}, {self.work.vector}({sums}));")
 
     def _finish_in_a_loop(self, stack: str, top: str, left: str) -> None:
-        """The same with the sums, which are vectors, in an array: what is done with each is there once."""
+        """The same with the sums, which are vectors, in an array that a loop goes over, so that the epilogue is in the text once."""
         f, s, lanes = self.f, self.schedule, self.work.lanes
         across = s.thread_columns // lanes
         vectors = [f"c{r}_{v}" for r in range(s.thread_rows) for v in range(across)]
