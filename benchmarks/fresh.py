@@ -5,6 +5,7 @@ Each process runs one of the small programs `import_time`, `first_call`, `peak` 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -44,25 +45,22 @@ def imports(frameworks: tuple[str, ...], rounds: int) -> dict[str, float]:
     """
     turns: dict[str, list[float]] = {name: [] for name in ("numpy", *frameworks)}
     with tempfile.TemporaryDirectory() as cache:
-        for number in range(rounds + 1):
-            for name, times in turns.items():
-                found = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
-                if name == "volta_fn" and found["heavy"]:
-                    raise RuntimeError(f"import volta_fn loads {', '.join(found['heavy'])}, which it must not")
-                if number:  # the first turn fills the cache
-                    times.append(found["seconds"])
-    return {name: statistics.median(times) for name, times in turns.items()}
+        for _, (name, times) in itertools.product(range(rounds + 1), turns.items()):
+            found = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
+            if name == "volta_fn" and found["heavy"]:
+                raise RuntimeError(f"import volta_fn loads {', '.join(found['heavy'])}, which it must not")
+            times.append(found["seconds"])
+    return {name: statistics.median(times[1:]) for name, times in turns.items()}  # the first turn fills the cache
 
 
 def first_steps(frameworks: tuple[str, ...], rounds: int, quick: bool) -> dict[str, float]:
     """The median seconds of the first step of training; ours with an empty folder for compiled objects, then with what is left there."""
     turns: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for framework in frameworks:
-            with tempfile.TemporaryDirectory() as cache:
-                for column in (framework, "warm cache") if framework == "volta_fn" else (framework,):
-                    found = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
-                    turns.setdefault(column, []).append(found["first"])
+    for _, framework in itertools.product(range(rounds), frameworks):
+        with tempfile.TemporaryDirectory() as cache:
+            for column in (framework, "warm cache") if framework == "volta_fn" else (framework,):
+                found = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
+                turns.setdefault(column, []).append(found["first"])
     return {name: statistics.median(times) for name, times in turns.items()}
 
 

@@ -101,6 +101,13 @@ def passes(shape: Shape) -> Iterator[Pass]:
         yield Pass(name, tuple([v.aval for v in equation.invars]), equation.params, peers.convolution(shape, number))
 
 
+def every_pass() -> Iterator[tuple[Shape, Pass]]:
+    """The passes of all shapes."""
+    for shape in SHAPES:
+        for each in passes(shape):
+            yield shape, each
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and write the best."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv", description=__doc__.split("\n")[0])
@@ -115,17 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{bench.opened.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
         flush=True,
     )
-    for shape in SHAPES:
-        for each in passes(shape):
-            if time.perf_counter() - begun > options.seconds:
-                print("out of time")
-                break
-            parts = contractions(each.avals, each.params)
-            if sum(c.products for c, _ in parts) <= options.most:
-                try:
-                    one(bench, runner, best, shape, each, options.candidates)
-                except Exception as error:
-                    print(f"{shape.name:>32} {each.name:>10} FAILED: {type(error).__name__} {error}", flush=True)
+    for shape, each in every_pass():
+        if time.perf_counter() - begun > options.seconds:
+            print("out of time")
+            break
+        if sum(c.products for c, _ in contractions(each.avals, each.params)) > options.most:
+            continue
+        try:
+            one(bench, runner, best, shape, each, options.candidates)
+        except Exception as error:
+            print(f"{shape.name:>32} {each.name:>10} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     write(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.compiler.kernels.emit import Fused as Fused
@@ -239,17 +240,21 @@ class _Fuser:
         (out,) = eqn.outvars
         sizes, index = loop_over(out.aval.shape)
         loop = Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),))
-        for attempt in range(2):
-            try:
-                lower(loop, self.views)
-            except NotAffine:
-                if attempt == 0:
-                    for atom in eqn.invars:
-                        self.materialise(atom)
-                continue
-            self.new_group(eqn)
-            return
-        self.apart(eqn)
+        if not self._is_affine(loop):
+            for atom in eqn.invars:
+                self.materialise(atom)
+            if not self._is_affine(loop):
+                self.apart(eqn)
+                return
+        self.new_group(eqn)
+
+    def _is_affine(self, loop: Loop) -> bool:
+        """Whether a loop can be a kernel, its operands read through views."""
+        try:
+            lower(loop, self.views)
+        except NotAffine:
+            return False
+        return True
 
     # groups
 
@@ -371,15 +376,19 @@ class _Fuser:
 
     def merge_columns(self) -> None:
         """Merge reductions over columns of the same arrays, which no equation brought together."""
-        latest: dict[Var, list[Group]] = {}
+        readers: dict[Var, list[Group]] = {}
         for item in self.items:
             if not isinstance(item, Group) or item.inner is None:
                 continue
             for var in item.reads:
-                others = latest.setdefault(var, [])
-                for other in others:
-                    union = union_of_columns(other, item) if self.items[other.position] is other and other is not item else None
-                    if union is not None:
-                        self.united(other, item, union)
-                        break
+                others = readers.setdefault(var, [])
+                self._merge_with_first(others, item)
                 others.append(item)
+
+    def _merge_with_first(self, others: Sequence[Group], group: Group) -> None:
+        """Merge a group with the first of some others that are still there and reduce over the same columns."""
+        for other in others:
+            union = union_of_columns(other, group) if self.items[other.position] is other and other is not group else None
+            if union is not None:
+                self.united(other, group, union)
+                return

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import itemgetter
 
 from volta_fn.compiler.kernels.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
 from volta_fn.compiler.kernels.lower import Step
@@ -114,17 +115,18 @@ class Group:
         return self._index_of_elementwise(eqn, places, produced)
 
     def _index_of_elementwise(self, eqn: Equation, places: list[PartialIndex | None], produced: list[bool]) -> Index | None:
+        """The index that the places of the operands agree on, above all of those that the loop itself computes."""
         shape = eqn.outvars[0].aval.shape
         result: list[Affine | None] = [ZERO if n == 1 else None for n in shape]
-        for own in (True, False):
-            for place in [p for p, o in zip(places, produced, strict=True) if o == own and p is not None]:
-                for d, affine in enumerate(place, len(shape) - len(place)):
-                    if shape[d] == 1 or affine is None:
-                        continue
-                    if result[d] is None:
-                        result[d] = affine
-                    elif own and result[d] != affine:
-                        return None
+        ordered = sorted([(not own, p) for p, own in zip(places, produced, strict=True) if p is not None], key=itemgetter(0))
+        for read, place in ordered:
+            for d, affine in enumerate(place, len(shape) - len(place)):
+                if shape[d] == 1 or affine is None:
+                    continue
+                if result[d] is None:
+                    result[d] = affine
+                elif not read and result[d] != affine:
+                    return None
         index = self._completed(result, shape)
         return index if index is not None and self._is_place(index, shape) else None
 

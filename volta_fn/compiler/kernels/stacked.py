@@ -73,6 +73,14 @@ def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) 
     return replace(node, operand=nodes[node.operand]) if isinstance(node, Reduce) else node
 
 
+def _add_parts(nodes: list[Node], load: Load, parts: int) -> None:
+    """Append what loads all parts of a sum and adds them up, one after the other."""
+    for part in range(parts):
+        nodes.append(replace(load, shape=(parts, *load.shape), index=(ZERO.plus(part), *load.index)))
+        if part:
+            nodes.append(Apply(load.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
+
+
 def _adding(product: Contraction, parts: int) -> tuple[Kernel, tuple[int, ...]]:
     """What adds the parts up, and does with the sums what the product did; and which of the product's inputs are its from the second on."""
     kernel, inputs = product.epilogue()
@@ -80,10 +88,7 @@ def _adding(product: Contraction, parts: int) -> tuple[Kernel, tuple[int, ...]]:
     new: dict[int, int] = {}
     for n, node in enumerate(kernel.nodes):
         if isinstance(node, Load) and node.input == 0:
-            for part in range(parts):
-                nodes.append(replace(node, shape=(parts, *node.shape), index=(ZERO.plus(part), *node.index)))
-                if part:
-                    nodes.append(Apply(node.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
+            _add_parts(nodes, node, parts)
         else:
             nodes.append(renumbered(node, new, {i: i for i in range(len(kernel.inputs))}))
         new[n] = len(nodes) - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from volta_fn.backends.native.convolution.emit import parts
@@ -121,22 +122,27 @@ def register_tile(
     """
     registers = registers or host().vector_registers
     best: RegisterTile | None = None
+    sizes = dict(candidates)
+    for pair, count, tile in _tiles(candidates, vectors, registers):
+        rest = prod(size for name, size in candidates if name not in pair)
+        cycles = rest * -(-vectors // count) * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
+        if line is not None:
+            cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != line)
+        cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
+        if best is None or cycles < best.cycles * 0.995:
+            best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)
+    assert best is not None
+    return best
+
+
+def _tiles(candidates: Sequence[tuple[str, int]], vectors: int, registers: int) -> Iterator[tuple[tuple[str, ...], int, tuple[int, ...]]]:
+    """All tiles that fit the registers: one or two of the candidates' indices, how many vectors, and how many rows along each index."""
     names = [name for name, size in candidates if size > 1] or [candidates[0][0]]
     sizes = dict(candidates)
     pairs = [(a,) for a in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    for count in range(1, min(4, vectors) + 1):
-        blocks = -(-vectors // count)
-        for pair in pairs:
-            for tile in _shapes([sizes[name] for name in pair], (registers - 3 - count) // count):
-                rest = prod(size for name, size in candidates if name not in pair)
-                cycles = rest * blocks * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
-                if line is not None:
-                    cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != line)
-                cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
-                if best is None or cycles < best.cycles * 0.995:
-                    best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)
-    assert best is not None
-    return best
+    for count, pair in product(range(1, min(4, vectors) + 1), pairs):
+        for tile in _shapes([sizes[name] for name in pair], (registers - 3 - count) // count):
+            yield pair, count, tile
 
 
 def _shapes(sizes: Sequence[int], room: int) -> list[tuple[int, ...]]:

@@ -7,6 +7,8 @@ workgroup memory, some channels of them at a time.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
@@ -101,10 +103,9 @@ class _Narrow:
             xs = {step: self._read(base, line, exists) for step, line in self.lines.items()}
             for k in range(down.taps):
                 tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
-                for p, sums in enumerate(self.sums):
-                    for o, sum_ in enumerate(sums):
-                        w = f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap
-                        f.line(f"{sum_} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sum_)};")
+                weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
+                for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
+                    f.line(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
     def _read(self, base: str, line: tuple[str, str], exists: str) -> str:
         f, (offset, there) = self.f, line

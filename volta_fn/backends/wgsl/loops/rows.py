@@ -190,20 +190,25 @@ class _Rows:
         whole = row.groups // (parts * turns)
         totals = self.variables(accumulators)
         if whole > 2 * _BLOCK and any(a.rounds for a in accumulators):
-            with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
-                sums = self.variables(accumulators)
-                stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
-                first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
-                self.loop(here, accumulators, place, (first, stop, turns), sums)
-                for accumulator, into, what in zip(accumulators, totals, sums, strict=True):
-                    for old, new in zip(into, what, strict=True):
-                        accumulator.add(old, accumulator.read(new))
+            self._by_blocks(here, accumulators, place, whole, totals)
         elif whole:
             self.loop(here, accumulators, place, (self.team.part, f"{whole * turns * parts}u", turns), totals)
         if whole * turns * parts < row.groups:
             first = f"{self.team.part} + {whole * turns * parts}u" if whole else self.team.part
             self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
+
+    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], place: Place, whole: int, totals: list[list[list[str]]]) -> None:
+        """A loop over blocks of a row whose sums are added to the totals, so that rounding errors of long sums do not pile up."""
+        parts, turns = self.schedule.parts, self.schedule.turns
+        with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
+            sums = self.variables(accumulators)
+            stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
+            first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
+            self.loop(here, accumulators, place, (first, stop, turns), sums)
+            for accumulator, into, what in zip(accumulators, totals, sums, strict=True):
+                for old, new in zip(into, what, strict=True):
+                    accumulator.add(old, accumulator.read(new))
 
     def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
         """For every reduction variables for all rows that are lanes."""
