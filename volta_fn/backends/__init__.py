@@ -1,6 +1,6 @@
-"""Plan → machine: whatever runs programs on a device; none of it knows a transform.
+"""Program → machine: whatever runs programs on a device. No backend knows of transforms.
 
-`platforms` registers the devices, which are loaded when they are first asked for. The CPU is one device (`cpu`) with two ways of running
-programs: `numpy`, which is the meaning of every primitive, and `native`, machine code. `wgsl` is every GPU. What generates code shares
-`scalars` (formulas) and `geometry` (where elements are); `folder` is where compiled things are kept.
+`platforms` registers the devices, whose backends are loaded on first use. The CPU is one device (`cpu`) with two ways of running
+programs: `numpy`, which defines the semantics of every primitive, and `native`, compiled machine code. `wgsl` serves every GPU. Both code
+generators share `scalars` (formulas) and `geometry` (index arithmetic); `folder` is the cache on disk.
 """

@@ -1,11 +1,11 @@
-"""Jaxpr → plan: simplification and scheduling, knowing no backend.
+"""Jaxpr → program: simplification, fusion and scheduling, independent of any backend.
 
-`passes` simplify a program, and `fission` takes products out of its loops; `kernels` makes fused loops of it. Two forms come out:
+`passes` simplify a jaxpr, `fission` takes products out of its loops, and `kernels` fuses equations into loops. There are two results:
 
-- a `plan`, equation by equation with buffer lifetimes solved (`lifetimes`, `memory`), which NumPy runs;
-- a body (`bodies`), kernels and equations with what a *lane* (a code generator for whole programs: `native`, `wgsl`) makes of each, for
-  which `attention` is recognised, products are split along their sums (`adding`) or deferred (`deferral`); `writing` has a lane write it,
-  each value in one of the `slots`, and `outputs` says what the results are.
+- a `plan`, the equations in order with the lifetimes of buffers (`lifetimes`, `memory`), which NumPy runs;
+- a body (`bodies`), kernels and equations with the code that a *lane* (a code generator for whole programs: `native`, `wgsl`) has for
+  each. `attention` is recognised for it, and products are split along their sums (`adding`) or deferred (`deferral`). `writing` has a
+  lane generate the program, with its values in `slots`; `outputs` says what the results are.
 
-`contractions` is what all backends know of products and convolutions; `keys` tells equal parameters.
+`contractions` describes matrix products and convolutions for all backends; `keys` compares parameters.
 """

@@ -1,6 +1,7 @@
-"""What everything else speaks: avals, arrays, devices, primitives, traces, jaxprs.
+"""The foundation of everything else: avals, arrays, devices, primitives, traces, jaxprs.
 
-In the order in which to read: `aval` (what is known of an array beforehand), `device`, `array`, `transfer` (between devices), `primitive`
-(instructions), `trace` (who gives them their meaning now), `jaxpr` (programs as data), `staging` (functions written down as programs),
-`flatten` (functions of pytrees as functions of lists), `axes` (names of `vmap`'s axes), `check` (what is a program), `dce` and `garbage`.
+In the order in which to read: `aval` (abstract values: shapes and dtypes), `device`, `array`, `transfer` (between devices), `primitive`
+(operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or records them),
+`jaxpr` (programs as data), `staging` (functions traced to jaxprs), `flatten` (functions of pytrees as functions of lists), `axes` (names
+of `vmap`'s axes), `check` (well-formedness of jaxprs), `dce` (dead code elimination), `garbage` (pausing Python's cyclic collector).
 """

@@ -149,17 +149,6 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     hoisted = [isinstance(c, Tracer) for c in closed.consts]
     if not any(hoisted):
         return closed, []
-    return _hoist(closed, hoisted)
-
-
-def hoist_all(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Make every constant a leading input."""
-    if not closed.consts:
-        return closed, []
-    return _hoist(closed, [True] * len(closed.consts))
-
-
-def _hoist(closed: ClosedJaxpr, hoisted: list[bool]) -> tuple[ClosedJaxpr, list[Array]]:
     jaxpr = closed.jaxpr
     moved = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
     kept = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]

@@ -1,11 +1,12 @@
-"""Function → function: differentiation, vectorization, and what steers them.
+"""Function → function: differentiation, vectorization, and what controls them.
 
-Whatever needs a transform loads this first, so calls and control flow have their rules before any trace asks for them.
+Importing this package registers the rules of calls and control flow, so every transform imports it first.
 
-In the order in which to read: forward mode (`jvp`, with `tangent`), `linearize` and `transpose`, of which reverse mode is made (`grad`,
-`jacobian`); `vmap` and `vectorize`; looking at functions (`program`). Eager gradients are computed by whole programs (`recording`,
+In the order in which to read: forward mode (`jvp`, with `tangent`), `linearize` and `transpose`, of which reverse mode is composed (`grad`,
+`jacobian`); `vmap` and `vectorize`; inspecting functions (`program`). Eager gradients are computed by whole programs (`recording`,
 `gradient_programs`, `replay`). Sub-programs have rules of their own: `subprograms`, `call_rules`, `cond_rules`, `scan_rules`,
-`while_rules`. What users steer with: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`, and `sequential`.
+`while_rules`. For users to control derivatives and batching: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`,
+`sequential`.
 """
 
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit

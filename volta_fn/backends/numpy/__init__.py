@@ -1,7 +1,7 @@
-"""The CPU by NumPy: always there, and the meaning of every primitive.
+"""The CPU by NumPy: always available, and the definition of every primitive's semantics.
 
-`backend` is what the driver sees, `program` a plan as a Python function, `kernels` which function evaluates which primitive, where that
-does not stand at its declaration: `contraction`; `convolution`, which brings all to one canonical `correlation`, done by `tiling` and
-`patches`, `shifting`, `images_last` or `spectral`; `windows` by `sliding`; `indexing`, `sorting`, `cumulative`, `reductions`, `linalg`,
-`random_bits` and `control_flow`. `blocks` is memory, `quiet` has NumPy warn of nothing.
+`backend` is the interface to the driver, `program` runs a plan as a Python function, and `kernels` names the functions that evaluate
+primitives where these do not stand at the declaration: `contraction`; `convolution`, which brings all to one canonical `correlation`,
+computed by `tiling` and `patches`, `shifting`, `images_last` or `spectral`; `windows` by `sliding`; `indexing`, `sorting`, `cumulative`,
+`reductions`, `linalg`, `random_bits` and `control_flow`. `blocks` allocates memory, `quiet` silences NumPy's warnings.
 """

@@ -1,5 +1,5 @@
-"""What the lanes that generate code share about scalars: formulas over values with operators, whichever code these write.
+"""What the code generators share about scalars: formulas over values with operators, whichever code those emit.
 
-In the order in which to read: `values` (what a lane's values can do), `floats` and `complex_numbers` (what the elementwise operations are
-for them), `functions` (exp, sin, …), `reductions`, `threefry`.
+In the order in which to read: `values` (the operations of a lane's values), `floats` and `complex_numbers` (elementwise operations on
+them), `functions` (exp, sin, …), `reductions`, `threefry`.
 """

@@ -1,9 +1,9 @@
-"""Attention found in programs: products, softmax and products again become one equation, and so does its gradient.
+"""Recognising attention: products, a softmax and products again become one equation, and so does their gradient.
 
-Lanes that have routines for these equations need no array of all weights, which has an element for every query and key.
+Lanes with routines for these equations never store the matrix of weights, which has an element for each pair of a query and a key.
 
-In the order in which to read: `instructions` (what stands in the new program), `program` (looking things up in the old one), `softmax`,
-`products` and `logits` (recognising parts), `match` (all of them together), and `replace`.
+In the order in which to read: `instructions` (the equations that are put in), `program` (looking things up in the jaxpr), `softmax`,
+`products` and `logits` (recognising parts), `match` (recognising all of it), and `replace`.
 """
 
 from volta_fn.compiler.attention.instructions import Axes as Axes

@@ -1,5 +1,5 @@
-"""Contractions, as all backends see them.
+"""Contractions, as all backends describe them.
 
-`problem` has `dot_general` as a stack of matrix products over index maps, `geometry` has every convolution, and both of its gradients, as
-correlations in one canonical form, `maps` has both of these as contractions over index maps, and `points` has Winograd's transforms.
+`problem` expresses `dot_general` as a stack of matrix products over index maps, `geometry` every convolution, and both of its gradients, as
+correlations in one canonical form, `maps` both of these as contractions over index maps, and `points` has Winograd's transforms.
 """

@@ -1,9 +1,9 @@
-"""Products of matrices as machine code: `dot_general`, and the tiles, packing and epilogues that other contractions are made of.
+"""Products of matrices as machine code: `dot_general`, and the tiles, packing and epilogues that other contractions share.
 
-In the order in which to read: `schedule` (how a product is cut up), `numbers` (what it computes in), `walks`, `loops` and `tasks` (small
-words for writing code), `sources` (where operands come from), by `packing`, `lines` and `transpose`; `tile` (the innermost loop), `tiles`
-and `shared` (functions that all products have in common), `partial` and `epilogues` (what becomes of sums), `gemm` (the loops around it
-all); products of vectors, `dots` and `sweep`; `dot` (equations), `fused` and `contract` (kernels).
+In the order in which to read: `schedule` (how a product is blocked), `numbers` (the dtype of sums), `walks`, `loops` and `tasks`
+(helpers for writing code), `sources` (how operands are read), by `packing`, `lines` and `transpose`; `tile` (the innermost loop), `tiles`
+and `shared` (functions that all products have in common), `partial` and `epilogues` (what is done with sums), `gemm` (the loops around
+them); products of vectors, `dots` and `sweep`; `dot` (equations), `fused` and `contract` (kernels).
 """
 
 from volta_fn.backends.native.matmul.contract import contraction as contraction

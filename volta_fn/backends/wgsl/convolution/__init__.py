@@ -1,6 +1,6 @@
-"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, by `winograd`, or, with few outputs, by `narrow`.
+"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, by `winograd`, or, for few outputs, by `narrow`.
 
-`choice` decides; `cutting` says how Winograd's cuts a convolution up, and how long it takes.
+`choice` selects one; `cutting` divides a convolution by Winograd's algorithm into pieces, and estimates their time.
 """
 
 from volta_fn.backends.wgsl.convolution.choice import conv_general_dilated as conv_general_dilated

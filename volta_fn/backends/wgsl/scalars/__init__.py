@@ -1,9 +1,9 @@
-"""Scalars in shaders: what kernels and library routines are made of.
+"""Scalars in shaders: what kernels and library routines compute with.
 
-In the order in which to read: `shader` (a compute shader in the making), `number` (dtypes in shaders), `memory` (storage buffers as arrays,
-and `halves`, the bits of float16 and bfloat16), `lanes` (values with operators, with `helpers` for what devices do not compute
-well enough), `integers`, `floats`, `special`, `complex_functions`, `convert` (one family of operations each; most of those of floats are in
-`backends.scalars`), `operations` (all of them by name), `reductions`.
+In the order in which to read: `shader` (a compute shader under construction), `number` (dtypes in shaders), `memory` (storage buffers as
+arrays, and `halves`, the bits of float16 and bfloat16), `lanes` (values with operators, with `helpers` for what devices do not compute
+accurately), `integers`, `floats`, `special`, `complex_functions`, `convert` (one family of operations each; most of those of floats are
+in `backends.scalars`), `operations` (all of them by name), `reductions`.
 """
 
 from volta_fn.backends.scalars.reductions import identity as identity
