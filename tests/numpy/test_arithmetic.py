@@ -194,6 +194,17 @@ def test_errors_name_function_and_argument(call, error, words):
 
 
 @pytest.mark.wide
+def test_derivatives_of_powers_at_an_exponent_of_zero():
+    """x^y: by x it is y x^(y-1), which is 0 for y = 0; by y, that is x^(y-1) (1 + y log x), which is 1/x there."""
+    by_x = vf.grad(vf.lax.pow)
+    both = (0, 1)
+    for x in (4.0, 0.5):
+        for second in (vf.hessian(vf.lax.pow, both), vf.jacrev(vf.jacrev(vf.lax.pow, both), both), vf.jit(vf.hessian(vf.lax.pow, both))):
+            (xx, xy), (yx, yy) = second(x, 0.0)
+            np.testing.assert_allclose([xx, xy, yx, yy], [0.0, 1 / x, 1 / x, np.log(x) ** 2], rtol=1e-6)
+    assert [float(by_x(x, 0.0)) for x in (0.0, 2.0, np.inf)] == [0.0, 0.0, 0.0]
+
+
 def test_large_integers_stay_exact():
     x = np.array([2**62, -(2**62) + 1], np.int64)
     assert vnp.floor_divide(x, np.int64(3)).tolist() == (x // 3).tolist()

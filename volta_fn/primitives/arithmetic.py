@@ -153,9 +153,13 @@ nextafter: Elementwise = elementwise(
 
 
 def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """d/dx x^y = y x^(y-1), and exactly zero for y = 0, whatever x is."""
+    """d/dx x^y = y x^(y-1), and exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is no number.
+
+    Elsewhere the exponent stays y - 1 for y = 0, since this expression has derivatives of its own: by y it is x^-1 there.
+    """
     zero, one = (as_value(np.asarray(v, y.dtype)) for v in (0, 1))
-    exponent = select(eq(y, zero), one, sub(y, one))
+    less = sub(y, one)
+    exponent = select(eq(y, zero), select(eq(x, zero), one, less), less)
     return mul(g, mul(y, pow(x, exponent)))
 
 
