@@ -132,3 +132,20 @@ def test_dimension_numbers_may_be_lists_and_numpy_arrays() -> None:
     x, y = ones(2, 3, 4), ones(2, 4, 5)
     for numbers in ([[[2], [1]], [[0], [0]]], ((np.array([2]), np.array([1])), (np.array([0]), np.array([0]))), (([-1], [-2]), ([0], [0]))):
         np.testing.assert_array_equal(lax.dot_general(x, y, numbers), np.full((2, 3, 5), 4))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("floating", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_products_of_integers_and_floats_are_those_of_the_floats(floating: str) -> None:
+    """Whole numbers, so that sums are exact; panels of either operand are packed in two ways."""
+    rng = np.random.default_rng(1)
+    product = vf.jit(lax.dot)
+    for integral in (np.bool_, np.int8, np.uint8, np.int16, np.uint32, np.int64):
+        x = rng.integers(0 if np.dtype(integral).kind in "bu" else -3, 2, (13, 10)).astype(integral)
+        y = np.asarray(vf.numpy.asarray(whole(rng, (10, 17))).astype(floating))
+        expected = x.astype(np.float64) @ y.astype(np.complex128)
+        for left, right, wanted in ((x, y, expected), (y.T, x.T, expected.T)):
+            found = product(left, right)
+            assert found.dtype == floating
+            np.testing.assert_array_equal(np.asarray(found).astype(np.complex128), wanted)
+            np.testing.assert_array_equal(found, lax.dot(left, right))

@@ -90,7 +90,8 @@ def read(f: Function, work: Working, dtype: np.dtype, pointer: Value, lanes: int
         found = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
     if dtype.kind == "f" or dtype == _BFLOAT16:
         return f.cast("fpext", found, type_)
-    return f.cast("sext" if dtype.kind == "i" else "zext", found, type_)
+    to_float = work.type in ("float", "double")  # the other operand's dtype is a floating one
+    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
 
 
 def write(f: Function, work: Working, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
