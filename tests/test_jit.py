@@ -19,6 +19,7 @@ from volta_fn.errors import (
     DonatedBufferError,
     LeakedTracerError,
     TracerBoolError,
+    TracerError,
     TracerIndexError,
     UnhashableStaticError,
 )
@@ -143,12 +144,18 @@ def test_mistakes_in_options_are_explained() -> None:
         f(1.0, n={})
     with pytest.raises(ArgumentError, match="static_argnums=2 is out of range.*takes 2"):
         vf.jit(lambda x, n: x, static_argnums=2)
+    for option in ("static_argnames", "donate_argnames"):
+        with pytest.raises(ArgumentError, match=rf"{option}: <lambda> has no arguments \['m'\]; it has \['x', 'n'\]"):
+            vf.jit(lambda x, *, n: x, **{option: ("n", "m")})
+        vf.jit(lambda x, **others: x, **{option: "m"})
     with pytest.raises(ArgumentError, match="both static and donated"):
         vf.jit(lambda x, n: x, static_argnums=1, donate_argnames="n")
     with pytest.raises(ArgumentTypeError, match="jit transforms a function"):
         vf.jit(3)
     with pytest.raises(ArgumentTypeError, match="must return arrays.*'a' of type str"):
         vf.jit(lambda x: (x, "a"))(1.0)
+    with pytest.raises(ArgumentTypeError, match="must return arrays.*of type ShapeDtypeStruct"):
+        vf.jit(lambda x: (x, vf.ShapeDtypeStruct((), "float32")))(1.0)
     with pytest.raises(ArgumentTypeError, match="expected an array"):
         vf.jit(lambda x: x)("text")
 
@@ -346,6 +353,9 @@ def test_a_compiled_function_checks_its_arguments() -> None:
     for bad in (jnp.ones(4), jnp.ones(3, "float64"), (jnp.ones(3),)):
         with pytest.raises((ArgumentError, ArgumentTypeError)):
             run(bad)
+    for transform in (vf.jit, vf.vmap, lambda f: lambda x: vf.jvp(f, (x,), (x,))):
+        with pytest.raises(TracerError, match="was lowered and compiled, so no transform can see into it"):
+            transform(lambda x: run(x) + 1.0)(jnp.ones((3, 3))[0] if transform is not vf.vmap else jnp.ones((3, 3)))
 
 
 # Values that a traced function cannot have.
@@ -366,6 +376,7 @@ def test_a_compiled_function_checks_its_arguments() -> None:
         (lambda x: np.sin(x), ConcretizationError, "volta_fn.numpy"),
         (lambda x: x.item(), ConcretizationError, "Return the array"),
         (lambda x: x.tolist(), ConcretizationError, "Return the array"),
+        (lambda x: f"{x:.3f}", ConcretizationError, "debug.print"),
     ],
 )
 def test_reading_a_traced_value_names_argument_function_and_remedy(use: Any, error: type[Exception], remedy: str) -> None:
@@ -387,7 +398,15 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
 
     created = careless.__code__.co_firstlineno + 1
     vf.jit(careless)(1.0)
-    for use in (lambda: leaks[0] + 1, lambda: vf.jit(lambda: leaks[0] * 2)(), lambda: vf.vmap(lambda x: x + leaks[0])(jnp.ones(2))):
+    known = vf.jit(lambda x: x)
+    known(jnp.ones(()))
+    for use in (
+        lambda: leaks[0] + 1,
+        lambda: vf.jit(lambda: leaks[0] * 2)(),
+        lambda: vf.vmap(lambda x: x + leaks[0])(jnp.ones(2)),
+        lambda: known(leaks[0]),
+        lambda: vf.jit(jnp.add)(1.0, leaks[0]),
+    ):
         with pytest.raises(LeakedTracerError, match=rf"(?s)of 'careless'.*result of `sin` at .*test_jit.py:{created} ") as caught:
             use()
         assert caught.value.location.line == use.__code__.co_firstlineno

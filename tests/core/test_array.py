@@ -14,7 +14,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
-from volta_fn.errors import ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
 
@@ -99,8 +99,10 @@ def test_conversion_to_python_numbers() -> None:
     for convert in (float, int, complex):
         with pytest.raises(ArgumentTypeError, match=r"only an array with one element.*\(2, 3\)"):
             convert(jnp.asarray(X))
-    with pytest.raises(ArgumentTypeError, match=r"truth value of an array of shape \(2, 3\).*any\(\)"):
+    with pytest.raises(ArgumentError, match=r"truth value of an array of shape \(2, 3\).*any\(\)"):
         bool(jnp.asarray(X))
+    with pytest.raises(ArgumentTypeError, match=r"masks.*x\.filled"):
+        vf.jit(lambda x: x)(np.ma.masked_array([1.0, 2.0], [False, True]))
     for bad in (jnp.float32(1), jnp.array([1]), jnp.array(True)):
         with pytest.raises(ArgumentTypeError, match="serve as an index"):
             range(bad)

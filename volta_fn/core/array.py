@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.errors import ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
 
 class Array:
@@ -254,7 +254,7 @@ class ConcreteArray(Array):
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ArgumentTypeError(
+            raise ArgumentError(
                 f"the truth value of an array of shape {self.shape} is ambiguous: use x.any() or x.all() from volta_fn.numpy"
             )
         return bool(self._scalar("bool"))
@@ -347,6 +347,8 @@ def as_value(value: Any) -> Array:
     if isinstance(value, Array):
         return value
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise ArgumentTypeError("arrays here have no masks, so that of a masked array would be lost: pass x.filled(value), or x.data")
         return from_host(value)
     if isinstance(value, np.generic):
         return from_host(np.asarray(value))

@@ -41,14 +41,16 @@ class FlatFunction:
 
 def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Array]:
     """A function's flat results as arrays; an `ArgumentTypeError` names the result that cannot be one."""
-    try:
-        return [as_value(o) for o in outs]
-    except ArgumentTypeError:
-        bad = next(o for o in outs if not isinstance(o, (Array, int, float, complex, bool)) and not hasattr(o, "dtype"))
-        raise ArgumentTypeError(
-            f"{function_name(function)} must return arrays (or pytrees of them), but one of its results is {bad!r:.80} "
-            f"of type {type(bad).__name__}"
-        ) from None
+    values: list[Array] = []
+    for out in outs:
+        try:
+            values.append(as_value(out))
+        except ArgumentTypeError:
+            raise ArgumentTypeError(
+                f"{function_name(function)} must return arrays (or pytrees of them), but one of its results is {out!r:.80} "
+                f"of type {type(out).__name__}"
+            ) from None
+    return values
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -166,6 +166,11 @@ class Tracer(Array):
     def __reduce__(self) -> Any:
         self._concrete("pickling", "Return the array from the traced function and pickle it there.")
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._concrete(f"formatting as {spec!r}", "Print it with debug.print, or return it from the traced function.")
+        return str(self)
+
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>"
 

@@ -112,19 +112,26 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
     except (TypeError, ValueError):
         parameters = []
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
+    any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters) or not parameters
 
     def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str) -> tuple[frozenset[int], frozenset[str]]:
+        unknown = [n for n in labels if n not in named and n not in keywords]
+        if unknown and not any_keyword:
+            raise ArgumentError(f"{option}_argnames: {function_name(fun)} has no arguments {unknown}; it has {[*named, *keywords]}")
         resolved = set()
         for number in numbers:
             if not variadic and not -len(named) <= number < len(named):
-                raise ArgumentError(f"{option}={number} is out of range: {function_name(fun)} takes {len(named)} positional arguments")
+                raise ArgumentError(
+                    f"{option}_argnums={number} is out of range: {function_name(fun)} takes {len(named)} positional arguments"
+                )
             resolved.add(number % len(named) if number < 0 and named else number)
         resolved |= {named.index(n) for n in labels if n in named}
         return frozenset(resolved), frozenset(labels) | {named[i] for i in resolved if i < len(named)}
 
-    static_numbers, static_labels = positions(nums, names, "static_argnums")
-    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate_argnums")
+    static_numbers, static_labels = positions(nums, names, "static")
+    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate")
     if static_numbers & donated_numbers:
         raise ArgumentError("an argument cannot be both static and donated")
     return Statics(static_numbers, static_labels, donated_numbers, donated_labels)

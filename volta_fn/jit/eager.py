@@ -13,7 +13,7 @@ from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host,
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
-from volta_fn.core.trace import set_evaluator
+from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 
 #: Kernels kept per primitive before all are dropped.
@@ -64,7 +64,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
 
 def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     """A primitive as a function of concrete arrays of the types of `args`."""
-    check_not_donated(args)
+    check_usable(args)
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
@@ -119,9 +119,14 @@ def solid(buffer: Any) -> Any:
     return buffer if type(buffer) is np.ndarray or not isinstance(buffer, np.generic) else np.asarray(buffer)
 
 
-def check_not_donated(args: Sequence[Any]) -> None:
-    """Raise `DonatedBufferError` if an array was deleted. Kernels and programs found by type need no check: none is kept for those."""
+def check_usable(args: Sequence[Any]) -> None:
+    """Raise `DonatedBufferError` if an array was deleted, `LeakedTracerError` if it is none but a tracer.
+
+    Kernels and programs found by type need no check: none is kept for those.
+    """
     for arg in args:
+        if isinstance(arg, Tracer):
+            raise_leaked(arg)
         arg.buffer()
 
 

@@ -20,7 +20,7 @@ from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
-from volta_fn.jit.eager import check_not_donated, common_device, on_device
+from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.jit.programs import Traced, compiled_for, trace_function
 from volta_fn.primitives.call import call_params, jit_p
 
@@ -150,7 +150,7 @@ class _Function:
         return tree.unflatten(traced.out_tree, outs)
 
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
-        check_not_donated(values)
+        check_usable(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):

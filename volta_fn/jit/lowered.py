@@ -14,8 +14,9 @@ from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.eager import check_not_donated
+from volta_fn.core.trace import Tracer
+from volta_fn.errors import ArgumentTypeError, TracerError
+from volta_fn.jit.eager import check_usable
 from volta_fn.jit.programs import Traced, compiled
 
 
@@ -65,7 +66,7 @@ class Lowered:
     def compile(self) -> Callable[..., Any]:
         """The compiled function, of arguments (but the static ones) of exactly the types that it was lowered for.
 
-        It raises `ArgumentTypeError` for others.
+        It raises `ArgumentTypeError` for others, and `TracerError` inside of a transform.
         """
         traced, in_tree = self._traced, self._in_tree
         run = compiled(traced, self._device)
@@ -79,7 +80,12 @@ class Lowered:
                     f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
                     f"but called with {structure} and {[v.aval for v in values]}"
                 )
-            check_not_donated(values)
+            if any(isinstance(v, Tracer) for v in values):
+                raise TracerError(
+                    f"{traced.name} was lowered and compiled, so no transform can see into it, but it was called with traced arrays. "
+                    "Transform the function itself, or its jit, and call the compiled one with arrays."
+                )
+            check_usable(values)
             return run(values)
 
         return call
