@@ -65,6 +65,12 @@ def test_values_and_gradients_match_jax(name):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
 
 
+def test_softmax_of_nothing_is_zero():
+    x, where = np.array([[1.0, 2.0], [3.0, 3.0]], np.float32), np.array([[False, False], [True, True]])
+    np.testing.assert_array_equal(nn.softmax(x, where=where), [[0, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(vf.jacrev(lambda x: nn.softmax(x, where=where))(x)[0], np.zeros((2, 2, 2)))
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_second_derivatives_match_differences(name):

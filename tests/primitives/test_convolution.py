@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import lax
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -153,6 +153,18 @@ def test_patches_of_windows_that_do_not_fit_are_empty() -> None:
     assert lax.conv_general_dilated_patches(whole((2, 3, 2)), (4,), (1,), "VALID", preferred_element_type="float64").shape == (2, 12, 0)
 
 
+def test_vmap_over_no_examples() -> None:
+    x, w = np.ones((0, 1, 2, 5), np.float32), np.ones((0, 4, 2, 3), np.float32)
+    conv = lambda x, w: lax.conv_general_dilated(x, w, (1,), "VALID")
+    for axes, operands in (
+        ((0, 0), (x, w)),
+        ((0, None), (x, np.ones((4, 2, 3), np.float32))),
+        ((None, 0), (np.ones((1, 2, 5), np.float32), w)),
+    ):
+        found = vf.vmap(conv, axes)(*operands)
+        assert (found.shape, found.dtype) == ((0, 1, 4, 3), np.float32)
+
+
 def test_conv_with_general_padding_is_conv_general_dilated() -> None:
     x, w = whole((1, 2, 6)), whole((3, 2, 3))
     ours = lax.conv_with_general_padding(x, w, (1,), [(1, 1)], (2,), (1,))
@@ -164,6 +176,12 @@ def test_padtype_to_pads(padding: str) -> None:
     jax = pytest.importorskip("jax")
     args = (7, 8, 9, 1), (3, 2, 5, 4), (1, 2, 3, 2)
     assert lax.padtype_to_pads(*args, padding) == [tuple(map(int, p)) for p in jax.lax.padtype_to_pads(*args, padding)]
+
+
+def test_padding_that_is_no_pairs_is_explained() -> None:
+    for padding in (3, (1, 2), [(1,), (2,)], None):
+        with pytest.raises(ArgumentTypeError, match=r"padding must be a word or a sequence of \(low, high\) pairs"):
+            lax.conv_general_dilated_patches(np.ones((1, 1, 4, 4)), (2, 2), (1, 1), padding)
 
 
 @pytest.mark.parametrize("numbers", [None, NHWC], ids=["NCHW", "NHWC"])

@@ -34,7 +34,7 @@ from volta_fn.primitives.geometry import (
     padtype_to_pads,
     window_counts,
 )
-from volta_fn.primitives.movement import moveaxis, reshape, rev
+from volta_fn.primitives.movement import broadcast, moveaxis, reshape, rev
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -223,6 +223,9 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     """A batch of convolutions is one convolution: of more groups (both operands stacked), a longer batch, or more features."""
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
+    if not axis.size:  # no example, and no group
+        out_aval = _abstract(*[_without(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
+        return broadcast(as_value(np.zeros((), out_aval.dtype)), (0, *out_aval.shape)), 0
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     grouped_by = "batch_group_count" if p.batch_group_count > 1 else "feature_group_count"
     if lhs_dim is not None and rhs_dim is not None:
@@ -236,6 +239,10 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     groups = getattr(p, grouped_by)
     out = p.bind(lhs, _merge(rhs, rhs_dim or 0, rhs_spec[0], groups))
     return _split(out, out_spec[1], axis.size, groups), 0
+
+
+def _without(aval: ShapedArray, dim: int | None) -> ShapedArray:
+    return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 
 conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from volta_fn.core.aval import whole_number
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
 
 Ints = tuple[int, ...]
 Padding = tuple[tuple[int, int], ...]
@@ -46,7 +46,13 @@ def padtype_to_pads(
     [(1, 1), (0, 0)]
     """
     if not isinstance(padding, str):
-        return [(whole_number(low, "padding"), whole_number(high, "padding")) for low, high in padding]
+        try:
+            return [(whole_number(low, "padding"), whole_number(high, "padding")) for low, high in padding]
+        except (TypeError, ValueError) as error:
+            if isinstance(error, VoltaError):
+                raise
+            message = f"padding must be a word or a sequence of (low, high) pairs, one per dimension, got {padding!r}"
+            raise ArgumentTypeError(message) from None
     word = padding.upper()
     if word == "VALID":
         return [(0, 0)] * len(tuple(in_shape))

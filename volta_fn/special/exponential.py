@@ -76,9 +76,11 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
 
 def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
     terms = vnp.exp(x - _shift(x, axis, where))
-    if where is not None:
-        terms = vnp.where(where, terms, 0)
-    return terms / vnp.sum(terms, axis, keepdims=True)
+    if where is None:
+        return terms / vnp.sum(terms, axis, keepdims=True)
+    terms = vnp.where(where, terms, 0)
+    total = vnp.sum(terms, axis, keepdims=True)
+    return terms / vnp.where(total == 0, 1, total)  # nothing may be in `where`
 
 
 _softmax = custom_jvp(_softmax_value, nondiff_argnums=(1,))

@@ -74,7 +74,7 @@ def test_length_without_rows() -> None:
     assert int(lax.scan(lambda c, _: (c + 1, None), 0, {"nothing": None}, 2)[0]) == 2
 
 
-@pytest.mark.parametrize("unroll", [1, 3, 100, True, False])
+@pytest.mark.parametrize("unroll", [1, 3, 100, 0, True, False])
 def test_unroll_changes_nothing(unroll: int | bool) -> None:
     xs = np.arange(7, dtype=np.float32)
     last, ys = vf.jit(lambda rows: lax.scan(lambda c, x: (c * 0.5 + x, c), 0.0, rows, unroll=unroll))(xs)
@@ -167,7 +167,7 @@ MESSAGES = [
     (lambda: lax.scan(lambda c, x: (c, c), 1.0, np.ones(3), length=4), ShapeError, "length=4, but the arrays in xs have 3 rows"),
     (lambda: lax.scan(lambda c, x: (c, c), 1.0, None, length=-1), ArgumentError, "negative"),
     (lambda: lax.scan(lambda c, x: (c, c), 1.0, None, length=2.5), ArgumentTypeError, "length must be an integer"),
-    (lambda: lax.scan(lambda c, x: (c, c), 1.0, np.ones(3), unroll=0), ArgumentError, "unroll"),
+    (lambda: lax.scan(lambda c, x: (c, c), 1.0, np.ones(3), unroll=-1), ArgumentError, "unroll"),
     (lambda: lax.scan(lambda c, x: (c, "no"), 1.0, np.ones(3)), ArgumentTypeError, "'no'"),
     (lambda: lax.scan(7, 1.0, np.ones(3)), ArgumentTypeError, "scan transforms a function"),
     (lambda: lax.scan(lambda c, x: (c if c > 0 else -c, None), 1.0, np.ones(3)), TracerBoolError, "lax.cond"),

@@ -17,7 +17,7 @@ from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Adapted, Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
-from volta_fn.primitives.control_flow.scan import run_scan
+from volta_fn.primitives.control_flow.scan import checked_unroll, run_scan
 from volta_fn.primitives.declare import weakly_promoted
 
 
@@ -136,7 +136,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
     first, last = _bounds(lower, upper)
     if is_concrete(first) and is_concrete(last):
         steps = max(int(last) - int(first), 0)
-        written = max(steps, 1) if unroll is True else int(unroll or 1)
+        written = checked_unroll("fori_loop", False if unroll is None else unroll, steps)
         (_, result), _ = run_scan("fori_loop", _CountedStep(body_fun), (first, init_val), None, [], steps, False, written)
         return result
     if unroll is not None:

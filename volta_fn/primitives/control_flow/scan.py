@@ -57,7 +57,7 @@ def scan(
         xs: a pytree of arrays that share the size of their leading axis, or None.
         length: the number of steps; needed if `xs` has no arrays.
         reverse: go from the last row to the first (``ys[i]`` still belongs to ``xs[i]``).
-        unroll: how many steps (True: all) a backend that generates loops may write out per iteration; the result is the same.
+        unroll: how many steps (0 or True: all) a backend that generates loops may write out per iteration; the result is the same.
 
     Raises:
         TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype, or the lengths differ.
@@ -71,7 +71,7 @@ def scan(
     xs_pairs = tree.leaves_with_path(xs)
     rows = [as_value(x) for _, x in xs_pairs]
     steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
-    return run_scan("scan", f, init, xs, rows, steps, reverse, _checked_unroll(unroll, steps))
+    return run_scan("scan", f, init, xs, rows, steps, reverse, checked_unroll("scan", unroll, steps))
 
 
 def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> int:
@@ -94,12 +94,13 @@ def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> 
     return steps
 
 
-def _checked_unroll(unroll: int | bool, steps: int) -> int:
-    if unroll is True or unroll is False:
-        return max(steps, 1) if unroll else 1
-    if not isinstance(unroll, int) or unroll < 1:
-        raise ArgumentError(f"scan: unroll must be a positive integer or a bool, got {unroll!r}")
-    return unroll
+def checked_unroll(caller: str, unroll: int | bool, steps: int) -> int:
+    """How many steps of so many to write out per iteration; `ArgumentError` if `unroll` does not say."""
+    if unroll is False:
+        return 1
+    if not isinstance(unroll, int) or unroll < 0:
+        raise ArgumentError(f"{caller}: unroll must be a bool or an integer of at least 0, got {unroll!r}")
+    return max(steps, 1) if unroll is True or unroll == 0 else unroll
 
 
 def run_scan(
