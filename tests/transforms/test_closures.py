@@ -114,6 +114,16 @@ def test_custom_gradient_is_the_rule_that_the_body_returns() -> None:
     np.testing.assert_allclose(vf.grad(vf.grad(tripled), 1)(x, y), 3 * np.cos(x), rtol=1e-12)
 
 
+def test_custom_gradient_with_integer_results() -> None:
+    @vf.custom_gradient
+    def parts(x: Any) -> Any:
+        whole = jnp.floor(x)
+        return (x - whole, whole.astype(int)), lambda ct: 10.0 * ct[0] * jnp.ones_like(x)
+
+    for transform in (vf.grad, lambda f: vf.jit(vf.grad(f))):
+        np.testing.assert_array_equal(transform(lambda x: jnp.sum(parts(x)[0]))(jnp.array([1.5, 2.25])), [10.0, 10.0])
+
+
 def test_custom_gradient_of_one_argument_and_of_trees() -> None:
     clipped = vf.custom_gradient(lambda x: (x, lambda g: jnp.clip(g, -1, 1)))
     assert vf.grad(lambda x: 100 * clipped(x))(2.0) == 1

@@ -154,6 +154,20 @@ def test_symbolic_zeros() -> None:
     assert seen == [(False, True)]
 
 
+def test_a_linear_function_with_a_rule_serves_in_rules_and_is_transposed() -> None:
+    double = vf.custom_jvp(lambda x: 2.0 * x)
+    double.defjvp(lambda primals, tangents: (double(*primals), double(*tangents)))
+    (transposed,) = vf.linear_transpose(double, 1.0)(3.0)
+    assert float(transposed) == 6.0
+    square = vf.custom_jvp(lambda x: x * x)
+    square.defjvp(lambda primals, tangents: (square(*primals), primals[0] * double(*tangents)))
+    summed = lambda x: vf.lax.scan(lambda total, y: (total + square(y), None), 0.0, x)[0]
+    x = jnp.array([1.0, 2.0])
+    for gradient in (vf.grad(summed), vf.jit(vf.grad(summed)), vf.jacfwd(summed)):
+        np.testing.assert_array_equal(gradient(x), [2.0, 4.0])
+    np.testing.assert_array_equal(vf.hessian(summed)(x), [[2.0, 0.0], [0.0, 2.0]])
+
+
 def test_integers_closures_trees_and_keywords() -> None:
     @vf.custom_jvp
     def g(p: Any, n: Any, scale: Any = 2.0) -> Any:

@@ -170,6 +170,20 @@ def test_none_integers_trees_and_defaults() -> None:
     assert by_n.dtype == dtypes.float0
 
 
+def test_none_stands_for_a_part_of_an_argument() -> None:
+    g = vf.custom_vjp(lambda p: p["x"] * p["y"][0] + p["y"][1])
+    args = {"x": 2.0, "y": (3.0, 4.0), "none": None}
+    for given, expected in (
+        ({"x": 10.0, "y": None, "none": None}, [10.0, 0.0, 0.0]),
+        ({"x": None, "y": (None, 20.0), "none": None}, [0.0, 0.0, 20.0]),
+    ):
+        g.defvjp(lambda p: (g(p), None), lambda _, ct, given=given: (given,))
+        assert [float(leaf) for leaf in vf.tree.leaves(vf.grad(g)(args))] == expected
+    g.defvjp(lambda p: (g(p), None), lambda _, ct: ({"x": 1.0, "y": 1.0, "none": None},))
+    with pytest.raises(TreeError, match="must return a cotangent of structure"):
+        vf.grad(g)(args)
+
+
 def test_zero_cotangents_of_unmapped_operands_under_vmap() -> None:
     g = vf.custom_vjp(lambda x, y: x * y)
     g.defvjp(lambda x, y: (x * y, x), lambda x, ct: (None, x * ct))

@@ -99,6 +99,13 @@ def test_mistakes_are_explained() -> None:
         vf.jacrev(lambda x: x.astype(int))(1.0)
 
 
+def test_real_functions_of_complex_arguments_by_reverse_mode() -> None:
+    norm = lambda z: jnp.sum(jnp.abs(z) ** 2)
+    z = np.array([1 + 2j, 3 - 1j], np.complex64)
+    np.testing.assert_allclose(vf.jacrev(norm)(z), vf.grad(norm)(z), rtol=1e-6)
+    np.testing.assert_allclose(vf.jacrev(norm)(z), 2 * np.conj(z), rtol=1e-6)
+
+
 def test_integers_by_reverse_mode_if_allowed() -> None:
     found = vf.jacrev(lambda n, x: n * x, (0, 1), allow_int=True)(jnp.array([1, 2]), jnp.array([1.0, 3.0]))
     np.testing.assert_array_equal(found[1], np.diag([1.0, 2.0]))

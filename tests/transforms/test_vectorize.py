@@ -37,6 +37,13 @@ def test_axes_as_trees_and_prefixes() -> None:
     np.testing.assert_array_equal(vf.vmap(lambda x, y: x - y, in_axes=-1)(A, A[0]), A.transpose(2, 0, 1) - A[0].T[:, None])
 
 
+def test_what_is_not_mapped_may_be_anything() -> None:
+    apply = lambda f, x, name: f(x) if name == "sine" else x
+    np.testing.assert_array_equal(vf.vmap(apply, (None, 0, None))(jnp.sin, A, "sine"), jnp.sin(A))
+    with pytest.raises(ArgumentTypeError, match="expected an array"):
+        vf.vmap(apply, (None, 0, 0))(jnp.sin, A, "sine")
+
+
 def test_size_from_axis_size_alone() -> None:
     np.testing.assert_array_equal(vf.vmap(lambda: jnp.ones(2), axis_size=3)(), np.ones((3, 2)))
     np.testing.assert_array_equal(vf.vmap(lambda x: x, None, axis_size=3)(2.0), [2.0] * 3)

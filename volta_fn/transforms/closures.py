@@ -9,7 +9,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn import tree
+import numpy as np
+
+from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
@@ -73,6 +75,12 @@ def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: st
         raise ShapeError(f"{name} was converted for consts and arguments of types {list(avals)}, got {[v.aval for v in values]}")
 
 
+def _cotangent_like(out: Any) -> Any:
+    """Something of a cotangent's type for one result: integers have none, but zeros of dtype float0."""
+    value = as_value(out)
+    return value if value.dtype in dtypes.INEXACT else np.zeros(value.shape, dtypes.float0)
+
+
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
     """A function with a reverse-mode rule that its own body gives: `fun` returns ``(value, vjp)``.
 
@@ -93,7 +101,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         out, rule = fun(*args, **kwargs)
-        return out, closure_convert(rule, tree.map(as_value, out))
+        return out, closure_convert(rule, tree.map(_cotangent_like, out))
 
     def backward(residuals: Any, cotangent: Any) -> Any:
         rule, consts = residuals

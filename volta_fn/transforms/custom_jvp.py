@@ -10,12 +10,13 @@ from volta_fn import tree
 from volta_fn.core.array import Array, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.movement import moveaxis
 from volta_fn.transforms.custom_call import Arguments, CustomCall, Rule, TracedCall, as_rate, checked_outputs
 from volta_fn.transforms.grad import public_tangent
+from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, vmap_flat
 
 
@@ -161,5 +162,10 @@ def _batch(
     return outs, [0] * len(outs)
 
 
-custom_jvp_call_p = Primitive("custom_jvp_call", _abstract, jvp=_jvp, batch=_batch, multiple_results=True, views=True)
+def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
+    """A function that is linear, and applied to tangents by the rule of another one: the rule gave its derivative, its program the rest."""
+    return backward_pass(call_jaxpr, [type(a) is Linear for a in args], args, cotangents)
+
+
+custom_jvp_call_p = Primitive("custom_jvp_call", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, views=True)
 custom_jvp_call_p.call_param = "call_jaxpr"

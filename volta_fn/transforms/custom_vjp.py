@@ -51,7 +51,7 @@ class custom_vjp:  # JAX's name
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Set ``fwd(*args) -> (out, residuals)`` and ``bwd(*nondiff_args, residuals, cotangent) -> tuple``.
 
-        `bwd` returns one cotangent per differentiable argument; None stands for zero.
+        `bwd` returns one cotangent per differentiable argument; None stands for zeros, in place of an argument or of a part of one.
         """
         self.fwd, self.bwd = fwd, bwd
 
@@ -107,18 +107,33 @@ class VjpRule(Rule):
             raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {given}")
         found: list[Any] = []
         for position, (part, ct) in enumerate(zip(args, result, strict=True)):
-            wanted, structure = tree.flatten(part)
-            leaves, given_structure = tree.flatten(ct)
-            if ct is None:
-                leaves = [None] * len(wanted)
-            elif given_structure != structure:
+            leaves = _leaves_like(part, ct)
+            if leaves is None:
                 raise TreeError(
-                    f"the backward rule of {name} must return a cotangent of structure {structure} for argument {position}, "
-                    f"got {given_structure}"
+                    f"the backward rule of {name} must return a cotangent of structure {tree.structure(part)} for argument {position}, "
+                    f"got {tree.structure(ct)}"
                 )
             found += leaves
         what = f"the backward rule of {name} returned a cotangent"
         return [as_rate(ct, aval, what, "an argument") for ct, aval in zip(found, avals, strict=True)]
+
+
+def _leaves_like(part: Any, cotangent: Any) -> list[Any] | None:
+    """A cotangent's leaves, one for each leaf of an argument, where None may stand for a whole part of it; None if it does not fit."""
+    leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
+    try:
+        parts = tree.flatten_up_to(structure, part)
+    except TreeError:
+        return None
+    found: list[Any] = []
+    for leaf, below in zip(leaves, map(tree.structure, parts), strict=True):
+        if leaf is not None and below != _LEAF:
+            return None
+        found += [leaf] * below.num_leaves
+    return found
+
+
+_LEAF = tree.structure(0)
 
 
 class _BatchedVjpRule:

@@ -10,7 +10,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.primitive import AxisData
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ShapeError, VoltaError
 from volta_fn.transforms.vmap import stack_at, vmap_flat
 
 
@@ -25,8 +25,9 @@ def vmap(
 
     Args:
         fun: a function of pytrees of arrays, written for one example.
-        in_axes: the mapped axis of each positional argument: an int, None (the same for all examples), or a tuple or list of
-            them, one per argument, each possibly a pytree that is a prefix of the argument's. Keyword arguments map axis 0.
+        in_axes: the mapped axis of each positional argument: an int, None (the same for all examples, and then it may be anything), or
+            a tuple or list of them, one per argument, each possibly a pytree that is a prefix of the argument's. Keyword arguments map
+            axis 0.
         out_axes: where the mapped axis goes in the results, likewise.
         axis_name: a name by which collectives (`lax.psum`, …) in `fun` refer to the axis.
         axis_size: the number of examples, needed only if nothing is mapped.
@@ -52,7 +53,7 @@ def vmap(
             )
         prefix = (axes_in, dict.fromkeys(kwargs, 0))
         dims_given = tree.broadcast_prefix(prefix, (args, kwargs), is_leaf=lambda x: x is None)
-        values = [as_value(x) for x in leaves]
+        values = [_operand(x, d) for x, d in zip(leaves, dims_given, strict=True)]
         dims = [_dimension(d, v, "in_axes") for d, v in zip(dims_given, values, strict=True)]
         size = _axis_size(values, dims, axis_size, function_name(fun))
         flat = FlatFunction(fun, in_tree)
@@ -63,6 +64,16 @@ def vmap(
         return tree.unflatten(flat.out_tree, stacked)
 
     return mapped
+
+
+def _operand(value: Any, dim: Any) -> Any:
+    """An argument's leaf as an array; one that is the same for all examples may be anything."""
+    try:
+        return as_value(value)
+    except VoltaError:
+        if dim is None:
+            return value
+        raise
 
 
 def _dimension(dim: Any, value: Array, option: str) -> int | None:
