@@ -65,6 +65,15 @@ def test_dtypes(dtype: str, columns: int) -> None:
             agrees(kernel, inputs_of(kernel), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint16", "bool"])
+def test_last_words_that_are_not_full(dtype: str) -> None:
+    """What is behind an array's end in its last word is no element, wherever elements go one by one."""
+    elsewhere = lambda x, y: (jnp.maximum(x, y)[::-1], lax.pad(jnp.maximum(x, y), np.ones((), dtype), [(1, 0, 2)]), x[::-1] == y)
+    for size in (5, 6, 7, 259):
+        for kernel in partition_of(elsewhere, shaped(size, dtype=dtype), shaped(size, dtype=dtype)).kernels:
+            agrees(kernel, inputs_of(kernel), f"{size} of {dtype}")
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_sums_and_products(dtype: str) -> None:
     cases = [(lambda x: (x.sum(1), x.prod(0), (x * x).sum()), (20, 70)), (lambda x: x.sum(), (100_001,))]

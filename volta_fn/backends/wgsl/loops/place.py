@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
+from volta_fn.backends.wgsl.loops.span import GROUP, LANES, Span, Texts
 from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
 from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
@@ -190,14 +190,30 @@ class Place:
             return
         absent = [a for a in self.axes if a >= 0 and a not in place.axes and nest.facts.kernel.sizes[a] > 1]
         index = self.affine(place)
-        firsts = self._all([tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent])
-        for k in range(max(len(index), len(values), len(firsts))):
+        conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
+        for k in range(max(len(index), len(values), len(conditions))):
             at, value = index[k % len(index)], values[k % len(values)]
-            if firsts:
-                with nest.shader.block(f"if ({firsts[k % len(firsts)]})"):
-                    array.store(at, value)
-            else:
+            condition = conditions[k % len(conditions)] if conditions else "true"
+            if condition == "true":
                 array.store(at, value)
+            else:
+                with nest.shader.block(f"if ({condition})"):
+                    array.store(at, value)
+
+    def _within_span(self) -> list[Texts]:
+        """Which lanes are within the span. Those behind its end are at its last turn, but may have another value than that:
+
+        of a word of narrow numbers they have loaded what is behind the last one.
+        """
+        span, nest = self.span, self.nest
+        if span is None or span.is_aligned or span.total % span.lanes == 0:
+            return []
+        loads = [(nest.inputs[node.input], nest.facts.load_places[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
+        if all(array.dtype.itemsize >= 4 or span.vector(place) is None for array, place in loads):
+            return []
+        (group,) = self.axes[GROUP]
+        certain = span.total % span.lanes
+        return [tuple(["true" if k < certain else f"{group} * {span.lanes}u + {k}u < {span.total}u" for k in range(span.lanes)])]
 
     # indices and conditions
 
