@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn.compiler.bodies import Body, Item, fits, kind_of
 from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.slots import Block, Slot, Slots
+from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
 
@@ -30,7 +31,7 @@ class BodyWriter:
 
     def constant(self, value: Any) -> Slot:
         """The slot of a constant array."""
-        return self.slots.constant(value.buffer())
+        return self.slots.constant(host_buffer(value))
 
     def body(self, body: Body, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
         """Write a body that reads its inputs at the given slots and puts its outputs where the targets say (None: nowhere)."""

@@ -303,6 +303,12 @@ class ConcreteArray(Array):
         return self
 
 
+def host_buffer(array: ConcreteArray) -> np.ndarray:
+    """The elements where the CPU has them: the array's own buffer, or a copy of what another device has."""
+    buffer = array.buffer()
+    return buffer if isinstance(buffer, np.ndarray) else array.host()
+
+
 def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
     """The array in a buffer. Written out where every call counts."""
     array = ConcreteArray()

@@ -13,6 +13,7 @@ import numpy as np
 
 from volta_fn.backends.numpy import blocks
 from volta_fn.compiler.plan import Operand, Plan, Step
+from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Literal
 from volta_fn.core.primitive import Primitive
 
@@ -76,7 +77,7 @@ class _Writer:
 
     def operand(self, operand: Operand) -> str:
         """The expression that reads an operand."""
-        return self.name("c", operand.val.buffer()) if isinstance(operand, Literal) else _register(operand)
+        return self.name("c", host_buffer(operand.val)) if isinstance(operand, Literal) else _register(operand)
 
     def step(self, step: Step, plan: Plan) -> list[str]:
         """The lines that run a step and let go of what dies."""
@@ -108,7 +109,7 @@ class _Writer:
 
     def whole(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
         """The plan as one function."""
-        body = [f"{_register(r)} = {self.name('c', value.buffer())}" for r, value in plan.constants]
+        body = [f"{_register(r)} = {self.name('c', host_buffer(value))}" for r, value in plan.constants]
         for step in plan.steps:
             body += self.step(step, plan)
         body.append(f"return ({''.join(self.operand(o) + ', ' for o in plan.outputs)})")
@@ -132,7 +133,7 @@ def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tup
         stores = [f"registers[{r}] = {_register(r)}" for r in sorted(written)]
         parts.append(writer.function(["registers"], [*loads, *body, *stores]))
     count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
-    constants = [(r, value.buffer()) for r, value in plan.constants]
+    constants = [(r, host_buffer(value)) for r, value in plan.constants]
 
     def run(frame: Sequence[np.ndarray], donate: bool, *inputs: Any) -> tuple[Any, ...]:
         registers: list[Any] = [None] * count
@@ -142,6 +143,6 @@ def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tup
             registers[register] = value
         for part in parts:
             part(frame, donate, registers)
-        return tuple([o.val.buffer() if isinstance(o, Literal) else registers[o] for o in plan.outputs])
+        return tuple([host_buffer(o.val) if isinstance(o, Literal) else registers[o] for o in plan.outputs])
 
     return run

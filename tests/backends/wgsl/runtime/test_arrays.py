@@ -198,6 +198,25 @@ def test_a_closed_over_array_stays_where_it_is() -> None:
         assert float(y[3]) == 4.0
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_programs_on_the_cpu_have_constants_of_a_gpu(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a GPU is the default device, numbers in a program are its arrays, whichever device the program is for."""
+    cpu = vf.devices("cpu")[0]
+    monkeypatch.setattr(cpu.backend, "native", native)
+    values = np.arange(3, dtype=np.float32)
+    with vf.default_device(GPU):
+        row, computed = on_gpu(values), jnp.sin(on_gpu(values))
+
+        def run(x: Any) -> Any:
+            scanned = lax.scan(lambda carry, y: (carry + y * 2.0, row * y), 1.0, x)
+            return x + 3, jnp.float32(4.0), computed, scanned
+
+        found = vf.tree.leaves(vf.jit(run)(vf.device_put(values, cpu)))
+    assert all(x.device is cpu for x in found)
+    for one, expected in zip(found, (values + 3, 4.0, np.sin(values), 7.0, np.outer(values, values)), strict=True):
+        np.testing.assert_allclose(np.asarray(one), expected, rtol=1e-6)
+
+
 def test_scalars_go_where_arrays_are() -> None:
     x = on_gpu(np.arange(3.0, dtype=np.float32))
     y = vf.device_put(np.arange(3.0, dtype=np.float32), vf.devices("cpu")[0])

@@ -17,6 +17,7 @@ from volta_fn.backends.native.runtime.writer import Writer
 from volta_fn.compiler.bodies import body_of, sources_in
 from volta_fn.compiler.outputs import Output
 from volta_fn.compiler.writing import made_by, outputs_of, reusable, write_program
+from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: A program of more nanoseconds than this lets other Python threads run.
@@ -53,4 +54,4 @@ def _build(closed: ClosedJaxpr, donated: Sequence[bool]) -> Built:
 
 
 def _on_host(output: Output) -> Output:
-    return output if output.constant is None else output._replace(constant=output.constant.buffer())
+    return output if output.constant is None else output._replace(constant=host_buffer(output.constant))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.array import ConcreteArray
+from volta_fn.core.array import ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive
@@ -106,13 +106,13 @@ class _Writer:
 
     def literal(self, literal: Literal) -> str:
         """A number in an equation."""
-        return f"{self.aval(literal.aval)}={literal.val.buffer().tobytes().hex()}"
+        return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
 
     def constant(self, value: Any) -> str:
         """A constant, by a hash of its bytes."""
         text = self._constants.get(id(value))
         if text is None:
-            buffer = value.buffer() if type(value) is ConcreteArray else None
+            buffer = host_buffer(value) if type(value) is ConcreteArray else None
             if not isinstance(buffer, np.ndarray):
                 raise _Unwritable
             content = hashlib.blake2b(np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
