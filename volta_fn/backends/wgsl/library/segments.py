@@ -180,57 +180,8 @@ class _Segments:
 
     def walk_pieces(self) -> Dispatch:
         """The same, if rows are long: each invocation goes through all rows of a piece, with one element of each."""
-        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
-        slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
-        source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
-        parts = self._array(shader, self.parts, self.dtype, written=True)
-
-        def reduce(index: str) -> None:
-            piece, element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
-            here, there = rows.within(shader, element)
-            first = shader.let("u32", f"{piece} * {self.length}u")
-            end = shader.let("u32", f"min({first} + {self.length}u, {rows.number}u)")
-            slot, began = shader.var("u32", slots.load(f"max({first}, 1u) - 1u").text), shader.var("bool", "false")
-            totals = self._variables(shader, [constant(self.dtype, 0)] * self.lanes)
-
-            def place(slot: str) -> str:
-                return shader.let("u32", plus(times(slot, rows.spacing), there))
-
-            def keep(goes_on: str) -> None:
-                with shader.block(f"if ({slot} < {rows.slots}u)"):
-                    with shader.block(f"if ({began} && !{goes_on})"):
-                        self._store(shader, target, place(slot), totals)
-                    with shader.block("else"):
-                        number = f"({piece} * 2u + select(0u, 1u, {began}))"
-                        self._store(shader, parts, shader.let("u32", f"{number} * {rows.elements}u + {element}"), totals)
-
-            with shader.loop(end, first, _AT_ONCE) as at:
-                numbers = [shader.let("u32", f"min({at} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
-                found = [shader.let("u32", slots.load(i).text) for i in numbers]
-                begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(found, [slot, *found], strict=False)]
-                begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
-                begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(found, begins, strict=True)]
-                # All are on their way together, and of slots that do not begin here one that is at hand.
-                starts = [self._load(shader, target, place(x)) for x in begun]
-                sources = [rows.source(shader, order.load(i).text) for i in numbers]
-                values = [self._load(shader, source, shader.let("u32", plus(x, here))) for x in sources]
-                for k, (start, value) in enumerate(zip(starts, values, strict=True)):
-                    with shader.block(f"if ({at} + {k}u < {end})"):
-                        with shader.block(f"if ({begins[k]})"):
-                            # Before the first row of a piece nothing is kept that anybody would read.
-                            keep("false")
-                            self._combine(shader, totals, start, value)
-                            shader.line(f"{slot} = {found[k]};")
-                            shader.line(f"{began} = true;")
-                        with shader.block("else"):
-                            self._combine(shader, totals, totals, value)
-                            if k == 0:
-                                only = [f"{total.text} = {x.text};" for total, x in zip(totals, value, strict=True)]
-                                shader.line(f"if ({at} == {first}) {{ {' '.join(only)} }}")
-            behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
-            keep(shader.let("bool", f"{end} < {rows.number}u && {behind}"))
-
-        return for_each(shader, self.pieces * rows.elements, reduce)
+        shader = Shader(self.facts, INVOCATIONS)
+        return for_each(shader, self.pieces * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """What began in each piece and went on in others."""
@@ -261,3 +212,74 @@ class _Segments:
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
 
         return for_each(shader, (self.pieces - 1) * rows.elements, reduce)
+
+
+class _Walk:
+    """An invocation of `_Segments.walk_pieces`, by its index: it combines one element of the rows of a piece, `_AT_ONCE` rows at a time."""
+
+    def __init__(self, segments: _Segments, shader: Shader, index: str) -> None:
+        self.segments, self.shader, self.rows = segments, shader, segments.rows
+        s, rows = segments, segments.rows
+        self.slots, self.order = shader.buffer(s.slots, _UINT32), shader.buffer(s.order, _UINT32)
+        self.source = s._array(shader, _UPDATES, s.stored)
+        self.target = s._array(shader, _RESULT, s.stored, written=True)
+        self.parts = s._array(shader, s.parts, s.dtype, written=True)
+        self.piece, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
+        #: Where the element is in a row of updates, and in a slot.
+        self.here, self.there = rows.within(shader, self.element)
+        self.first = shader.let("u32", f"{self.piece} * {s.length}u")
+        self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
+        #: The slot of the rows that are being combined, whether the first of them is in this piece, and what they give so far.
+        self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
+        self.began = shader.var("bool", "false")
+        self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
+
+    def write(self) -> None:
+        """Write the whole walk."""
+        with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
+            self._combine_rows(at)
+        behind = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
+        self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {behind}"))
+
+    def _combine_rows(self, at: str) -> None:
+        """Combine the rows from `at` on, which are all loaded before the first is combined, so that none waits for another."""
+        s, shader, rows = self.segments, self.shader, self.rows
+        numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
+        slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
+        begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
+        begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
+        # Where no slot begins, the first one is loaded, and not used.
+        begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
+        starts = [s._load(shader, self.target, self._place(x)) for x in begun]
+        sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
+        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
+        for k, (start, value) in enumerate(zip(starts, values, strict=True)):
+            with shader.block(f"if ({at} + {k}u < {self.end})"):
+                with shader.block(f"if ({begins[k]})"):
+                    self._begin(slots[k], start, value)
+                with shader.block("else"):
+                    s._combine(shader, self.totals, self.totals, value)
+                    if k == 0:  # the first row of a piece, which goes on with a slot of the piece before
+                        only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
+                        shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
+
+    def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
+        """Store what was combined so far (before the first row of a piece, nothing that anybody reads), and begin another slot."""
+        self._store("false")
+        self.segments._combine(self.shader, self.totals, start, value)
+        self.shader.line(f"{self.slot} = {slot};")
+        self.shader.line(f"{self.began} = true;")
+
+    def _place(self, slot: str) -> str:
+        """Where the element is in a slot of the result."""
+        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
+
+    def _store(self, goes_on: str) -> None:
+        """Store what was combined: to the result if that is all rows of the slot, else as a part."""
+        s, shader = self.segments, self.shader
+        with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
+            with shader.block(f"if ({self.began} && !{goes_on})"):
+                s._store(shader, self.target, self._place(self.slot), self.totals)
+            with shader.block("else"):
+                number = f"({self.piece} * 2u + select(0u, 1u, {self.began}))"
+                s._store(shader, self.parts, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
