@@ -71,8 +71,8 @@ def test_edge_values(primitive: Primitive, name: str) -> None:
     for params in PARAMETERS.get(primitive.name, ({},)):
         actual = np.asarray(bind(primitive, *map(as_value, operands), **params))
         with np.errstate(all="ignore"):
-            meaning = lambda *xs, params=params: oracle(primitive)(*(xs if primitive.name in EXACT else map(wide, xs)), **params)
-            expected = subnormals.expected(actual, meaning, operands, kept=subnormals.kept())
+            reference = lambda *xs, params=params: oracle(primitive)(*(xs if primitive.name in EXACT else map(wide, xs)), **params)
+            expected = subnormals.expected(actual, reference, operands, kept=subnormals.kept())
         what = f"{primitive}{params} in {name} of {[x.tolist() for x in operands]}"
         if primitive.name in EXACT:
             assert_same_bits(actual, expected, what)

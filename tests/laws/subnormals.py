@@ -30,16 +30,16 @@ def flushed(x: np.ndarray) -> np.ndarray:
     return np.where(tiny, np.where(np.signbit(x), -np.zeros((), x.dtype), np.zeros((), x.dtype)), x)
 
 
-def expected(actual: np.ndarray, meaning: Callable[..., Any], operands: Sequence[np.ndarray], *, kept: bool) -> np.ndarray:
+def expected(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray], *, kept: bool) -> np.ndarray:
     """What a function of numbers should give: where subnormal ones matter and are not kept, `actual` itself if it is right for zeros."""
-    wanted = np.asarray(meaning(*operands)).astype(actual.dtype)
+    wanted = np.asarray(reference(*operands)).astype(actual.dtype)
     if kept:
         return wanted
     matters = flushed(wanted) != wanted
     for x in operands:
         matters = matters | (flushed(x) != x) & (x == x)
     with np.errstate(all="ignore"):
-        of_zeros = np.asarray(meaning(*map(flushed, operands))).astype(actual.dtype)
+        of_zeros = np.asarray(reference(*map(flushed, operands))).astype(actual.dtype)
     got, zeros = flushed(actual).astype(complex), flushed(of_zeros).astype(complex)
     near = np.isclose(got, zeros, rtol=_NEAR.get(actual.dtype.name, 3e-6), atol=_TINY, equal_nan=True)
     return np.where(matters & near, actual, wanted)

@@ -167,20 +167,20 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
 
 def oracle(primitive: Primitive) -> Callable[..., Any]:
     """The NumPy function that says what the primitive means for inexact dtypes."""
-    meaning = REFERENCES.get(primitive.name, primitive.evaluate)
-    assert meaning is not None, f"the elementwise primitive {primitive} declares no function"
-    return meaning
+    reference = REFERENCES.get(primitive.name, primitive.evaluate)
+    assert reference is not None, f"the elementwise primitive {primitive} declares no function"
+    return reference
 
 
 def _sample(
     primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], domain: Domain, names: tuple[str, ...], label: str
 ) -> Sample:
-    meaning = oracle(primitive)
+    reference = oracle(primitive)
     return Sample(
         primitive.name,
         _call(primitive, params),
         tuple([Arg(shape, on_grid(domain, i)) for i, shape in enumerate(shapes)]),
-        lambda *xs: meaning(*xs, **params),
+        lambda *xs: reference(*xs, **params),
         dtypes=names,
         result_dtype=RESULTS.get(primitive.name),
         exact=primitive.name in EXACT,

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from tests.backends.meaning import meaning, same
 from tests.backends.native.running import run_routine
+from tests.backends.reference import assert_same, reference
 from volta_fn.backends.native.library import ROUTINES
 from volta_fn.core.aval import ShapedArray
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
-    """The routine agrees with the primitive's meaning, in one piece and in three, which agree to the bit."""
+    """The routine agrees with the primitive's NumPy function, in one piece and in three, which agree to the bit."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
     routine = ROUTINES[name](avals, params)
     assert routine is not None, f"no routine of {name} for {avals}, {params}"
-    expected = meaning(name, inputs, params)
+    expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
     whole = run_routine(routine, inputs, outputs)
     cut = run_routine(routine, inputs, outputs, pieces=3)
     for got, again, wanted in zip(whole, cut, expected, strict=True):
         assert got.tobytes() == again.tobytes(), "the result depends on how tasks are shared out"
-        same(got, wanted, exact)
+        assert_same(got, wanted, exact)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
-from tests.backends.meaning import meaning, same
 from tests.backends.native.library.checking import check
 from tests.backends.native.running import entries
+from tests.backends.reference import assert_same, reference
 from volta_fn.backends.native.library import IN_PLACE, ROUTINES
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
@@ -32,7 +32,7 @@ def test_scatters(case: tuple[np.ndarray, np.ndarray, dict[str, Any]], name: str
     x, indices, params = case
     if x.dtype.kind == "c" and name[8:] in ("min", "max"):
         return
-    (updates,) = meaning("gather", [x, indices], params | {"fill_value": 0})
+    (updates,) = reference("gather", [x, indices], params | {"fill_value": 0})
     numbers = ScatterDimensionNumbers(*params["dimension_numbers"])
     new = np.random.default_rng(0).integers(-4, 5, updates.shape).astype(x.dtype)
     check(name, [x, indices, new], {"dimension_numbers": numbers, "mode": params["mode"], "unique_indices": False})
@@ -78,7 +78,7 @@ def test_scatters_in_place(name: str, dtype: str) -> None:
     x, new = (rng.integers(1, 4, shape).astype(dtype) for shape in ((9, 33), (6, 33)))
     inputs = [x, rng.integers(-2, 11, (6, 1)).astype(np.int32), new]
     params = {"dimension_numbers": ScatterDimensionNumbers(*ROWS), "mode": MODES[0], "unique_indices": False}
-    same(run_in_place(name, inputs, params), meaning(name, inputs, params)[0])
+    assert_same(run_in_place(name, inputs, params), reference(name, inputs, params)[0])
 
 
 @pytest.mark.parametrize("start", [-3, 0, 2, 50])
@@ -91,4 +91,4 @@ def test_dynamic_slices(start: int, index: type[np.integer]) -> None:
         check("dynamic_slice", [x, *starts], {"slice_sizes": block})
         check("dynamic_update_slice", [x, new, *starts], {})
         inputs = [x, new, *starts]
-        same(run_in_place("dynamic_update_slice", inputs, {}), meaning("dynamic_update_slice", inputs, {})[0])
+        assert_same(run_in_place("dynamic_update_slice", inputs, {}), reference("dynamic_update_slice", inputs, {})[0])

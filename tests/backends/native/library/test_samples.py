@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends.meaning import sample_calls
 from tests.backends.native.library.checking import check
+from tests.backends.reference import sample_calls
 from volta_fn.backends.native.library import ROUTINES
 
 _CALLS = dict(sample_calls(list(ROUTINES)))

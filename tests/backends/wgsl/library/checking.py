@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.backends.meaning import meaning, same
+from tests.backends.reference import assert_same, reference
 from tests.backends.wgsl.running import facts, run_routine
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library import ROUTINES
@@ -36,9 +36,9 @@ def results(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], kno
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
-    """The routine agrees with the primitive's meaning."""
-    expected = meaning(name, inputs, params)
+    """The routine agrees with the primitive's NumPy function."""
+    expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
     for routine in {routine_of(name, inputs, params, known) for known in (least_facts(), facts())}:
         for got, wanted in zip(run_routine(routine, inputs, outputs), expected, strict=True):
-            same(got, wanted, exact)
+            assert_same(got, wanted, exact)

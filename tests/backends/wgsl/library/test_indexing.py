@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
-from tests.backends.meaning import meaning
+from tests.backends.reference import reference
 from tests.backends.wgsl.library.checking import check, least_facts, results
 from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
 
@@ -28,7 +28,7 @@ def test_scatters(case: tuple[np.ndarray, np.ndarray, dict[str, Any]], name: str
     x, indices, params = case
     if x.dtype.kind == "c" and name[8:] in ("min", "max"):
         return
-    (updates,) = meaning("gather", [x, indices], params | {"fill_value": 0})
+    (updates,) = reference("gather", [x, indices], params | {"fill_value": 0})
     numbers = ScatterDimensionNumbers(*params["dimension_numbers"])
     new = np.random.default_rng(0).integers(-4, 5, updates.shape).astype(x.dtype)
     check(name, [x, indices, new], {"dimension_numbers": numbers, "mode": params["mode"], "unique_indices": False})

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.backends.meaning import same
+from tests.backends.reference import assert_same
 from tests.backends.wgsl.library.checking import check, least_facts, results
 
 
@@ -56,7 +56,7 @@ def test_lu(dtype: str, shape: tuple[int, ...]) -> None:
     factors, pivots, permutation = results("lu", [x], {}, least_facts(), like)
     lower = np.tril(factors, -1)[..., : min(m, n)] + np.eye(m, min(m, n), dtype=dtype)
     product = lower @ np.triu(factors)[..., : min(m, n), :]
-    same(product, np.take_along_axis(x, permutation[..., None].astype(int), -2), exact=False)
+    assert_same(product, np.take_along_axis(x, permutation[..., None].astype(int), -2), exact=False)
     assert (np.abs(lower) <= np.sqrt(2) + 1e-6).all()
     rows = np.broadcast_to(np.arange(m), shape[:-1]).copy()
     for row, steps in zip(rows.reshape(-1, m), pivots.reshape(-1, min(m, n)), strict=True):

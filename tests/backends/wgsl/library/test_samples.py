@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from tests.backends.meaning import calls
+from tests.backends.reference import calls
 from tests.backends.wgsl.library.checking import check
 from tests.samples import all_samples
 from tests.samples.sample import Sample

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.backends.keys import numbers
-from tests.backends.meaning import meaning, same
+from tests.backends.reference import assert_same, reference
 from tests.backends.wgsl.library.checking import check, least_facts, results, routine_of
 from tests.backends.wgsl.running import known_width, run_routine
 from volta_fn.backends.wgsl.library import radix
@@ -80,9 +80,9 @@ def check_ballots(operands: list[np.ndarray], axis: int = 0, keys: int = 1) -> N
     given = params(axis, keys)
     routine = routine_of("sort", operands, given, known_width())
     assert any("subgroupBallot" in dispatch.source for dispatch in routine.dispatches)
-    expected = meaning("sort", operands, given)
+    expected = reference("sort", operands, given)
     for got, wanted in zip(run_routine(routine, operands, [(x.shape, x.dtype) for x in expected]), expected, strict=True):
-        same(got, wanted)
+        assert_same(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32"])

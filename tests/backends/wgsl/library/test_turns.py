@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from tests.backends.meaning import meaning
+from tests.backends.reference import reference
 from tests.backends.wgsl.library.checking import check, least_facts, results, routine_of
 from volta_fn import lax
 from volta_fn.backends.wgsl.facts import Facts
@@ -64,7 +64,7 @@ def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None
     assert n >= 32
     x = RNG.normal(size=(n, n)).astype(np.float32)
     x = x @ x.T / n + np.eye(n, dtype=np.float32)
-    expected = meaning(name, [x], params)
+    expected = reference(name, [x], params)
     found = results(name, [x], params, known, expected)
     for number in determined:
         scale = np.abs(expected[number]).max()
@@ -90,7 +90,7 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, monkeypatc
     x = RNG.normal(size=(4, 9, 9)).astype(np.float32)
     x[1], x[2, 3, 4] = 0, np.nan
     params = FACTORISATIONS[name][0]
-    together = results(name, [x], params, least_facts(), expected := meaning(name, [x], params))
+    together = results(name, [x], params, least_facts(), expected := reference(name, [x], params))
     monkeypatch.setattr(turns, "_MANY", 0)
     assert len(routine_of(name, [x], params, least_facts()).dispatches) == SWEEPS + 2
     apart = results(name, [x], params, least_facts(), expected)

@@ -74,10 +74,10 @@ def least() -> Device:
 
 @pytest.mark.parametrize("name", CASES)
 def test_arrays_larger_than_a_binding(name: str, least: Device) -> None:
-    function, arguments, meaning = CASES[name]
+    function, arguments, reference = CASES[name]
     with vf.default_device(least):
         found = vf.tree.leaves(vf.jit(function)(*map(jnp.asarray, arguments)))
-    wanted = vf.tree.leaves(meaning(*arguments))
+    wanted = vf.tree.leaves(reference(*arguments))
     for actual, expected in zip(found, wanted, strict=True):
         # Numbers of 16 bits, rounded to 1 in 2048 after each operation; else float32's sums in another order.
         rtol, atol = (2e-3, 2e-2) if name == "halves" else (1e-5, 1e-4)

@@ -47,7 +47,7 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: Facts | None
     return results
 
 
-def assert_meaning(actual: np.ndarray, meaning: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
+def assert_reference(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
     """What a function gives, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
     with np.errstate(all="ignore"):
-        assert_same_bits(actual, subnormals.expected(actual, meaning, operands, kept=running.facts().subnormals))
+        assert_same_bits(actual, subnormals.expected(actual, reference, operands, kept=running.facts().subnormals))

@@ -9,7 +9,7 @@ import scipy.special
 import volta_fn.primitives.fma  # declares the primitives
 from tests.backends.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, UNITS, arguments, assert_within, edges, tail_of_range
 from tests.backends.wgsl import running
-from tests.backends.wgsl.scalars.running import Call, assert_meaning, run
+from tests.backends.wgsl.scalars.running import Call, assert_reference, run
 from tests.laws import subnormals
 from tests.laws.subnormals import flushed
 from volta_fn import dtypes
@@ -142,7 +142,7 @@ def test_exact_functions_of_two(name):
     a = arguments(wide, 1 << 12).astype(dtype)
     x, y = np.concatenate([x, a]), np.concatenate([y, np.random.default_rng(3).permutation(a)])
     for op, actual in results(["rem", "nextafter"], x, y):
-        assert_meaning(actual, PRIMITIVES[op].evaluate, [x, y])
+        assert_reference(actual, PRIMITIVES[op].evaluate, [x, y])
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
@@ -153,7 +153,7 @@ def test_fused_multiply_add(name):
     for values in (x, y, z):
         values[:5] = [np.inf, -np.inf, np.nan, 0.0, -0.0]
     ((_, actual),) = results(["fma"], x, y, z)
-    assert_meaning(actual, PRIMITIVES["fma"].evaluate, [x, y, z])
+    assert_reference(actual, PRIMITIVES["fma"].evaluate, [x, y, z])
 
 
 def test_functions_that_are_sums():
@@ -183,8 +183,8 @@ def test_narrow_floats(name):
     dtype = volta_fn.dtypes.as_dtype(name)
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     for op, actual in results(["exp", "log", "tanh", "logistic", "erf", "sin"], x):
-        meaning = lambda v, op=op: {**ORACLES, **SPECIAL}[op](v.astype(np.float64)).astype(np.float32)
-        nearest = subnormals.expected(actual, meaning, [x], kept=running.facts().subnormals)
+        reference = lambda v, op=op: {**ORACLES, **SPECIAL}[op](v.astype(np.float64)).astype(np.float32)
+        nearest = subnormals.expected(actual, reference, [x], kept=running.facts().subnormals)
         apart = np.abs(actual.view(np.int16).astype(int) - nearest.view(np.int16).astype(int))
         nan = np.isnan(actual) & np.isnan(nearest)
         assert (apart[~nan] <= 1).all(), op

@@ -11,7 +11,7 @@ import pytest
 import volta_fn  # noqa: F401  # declares the primitives
 from tests.backends.scalar_samples import BOOL, CASES, FLOATS, INTEGERS, operands, samples
 from tests.backends.wgsl import running
-from tests.backends.wgsl.scalars.running import Call, assert_meaning, run
+from tests.backends.wgsl.scalars.running import Call, assert_reference, run
 from volta_fn import dtypes
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.routine import Routine
@@ -26,9 +26,9 @@ def check(calls, arrays):
         expected.append(partial(PRIMITIVES[op].evaluate, **params))
         with np.errstate(all="ignore"):
             made.append(Call(op, places, np.asarray(expected[-1](*[arrays[i] for i in places])).dtype, params))
-    for call, actual, meaning in zip(made, run(made, arrays), expected, strict=True):
+    for call, actual, reference in zip(made, run(made, arrays), expected, strict=True):
         try:
-            assert_meaning(actual, meaning, [arrays[i] for i in call.operands])
+            assert_reference(actual, reference, [arrays[i] for i in call.operands])
         except AssertionError as error:
             error.add_note(f"of {call.op} {dict(call.params)}")
             raise
@@ -121,4 +121,4 @@ def test_operations_with_constants(op):
                 out.store(shader.local, apply(shader, op, pair[::-1] if swapped else pair, x.dtype, {}))
             (found,) = running.run_routine(Routine((shader.dispatch(1),)), [x], [(x.shape, x.dtype)])
             both = [x, np.full_like(x, value)]
-            assert_meaning(found, PRIMITIVES[op].evaluate, both[::-1] if swapped else both)
+            assert_reference(found, PRIMITIVES[op].evaluate, both[::-1] if swapped else both)

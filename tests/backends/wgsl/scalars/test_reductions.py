@@ -5,7 +5,7 @@ import pytest
 
 from tests.backends.scalar_samples import operands
 from tests.backends.wgsl import running
-from tests.backends.wgsl.scalars.running import assert_meaning
+from tests.backends.wgsl.scalars.running import assert_reference
 from tests.laws.subnormals import flushed
 from volta_fn import dtypes
 from volta_fn.backends.wgsl.routine import Routine
@@ -45,9 +45,11 @@ def test_combine(name):
 
     found = run_steps(write, [x, y], [dtype] * (2 * len(ops)))
     for op, actual, same in zip(ops, found, found[len(ops) :], strict=False):
-        assert_meaning(actual, {**STEPS, **BITS}[op], [x, y])
+        assert_reference(actual, {**STEPS, **BITS}[op], [x, y])
         zero = np.zeros((), dtype)
-        assert_meaning(same + zero if dtype in dtypes.FLOATS else same, lambda x, zero=zero: x + zero if dtype in dtypes.FLOATS else x, [x])
+        assert_reference(
+            same + zero if dtype in dtypes.FLOATS else same, lambda x, zero=zero: x + zero if dtype in dtypes.FLOATS else x, [x]
+        )
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "int32", "bool"])

@@ -1,4 +1,4 @@
-"""What single primitives mean in NumPy, and the calls of them in samples: what lanes' libraries are tested against."""
+"""The reference for tests of the lanes' libraries: what the NumPy functions of primitives give, also for the calls in samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volta_fn.core.primitive import PRIMITIVES
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14}
 
 
-def meaning(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
+def reference(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
     """What the primitive's NumPy function gives."""
     evaluate = PRIMITIVES[name].evaluate
     assert evaluate is not None
@@ -28,8 +28,8 @@ def meaning(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> 
     return [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
 
 
-def same(got: np.ndarray, wanted: np.ndarray, exact: bool = True) -> None:
-    """Equal numbers, NaN to NaN; nearly so where that is all that is asked."""
+def assert_same(got: np.ndarray, wanted: np.ndarray, exact: bool = True) -> None:
+    """Assert equal numbers, NaN being equal to NaN; only close ones unless `exact`."""
     kind = got.dtype.name
     assert got.shape == wanted.shape and got.dtype == wanted.dtype
     if kind in ("float16", "bfloat16"):
@@ -61,5 +61,5 @@ def calls(sample: Sample, dtype: np.dtype, names: Sequence[str]) -> list[tuple[s
         inputs = [np.asarray(a.val) if isinstance(a, Literal) else values[a] for a in eqn.invars]
         if eqn.primitive.name in names:
             found.append((eqn.primitive.name, inputs, eqn.params))
-        values |= dict(zip(eqn.outvars, meaning(eqn.primitive.name, inputs, eqn.params), strict=True))
+        values |= dict(zip(eqn.outvars, reference(eqn.primitive.name, inputs, eqn.params), strict=True))
     return found
