@@ -84,7 +84,7 @@ def _alone(queue: Queue, step: Step, repeats: int) -> float:
 
 def main() -> None:
     """Print the most expensive dispatches; write their shaders."""
-    parser = argparse.ArgumentParser(description="What the dispatches of a workload cost.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.profile", description="What the dispatches of a workload cost.")
     parser.add_argument("workload")
     parser.add_argument("--most", type=int, default=25, help="how many dispatches to print (default %(default)s)")
     parser.add_argument("--shaders", type=Path, metavar="FILE", help="where the texts of those go")
