@@ -1,8 +1,9 @@
 """Strict settings for every test: warnings are errors (see pyproject.toml), generated examples are the same in every run."""
 
 import os
+import sys
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from volta_fn.core import device
 
     monkeypatch.setattr(device, "_process_default", device.find_device("cpu"))
+
+
+@pytest.fixture
+def frequent_thread_switches() -> Iterator[None]:
+    """Let the interpreter switch threads five hundred times as often as usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
 
 
 @pytest.fixture(autouse=True)

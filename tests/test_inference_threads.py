@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +13,8 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import nn, optim, random
+
+pytestmark = pytest.mark.usefixtures("frequent_thread_switches")
 
 THREADS, ROUNDS = 32, 16
 
@@ -66,14 +66,6 @@ def step(model: Mixed, state: Any, moments: Any, x: vf.Array, labels: vf.Array) 
 
 def fingerprint(value: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in vf.tree.leaves(value)]
-
-
-@pytest.fixture(autouse=True)
-def _switch_threads_often() -> Iterator[None]:
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def train(model: Mixed, state: Any, done: threading.Event) -> list[float]:

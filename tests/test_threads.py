@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,16 +15,9 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, random
 
+pytestmark = pytest.mark.usefixtures("frequent_thread_switches")
+
 THREADS, ROUNDS = 8, 1000
-
-
-@pytest.fixture(autouse=True)
-def _switch_threads_often() -> Iterator[None]:
-    """Let the interpreter change threads five hundred times as often as usual."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def model(w: vf.Array, x: vf.Array) -> vf.Array:

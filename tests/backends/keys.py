@@ -1,4 +1,4 @@
-"""Numbers that are hard to sort."""
+"""Calls of `sort`: numbers that are hard to sort, and parameters."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def numbers(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
         values = values + 0j
         values.imag = rng.permutation(values.real.ravel()).reshape(shape)
     return values.astype(kind)
+
+
+def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
+    """The parameters of `sort`."""
+    return {"dimension": axis, "is_stable": stable, "num_keys": keys}

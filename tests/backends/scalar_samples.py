@@ -12,6 +12,16 @@ FLOATS = sorted(dtypes.FLOATS, key=str)
 BOOL = [np.dtype(bool)]
 
 
+#: Special and ordinary parts of complex numbers.
+PARTS = [0.0, -0.0, 1.0, -2.5, 3e-3, 1e30, np.inf, -np.inf, np.nan]
+
+
+def complex_pairs(dtype):
+    """All pairs of complex numbers of these parts, as two operands."""
+    values = [complex(a, b) for a, b in itertools.product(PARTS, repeat=2)]
+    return [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
+
+
 def samples(dtype):
     """Values of a dtype, with all that is special about it."""
     rng = np.random.default_rng(7)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.backends.keys import numbers
+from tests.backends.keys import numbers, params
 from tests.backends.native.library.checking import check
 from tests.backends.native.running import run_routine
 from volta_fn.backends.native.library import ROUTINES
 from volta_fn.core.aval import ShapedArray
-
-
-def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
-    return {"dimension": axis, "is_stable": stable, "num_keys": keys}
 
 
 @pytest.mark.parametrize(

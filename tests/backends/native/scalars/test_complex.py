@@ -1,24 +1,16 @@
 """Complex arithmetic against NumPy's."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from tests.backends.native.scalars.running import run
+from tests.backends.scalar_samples import complex_pairs
 from volta_fn.backends.native import scalars
 from volta_fn.core.primitive import PRIMITIVES
 
 pytest.importorskip("llvmlite")
 
-PARTS = [0.0, -0.0, 1.0, -2.5, 3e-3, 1e30, np.inf, -np.inf, np.nan]
 DTYPES = [np.dtype(np.complex64), np.dtype(np.complex128)]
-
-
-def grid(dtype):
-    """All pairs of complex numbers with special and ordinary parts."""
-    values = [complex(a, b) for a, b in itertools.product(PARTS, repeat=2)]
-    return [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
 
 
 def ordinary(dtype, size=500):
@@ -30,7 +22,7 @@ def ordinary(dtype, size=500):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", ["add", "sub", "neg", "conj", "real", "imag", "eq", "ne"])
 def test_exact(op, dtype):
-    operands = grid(dtype)[: PRIMITIVES[op].arity]
+    operands = complex_pairs(dtype)[: PRIMITIVES[op].arity]
     with np.errstate(all="ignore"):
         expected = PRIMITIVES[op].evaluate(*operands)
     assert scalars.supports(op, tuple(x.dtype for x in operands), {})
@@ -50,7 +42,7 @@ def test_rounded(op, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", ["mul", "div"])
 def test_special_values(op, dtype):
-    x, y = grid(dtype)
+    x, y = complex_pairs(dtype)
     with np.errstate(all="ignore"):
         expected = PRIMITIVES[op].evaluate(x, y)
     actual = run(op, x, y, out_dtype=dtype)
@@ -60,7 +52,7 @@ def test_special_values(op, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_abs(dtype):
-    x = np.concatenate([ordinary(dtype)[0], grid(dtype)[0]])
+    x = np.concatenate([ordinary(dtype)[0], complex_pairs(dtype)[0]])
     with np.errstate(all="ignore"):
         expected = np.abs(x)
         actual = run("abs", x, out_dtype=expected.dtype)

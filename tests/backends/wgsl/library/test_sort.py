@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.backends.keys import numbers
+from tests.backends.keys import numbers, params
 from tests.backends.reference import assert_same, reference
 from tests.backends.wgsl.library.checking import check, least_facts, results, routine_of
 from tests.backends.wgsl.running import known_width, run_routine
 from volta_fn.backends.wgsl.library import radix
 from volta_fn.backends.wgsl.library.matching import digit_bits
 from volta_fn.backends.wgsl.library.ranking import Tile
-
-
-def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
-    return {"dimension": axis, "is_stable": stable, "num_keys": keys}
 
 
 @pytest.mark.parametrize(

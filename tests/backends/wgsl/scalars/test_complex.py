@@ -1,16 +1,14 @@
 """Complex arithmetic and functions against NumPy's in complex128: off by some units in the last place of the whole number."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 import volta_fn  # noqa: F401  # declares the primitives
+from tests.backends.scalar_samples import complex_pairs
 from tests.backends.wgsl.scalars.running import Call, run
 from volta_fn.core.primitive import PRIMITIVES
 
 DTYPES = [np.dtype(np.complex64), np.dtype(np.complex128)]
-PARTS = [0.0, -0.0, 1.0, -2.5, 3e-3, 1e30, np.inf, -np.inf, np.nan]
 EXACT = ["add", "sub", "neg", "conj", "real", "imag", "eq", "ne", "max", "min"]
 
 
@@ -19,12 +17,6 @@ def silent():
     """Special arguments are the point here."""
     with np.errstate(all="ignore"):
         yield
-
-
-def grid(dtype):
-    """All pairs of complex numbers with special and ordinary parts."""
-    values = [complex(a, b) for a, b in itertools.product(PARTS, repeat=2)]
-    return [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
 
 
 def calls_of(ops, operands):
@@ -36,7 +28,7 @@ def calls_of(ops, operands):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_exact(dtype):
-    operands = grid(dtype)
+    operands = complex_pairs(dtype)
     calls, expected = calls_of([(op, {}) for op in EXACT], operands)
     for call, actual, wanted in zip(calls, run(calls, operands), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted, call.op)
@@ -44,7 +36,7 @@ def test_exact(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_special_values(dtype):
-    operands = grid(dtype)
+    operands = complex_pairs(dtype)
     calls, expected = calls_of([("mul", {}), ("div", {}), ("abs", {})], operands)
     for call, actual, wanted in zip(calls, run(calls, operands), expected, strict=True):
         near = 4 * np.finfo(dtype).eps
