@@ -23,7 +23,6 @@ class GpuBackend:
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
-
         self._gpu: Gpu | None = None
         self._lock = threading.Lock()
 
@@ -31,15 +30,15 @@ class GpuBackend:
     def gpu(self) -> Gpu:
         """The device, opened; again if it was lost."""
         found = self._gpu
-        if found is None or found.watched.lost:
-            with self._lock:
-                if self._gpu is found:
-                    self._gpu = Gpu(self.adapter)
-                    if found is not None:
-                        self._gpu.pool.limit = found.pool.limit
-                found = self._gpu
-        assert found is not None
-        return found
+        if found is not None and not found.watched.lost:
+            return found
+        with self._lock:
+            if self._gpu is found:  # no other thread has opened it meanwhile
+                self._gpu = Gpu(self.adapter)
+                if found is not None:
+                    self._gpu.pool.limit = found.pool.limit
+            assert self._gpu is not None
+            return self._gpu
 
     def put(self, values: np.ndarray) -> Buffer:
         """A buffer with these elements."""
