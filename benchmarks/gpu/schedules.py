@@ -24,7 +24,7 @@ from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled, oriented
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.backends.wgsl.matmul.tuning import SIMPLE, timings
 from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.compiler.contractions.maps import Contraction, of_problem
@@ -38,12 +38,12 @@ class Case(NamedTuple):
 
     product: Product
     contraction: Contraction
-    buffers: Buffers
+    buffers: BufferNumbers
     schedules: list[Schedule]
     guess: Schedule
 
 
-def contraction_of(product: Product) -> tuple[Contraction, Buffers]:
+def contraction_of(product: Product) -> tuple[Contraction, BufferNumbers]:
     """A product as schedules know it."""
     batch, m, n, k = product.sizes
     lhs = (batch, m, k) if product.layout[0] == "N" else (batch, k, m)

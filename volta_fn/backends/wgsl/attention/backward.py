@@ -12,7 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.attention.blocks import Blocks, Patch
-from volta_fn.backends.wgsl.attention.logits import Position, component, logits, mask_of, seen
+from volta_fn.backends.wgsl.attention.logits import BlockPosition, component, logits, mask_of, seen
 from volta_fn.backends.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.backends.wgsl.attention.problem import Attention, Rows
 from volta_fn.backends.wgsl.attention.schedule import backward_schedule, chunks
@@ -118,7 +118,7 @@ class _Writer:
         for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
         b.load(for_weights, begin, start)
         with f.loop(a.queries, start, s.columns) as query:
-            position = Position(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
             products = b.products(for_weights, begin, query)
             cotangents = b.load_rows(cotangent, query)
             known = self._known(b, head, position.columns)
@@ -176,7 +176,7 @@ class _Writer:
         return found
 
 
-def _weights(b: Blocks, patch: Patch, position: Position, known: dict[str, _Statistics]) -> Patch:
+def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
     """The weights of an invocation's patch, in place of its logits."""
     for r, c in product(range(len(patch)), range(len(position.columns))):
         x, query = component(patch, r, c), known[position.at(r, c)[0]]
@@ -184,7 +184,7 @@ def _weights(b: Blocks, patch: Patch, position: Position, known: dict[str, _Stat
     return patch
 
 
-def _slopes(b: Blocks, weights: Patch, products: Patch, position: Position, known: dict[str, _Statistics]) -> Patch:
+def _slopes(b: Blocks, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
     """The cotangents of logits (times the scale), in place of the weights."""
     f, scale = b.f, literal("f32", b.a.scale)
     for r, c in product(range(len(weights)), range(len(position.columns))):

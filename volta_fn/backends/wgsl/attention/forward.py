@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.backends.wgsl.attention.blocks import BARRIER, Blocks, Patch
-from volta_fn.backends.wgsl.attention.logits import LOWEST, Position, logits, mask_of
+from volta_fn.backends.wgsl.attention.logits import LOWEST, BlockPosition, logits, mask_of
 from volta_fn.backends.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.backends.wgsl.attention.problem import Attention
 from volta_fn.backends.wgsl.attention.schedule import forward_schedule
@@ -46,7 +46,7 @@ def forward(a: Attention, facts: Facts) -> Routine:
         products = b.products(stream, begin, key)
         b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
         values = b.load_rows(v, key)
-        weights = logits(b, products, Position(True, begin, key, b.row_numbers(begin), b.column_numbers(key), mask))
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), mask))
         _exponentiate(b, weights, maxima, partial_totals, sums)
         b.add_products(sums, weights, v, key, values)
     _exchange(b, partial_totals)

@@ -31,7 +31,7 @@ def mask_of(b: Blocks, number: int, head: str) -> Mask:
     return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
 
 
-class Position(NamedTuple):
+class BlockPosition(NamedTuple):
     """Where a block of logits is: its first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns."""
 
     by_queries: bool
@@ -52,7 +52,7 @@ def component(patch: Patch, row: int, column: int) -> str:
     return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
 
 
-def logits(b: Blocks, products: Patch, position: Position) -> Patch:
+def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
     """The scaled products as variables: `a.unseen` where a query does not see a key, `LOWEST` where there is no such query or key."""
     f, s, a = b.f, b.schedule, b.a
     patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in line] for line in products]

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.convolution.winograd import product_of, winograd
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, for_each
 from volta_fn.backends.wgsl.matmul.contract import contract, oriented
-from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars import Shader, constant, is_supported
 from volta_fn.compiler.contractions.geometry import Correlation, correlations
@@ -57,7 +57,7 @@ def _zeros(dtype: np.dtype, size: int, facts: Facts) -> Dispatch:
     return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
 
-def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, Buffers]]:
+def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, BufferNumbers]]:
     """The contractions whose results are, together, those of a convolution; none if there are none.
 
     Each is a matrix product of which one operand, the patches of the input, is never made: it is read through an index map.
@@ -66,11 +66,11 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
     return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
 
 
-def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> list[tuple[Contraction, Buffers]]:
+def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> list[tuple[Contraction, BufferNumbers]]:
     """The products in a convolution's parts that Winograd's algorithm is chosen for."""
     parts, dtypes, _ = _canonical(avals, params)
     shapes = [shape_of(c, dtypes, facts, wanted=False) for c in parts]
-    return [product_of(shape, Buffers()) for shape in shapes if shape is not None]
+    return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
 
 
 class _Canonical(NamedTuple):

@@ -17,7 +17,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.choice import choose
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.indices import digits, times, total, walked
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.backends.wgsl.matmul.working import Working, working
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars.memory import Array
@@ -57,7 +57,7 @@ class Arithmetic:
 def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, workspace: int) -> Routine:
     """The routine of a correlation that is cut up; its three workspaces have the numbers from `workspace` on."""
     work = working(dtypes[2])
-    buffers = Buffers(workspace, workspace + 1, workspace + 2, workspace + 3)
+    buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
     product, ordered = product_of(shape, buffers)
     middle = tiled(product, work, choose(product, work, facts), facts, rounded(_FLOAT), ordered)
     writer = _Writer(shape, work, facts, workspace)
@@ -67,7 +67,7 @@ def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: F
     return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
 
 
-def product_of(shape: Shape, buffers: Buffers) -> tuple[Contraction, Buffers]:
+def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, BufferNumbers]:
     """The stack of products at points."""
     o, (t, p) = shape.by_outputs, shape.by_tiles
     terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack

@@ -7,7 +7,7 @@ from volta_fn.backends.wgsl.matmul.choice import choose
 from volta_fn.backends.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, rounded
 from volta_fn.backends.wgsl.matmul.thin import is_thin, thin
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
@@ -16,7 +16,7 @@ from volta_fn.compiler.contractions.maps import Contraction
 def contract(
     c: Contraction,
     facts: Facts,
-    buffers: Buffers,
+    buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
     *,
     parts: bool = True,
@@ -45,9 +45,9 @@ def is_tiled(c: Contraction) -> bool:
     return not (is_of_few_terms(c) or is_of_few_results(c) or is_thin(c, working(c.target.dtype)))
 
 
-def oriented(c: Contraction) -> tuple[Contraction, Buffers]:
+def oriented(c: Contraction) -> tuple[Contraction, BufferNumbers]:
     """A contraction with rows and columns such that neighbours in a row of results are the nearer ones in memory."""
     rows, columns = c.target.rows.strides, c.target.columns.strides
     if rows and (not columns or rows[-1] < columns[-1]):
-        return c.swapped(), Buffers().swapped()
-    return c, Buffers()
+        return c.swapped(), BufferNumbers().swapped()
+    return c, BufferNumbers()

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.matmul.elements import Elements
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
 from volta_fn.backends.wgsl.matmul.indices import digits, times, total
 from volta_fn.backends.wgsl.matmul.results import part, results
-from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars.shader import Shader
@@ -36,7 +36,7 @@ def is_of_few_terms(c: Contraction) -> bool:
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
+def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """The routine in which every invocation has a result."""
     f = Shader(facts, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
@@ -67,7 +67,7 @@ def is_of_few_results(c: Contraction) -> bool:
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> Routine:
+def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """The routine in which every workgroup has a few results, or parts of their sums."""
     f = Shader(facts, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)

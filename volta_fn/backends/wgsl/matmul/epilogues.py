@@ -16,7 +16,7 @@ from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction
 
 
-class Place(NamedTuple):
+class SumPlace(NamedTuple):
     """Which sums: the number of the product, the row, and the first of neighbouring columns, as u32."""
 
     stack: str
@@ -28,7 +28,7 @@ class Results(NamedTuple):
     """How results are written: `store` writes those of the sums of so many neighbouring columns, given as expressions, 1 or 4."""
 
     together: int
-    store: Callable[[Place, Sequence[str]], None]
+    store: Callable[[SumPlace, Sequence[str]], None]
 
 
 #: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and how many neighbours there may be together.
@@ -42,7 +42,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
         target, fours = c.target, c.target.fours and lanes == 4
         array = f.buffer(number, dtype, True, target.elements if fours else 0)
 
-        def store(place: Place, sums: Sequence[str]) -> None:
+        def store(place: SumPlace, sums: Sequence[str]) -> None:
             numbers = [work.number(f, x, dtype) for x in sums]
             ways = [target.stack, target.rows, target.columns]
             at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(place, ways, strict=True)])

@@ -10,15 +10,14 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.loops.place import Place as Nested
-from volta_fn.backends.wgsl.loops.place import arrays
+from volta_fn.backends.wgsl.loops.place import Place, arrays
 from volta_fn.backends.wgsl.loops.span import LANES, Span, Texts
-from volta_fn.backends.wgsl.loops.step import Buffers as Numbers
+from volta_fn.backends.wgsl.loops.step import Buffers
 from volta_fn.backends.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled
-from volta_fn.backends.wgsl.matmul.epilogues import Place, Results
+from volta_fn.backends.wgsl.matmul.epilogues import Results, SumPlace
 from volta_fn.backends.wgsl.matmul.indices import digits
-from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.backends.wgsl.matmul.working import Working, working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars.number import is_supported, kind
@@ -62,7 +61,7 @@ def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool 
     found = _oriented(kernel)
     epilogue = Fused(found)
     count = len(found.kernel.inputs)
-    buffers = Buffers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
+    buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
     parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
     return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company, among=among)
 
@@ -123,14 +122,14 @@ class Fused:
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
         span = Span(found.columns, columns, together)
         outputs = tuple(range(number, number + len(found.kernel.stores)))
-        nest = arrays(f, self.facts, (span,), Numbers((-1, *self.inputs), outputs), absent=(0,))
+        nest = arrays(f, self.facts, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
-        def store(place: Place, sums: Sequence[str]) -> None:
+        def store(place: SumPlace, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
             for names, index in ((found.batch, place.stack), (found.rows, place.row)):
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = place.column if together == 1 else f.let("u32", f"{place.column} / {LANES}u")
-            here = Nested(nest, None, axes).child(span.bind(f, group), span)
+            here = Place(nest, None, axes).child(span.bind(f, group), span)
             here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
                 here.store(s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Place, Results
+from volta_fn.backends.wgsl.matmul.epilogues import Epilogue, Results, SumPlace
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.scalars.number import Number
 from volta_fn.backends.wgsl.scalars.shader import Shader
@@ -25,7 +25,7 @@ def part(f: Shader, work: Working, c: Contraction, number: int, splits: int, lan
     fours = c.n % 4 == 0 and lanes == 4
     array = f.buffer(number, work.dtype, True, splits * c.batch * c.m * c.n if fours else 0)
 
-    def store(place: Place, sums: Sequence[str]) -> None:
+    def store(place: SumPlace, sums: Sequence[str]) -> None:
         at = f.let("u32", f"({place.stack} * {c.m}u + {place.row}) * {c.n}u + {place.column}")
         numbers = [Number(work.dtype, x) for x in sums]
         if fours:
@@ -40,10 +40,10 @@ def _function(f: Shader, work: Working, c: Contraction, lanes: int, found: Resul
     main, f.lines = f.lines, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
-        found.store(Place("stack", "row", "column"), sums[: found.together])
+        found.store(SumPlace("stack", "row", "column"), sums[: found.together])
         for e in range(found.together, lanes):
             with f.block(f"if (column + {e}u < {c.n}u)"):
-                found.store(Place("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
+                found.store(SumPlace("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
     body, f.lines = f.lines, main
     type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.matmul.elements import Elements, Line
 from volta_fn.backends.wgsl.matmul.epilogues import Epilogue
 from volta_fn.backends.wgsl.matmul.indices import digits, times, total
 from volta_fn.backends.wgsl.matmul.results import part, results
-from volta_fn.backends.wgsl.matmul.tiles import Buffers
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars.shader import Shader
@@ -40,7 +40,7 @@ def is_thin(c: Contraction, work: Working) -> bool:
     return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
-def thin(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: Buffers, *, parts: bool) -> Routine:
+def thin(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, *, parts: bool) -> Routine:
     """The routine; sums are made in parts only if there may be any."""
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
@@ -79,7 +79,7 @@ def _invocations(c: Contraction, work: Working, facts: Facts, wide: int, length:
 class _Strips:
     """The shader being written: workgroups of so many invocations with strips of so many fours of results."""
 
-    def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: Buffers, wide: int, invocations: int) -> None:
+    def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: BufferNumbers, wide: int, invocations: int) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
         self.f = f = Shader(facts, invocations)
         self.by_row = c.m <= c.n

@@ -20,7 +20,7 @@ from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction
 
 
-class Buffers(NamedTuple):
+class BufferNumbers(NamedTuple):
     """The numbers of the buffers: operands, results, and the workspace for the parts of split sums."""
 
     lhs: int = 0
@@ -28,13 +28,13 @@ class Buffers(NamedTuple):
     result: int = 2
     workspace: int = 3
 
-    def swapped(self) -> Buffers:
+    def swapped(self) -> BufferNumbers:
         """The operands the other way round."""
         return self._replace(lhs=self.rhs, rhs=self.lhs)
 
 
 def tiled(
-    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, *, alone: bool = False
+    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, *, alone: bool = False
 ) -> Routine:
     """The routine of a contraction by a schedule. If a program consists of it `alone`, it begins with a short shader in any case."""
     if c.k == 0:
@@ -48,7 +48,7 @@ def tiled(
 
 
 def _dispatch(
-    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers, alone: bool
+    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
 ) -> Dispatch:
     """The dispatch of a schedule, which begins with a shader that compiles faster if the schedule's own is long, or it is `alone`."""
 
@@ -64,7 +64,7 @@ def _dispatch(
 class Tiles:
     """The shader of a tiled contraction, while it is written."""
 
-    def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: Buffers) -> None:
+    def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> None:
         self.c, self.work, self.schedule = c, work, schedule
         #: Which of the two buffers in workgroup memory is being read, if there are two.
         self.turn = ""

@@ -13,7 +13,7 @@ from volta_fn.backends.wgsl.matmul.choice import candidates
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, learn, read, write
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
@@ -36,10 +36,10 @@ class Timing(NamedTuple):
 
 
 def timings(
-    c: Contraction, work: Working, facts: Facts, schedules: Iterable[Schedule], trial: Trial, buffers: Buffers | None = None
+    c: Contraction, work: Working, facts: Facts, schedules: Iterable[Schedule], trial: Trial, buffers: BufferNumbers | None = None
 ) -> list[Timing]:
     """The times of schedules, the first of which is trusted; those that give other results than it (up to rounding) are left out."""
-    buffers = buffers or Buffers()
+    buffers = buffers or BufferNumbers()
     rng = np.random.default_rng(0)
     sides = sorted([(buffers.lhs, c.lhs), (buffers.rhs, c.rhs)], key=lambda side: side[0])
     operands = [_numbers(rng, side.elements, side.dtype) for _, side in sides]
@@ -72,7 +72,13 @@ def tried(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[S
 
 
 def tune(
-    c: Contraction, work: Working, facts: Facts, trial: Trial, buffers: Buffers | None = None, path: Path | None = None, count: int = 8
+    c: Contraction,
+    work: Working,
+    facts: Facts,
+    trial: Trial,
+    buffers: BufferNumbers | None = None,
+    path: Path | None = None,
+    count: int = 8,
 ) -> list[Timing]:
     """Try schedules, and remember the fastest, in a file, too, if its path is given. Returns all their times."""
     found = timings(c, work, facts, tried(c, work, facts, count), trial, buffers)

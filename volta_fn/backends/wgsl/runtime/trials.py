@@ -16,7 +16,7 @@ from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.matmul.epilogues import rounded
 from volta_fn.backends.wgsl.matmul.remembered import users_file
 from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import Buffers, tiled
+from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.backends.wgsl.matmul.tuning import tried, tune
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
@@ -46,7 +46,7 @@ class Trials:
     def __call__(self, c: Contraction, work: Working, facts: Facts) -> Schedule:
         """The fastest schedule."""
         with self._lock:
-            routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), Buffers()) for schedule in tried(c, work, facts)]
+            routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), BufferNumbers()) for schedule in tried(c, work, facts)]
             self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
             found = tune(c, work, facts, self.trial, path=users_file())
             self._operands, self._leases = (), []
