@@ -1,4 +1,4 @@
-"""One call of a program: its commands done with the blocks that it was given."""
+"""One call of a program: its commands executed with the blocks that it was given."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from volta_fn.errors import ShapeError
 if TYPE_CHECKING:
     from volta_fn.backends.wgsl.runtime.gpu import Gpu
 
-#: Dispatches of a recording that is kept, at most.
+#: The most dispatches of a recording that is kept.
 _LONGEST = 1 << 12
 
-#: Turns of a `while` between two looks at its flag, at most.
+#: Iterations of a `while` between two reads of its flag, at most.
 _MOST_TURNS = 64
 
 
 class Call:
-    """One call of a program: the blocks of all slots, by the slots' numbers, and the turns that loops are in."""
+    """One call of a program: the blocks of all slots, by the slots' numbers, and the current iteration of each loop."""
 
     def __init__(self, gpu: Gpu, leases: Sequence[Lease], key: tuple[int, ...]) -> None:
         """`key`: the numbers of the blocks that recordings depend on, besides the turns of loops."""
@@ -37,7 +37,7 @@ class Call:
         self.turns: dict[int, int] = {}
 
     def run(self, commands: Sequence[Any]) -> None:
-        """Do commands."""
+        """Execute commands."""
         for command in commands:
             if isinstance(command, CommandList):
                 with self.queue.lock:
@@ -145,7 +145,7 @@ class Call:
         return bool(self.read(place, (), np.dtype(np.uint32)))
 
     def repeat(self, command: While) -> None:
-        """Turns of a `while`, some at a time: those beyond the end do nothing."""
+        """Iterations of a `while`, several at a time: those beyond the end do nothing."""
         turns = 1
         while self.word(command.flag):
             for _ in range(turns):

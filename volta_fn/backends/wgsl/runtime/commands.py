@@ -1,9 +1,8 @@
-"""What a program is to the runtime: a list of commands on slots.
+"""Commands: the form in which the runtime executes a program.
 
-`Run` does one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag says so, `Submit` does not wait for
-more, and `Host` calls NumPy.
-Slots are numbered (`compiler.slots`): the caller's, then temporary ones, then constants. A `Place` is a part of what is in a slot; within
-loops it may move with the number of the turn.
+`Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit` submits
+what is written so far, and `Host` calls NumPy. Commands work on numbered slots (`compiler.slots`): the caller's, then temporary ones,
+then constants. A `Place` is a range of bytes in a slot; within loops it may move with the iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from volta_fn.compiler.slots import Block, Slot
 
 
 class Moved(Slot):
-    """A part of another slot: `size` bytes from an offset on, which moves by some bytes with every turn of some loops."""
+    """A part of another slot: `size` bytes from an offset on, which moves by `strides` with every iteration of some loops."""
 
     root: Slot
 
@@ -28,12 +27,12 @@ class Moved(Slot):
         super().__init__(block, size, backing=(root,))
         self.root = root
         self.offset: int = base.offset + offset if isinstance(base, Moved) else offset
-        #: Pairs of a loop's number and the bytes per turn.
+        #: Pairs of a loop's number and the bytes per iteration.
         self.strides: tuple[tuple[int, int], ...] = (*base.strides, *strides) if isinstance(base, Moved) else strides
 
 
 class Place(NamedTuple):
-    """A part of what is in a slot."""
+    """A range of bytes in a slot."""
 
     slot: Slot
     offset: int
@@ -47,7 +46,7 @@ _ELEMENT = 16
 
 
 def place(slot: Slot, size: int) -> Place:
-    """The place of an array of so many bytes. An array without elements has room for one of any dtype: shaders ask for that."""
+    """The place of an array of `size` bytes. An empty array has room for an element of any dtype, as bindings must not be empty."""
     padded = -(-size // 4) * 4 or _ELEMENT
     if isinstance(slot, Moved):
         return Place(slot.root, slot.offset, padded, slot.strides)
@@ -55,19 +54,19 @@ def place(slot: Slot, size: int) -> Place:
 
 
 def part(slot: Slot, offset: int, size: int) -> Place:
-    """The place of some bytes of an array."""
+    """The place of `size` bytes of an array, from an offset on."""
     whole = place(slot, size)
     return whole._replace(offset=whole.offset + offset)
 
 
 @dataclass(eq=False)
 class Region:
-    """Commands that are done only if flags on the device say so: their grids are read from a buffer, where there are zeros if not."""
+    """Commands that run only if flags on the device say so: their grids are read from a buffer, where they are zero if not."""
 
-    #: The buffer: a flag for each branch, of which one at most is done, then the grids.
+    #: The buffer: a flag for each branch, of which at most one is taken, then the grids.
     grids: Slot
     branches: int
-    #: For every command the number of its branch, and its grid.
+    #: For every dispatch the number of its branch, and its grid.
     entries: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     @property
@@ -84,10 +83,10 @@ class Run:
     written: frozenset[int]
     places: tuple[Place, ...]
     groups: tuple[int, int, int]
-    #: Where its grid is read, if it belongs to a region: the region, and the number of the entry there.
+    #: The region it belongs to, if any, from whose buffer its grid is read, and the number of its entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is to be done together with others like it (see `compiler.deferral.defer_products`).
+    #: Whether it is a deferred product, to be fused with others (see `compiler.deferral.defer_products`).
     deferred: bool = False
     #: Writes a shader that does the same in less time, but takes longer to compile (see `Dispatch`).
     better: Callable[[], str] | None = None
@@ -100,18 +99,18 @@ class Run:
 
     @property
     def key(self) -> tuple[str, int, frozenset[int]]:
-        """What its pipeline is known by."""
+        """The key of its pipeline."""
         return self.source, len(self.places), self.written
 
     def changed(self, change: Callable[[str], str]) -> Run:
-        """The same with its shader, and the better one, changed."""
+        """The same with its shader, and that of its upgrade, changed."""
         better = self.better
         return replace(self, source=change(self.source), better=None if better is None else lambda: change(better()))
 
 
 @dataclass(eq=False)
 class Loop:
-    """Commands repeated; `number` is the loop's, by which places move."""
+    """Commands repeated `turns` times; places refer to the loop by its `number`."""
 
     number: int
     turns: int
@@ -120,7 +119,7 @@ class Loop:
 
 @dataclass(eq=False)
 class While:
-    """Commands repeated while a word is not zero, which the commands set."""
+    """Commands repeated while a word on the device, which they set, is not zero."""
 
     flag: Place
     body: list[Command]
@@ -128,12 +127,12 @@ class While:
 
 @dataclass(eq=False)
 class Submit:
-    """What is written goes to the GPU by itself: it is much."""
+    """Submit what is written so far, as it is much work by itself."""
 
 
 @dataclass(eq=False)
 class Host:
-    """A function of NumPy arrays."""
+    """A call of a function of NumPy arrays on the host."""
 
     #: What it computes, for statistics.
     name: str
@@ -141,7 +140,7 @@ class Host:
     #: Places, shapes and dtypes.
     operands: tuple[tuple[Place, tuple[int, ...], Any], ...]
     results: tuple[tuple[Place, tuple[int, ...], Any], ...]
-    #: If it belongs to a region: the word that says whether it is to be called.
+    #: The flag of the branch it belongs to, if it is in a region.
     flag: Place | None = None
 
 
@@ -149,12 +148,12 @@ Command = Run | Loop | While | Submit | Host
 
 
 def uninterrupted(command: Command) -> bool:
-    """Whether the host has nothing to do between the dispatches of a command."""
+    """Whether a command needs no host between its dispatches."""
     return isinstance(command, Run) or (isinstance(command, Loop) and all(uninterrupted(c) for c in command.body))
 
 
 def runs(commands: Sequence[Command]) -> Iterator[Run]:
-    """All dispatches among commands, and in them."""
+    """All dispatches in commands, those in loops included."""
     for command in commands:
         if isinstance(command, Run):
             yield command

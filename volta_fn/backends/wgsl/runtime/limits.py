@@ -1,9 +1,9 @@
-"""What is too much for one dispatch: arrays larger than a binding, and work that takes long.
+"""What exceeds one dispatch: arrays larger than a binding, and work that takes too long.
 
-A device lets a shader see so many bytes through one binding, 128 MiB on the least one, though its buffers may be larger: such a buffer is
-bound several times. And drivers take a GPU for hung that is busy with one thing for seconds, 2 of them on Windows: a dispatch with many
-multiplications becomes several, each with some of its workgroups, and each is submitted by itself. They share a shader, which reads the
-number of the portion from a word of a *ladder* (see `copying`).
+A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several times. And
+drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many multiplications becomes
+several, each with some of its workgroups, and each is submitted by itself. They share a shader, which reads the number of its portion
+from a word of a *ladder* (see `copying`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from volta_fn.backends.wgsl.rewriting.sections import split_text
 from volta_fn.backends.wgsl.runtime.commands import Place, Run
 from volta_fn.errors import OutOfMemoryError
 
-#: Multiplications in a portion: half a second of a small GPU's time, which does half of 10^12 of them in one; a few milliseconds of a large
-#: one's, so that what cannot begin before the last workgroup ends costs little.
+#: Multiplications in a portion: half a second on a small GPU, which does half of 10^12 of them in one second; a few milliseconds on a
+#: large one. Portions are large, so that waiting for the last workgroup of each costs little.
 MOST = 1 << 38
 
 
@@ -34,7 +34,7 @@ def check_elements(counts: Iterable[int]) -> None:
 
 
 def in_sections(run: Run, facts: Facts) -> Run:
-    """A dispatch none of whose bindings is larger than the device allows. Raises `OutOfMemoryError` if it would take too many."""
+    """A dispatch with large arrays bound in sections. Raises `OutOfMemoryError` if that takes more bindings than the device has."""
     size = facts.binding // facts.alignment * facts.alignment
     counts = [max(-(-p.size // size), 1) for p in run.places]
     if max(counts) == 1:
@@ -54,7 +54,7 @@ def in_sections(run: Run, facts: Facts) -> Run:
 
 
 def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: Facts) -> list[Run]:
-    """A dispatch as portions of its workgroups. ``rung(k, n)`` is a word that holds k, of n such."""
+    """A dispatch as portions of its workgroups. ``rung(k, n)`` is the place of a word that holds k, less than n."""
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
     size = -(-length // -(-work // MOST)) if work > MOST else length

@@ -1,7 +1,7 @@
-"""Device memory: blocks in classes of sizes, which are used again; and buffers, the values that programs take and give.
+"""Device memory: a pool of blocks in size classes, and buffers, the values that programs take and return.
 
-A block that is let go may be given out again at once, though commands that use it are still waiting: the queue does them in their order.
-Only writing from the host overtakes commands that are not submitted yet, so a block to be written must not have been used by those.
+A free block may be used again at once, though commands that use it are still waiting: the queue executes them in order. Only writes
+from the host overtake commands that are not submitted yet, so a block that is written must not be used by those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 def size_class(size: int) -> int:
-    """The size of the block in which `size` bytes lie: four sizes to each power of two, sixteen where that would waste megabytes."""
+    """The size of the block that holds `size` bytes: four sizes per power of two, sixteen where that would waste megabytes."""
     if size <= 256:
         return 256
     bits = (size - 1).bit_length()
@@ -54,7 +54,7 @@ class Block:
 
 
 class Lease:
-    """The use of a block, until nobody refers to this object any more."""
+    """The use of a block: it ends when nothing refers to this object any more."""
 
     __slots__ = ("__weakref__", "block", "returned")
 
@@ -67,7 +67,7 @@ class Lease:
 
 
 class Pool:
-    """The blocks of a device. All but `Lease.__del__` happens under the device's lock."""
+    """The blocks of a device. All but `Lease.__del__` is called under the queue's lock."""
 
     def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
         library = native()
@@ -87,13 +87,13 @@ class Pool:
         self.peak = 0
         #: The batch of commands that is being written.
         self.batch = 0
-        #: How often blocks were given back to the system: what was prepared with them is of no use any more.
+        #: How often blocks were returned to the system: recordings from before refer to blocks that are gone.
         self.trims = 0
-        #: What to do when there is no room: let go of what is only kept for speed, and wait for the GPU.
+        #: Called when there is no room: drops what is only cached, and waits for the GPU.
         self.make_room: Callable[[], None] = lambda: None
 
     def lease(self, size: int) -> Lease:
-        """A block of at least `size` bytes that holds anything."""
+        """A block of at least `size` bytes, with undefined contents."""
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted)

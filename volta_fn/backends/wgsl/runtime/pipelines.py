@@ -1,4 +1,4 @@
-"""Pipelines by the text of their shaders, and bind groups by their buffers."""
+"""Caches: pipelines by the text of their shaders, and bind groups by their buffers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from volta_fn.errors import DeviceError
 #: Bind groups kept before all are dropped.
 _MOST_GROUPS = 1 << 14
 
-#: Threads that compile at a time, at most, and how many of them wait until nothing is begun any more: who begins needs processors, too.
+#: Compiling threads, at most, and how many of them start only when all shaders are written: the thread that writes needs a core, too.
 _THREADS, _LEFT = 16, 1
 
-#: What a pipeline is known by: its text, how many buffers it has, and which of them it writes.
+#: The key of a pipeline: its text, how many buffers it binds, and which of them it writes.
 Key = tuple[str, int, frozenset[int]]
 
 
@@ -33,7 +33,7 @@ class Pipeline(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """A part of a block."""
+    """A range of bytes of a block, to be bound."""
 
     block: Any
     offset: int
@@ -41,7 +41,7 @@ class Binding(NamedTuple):
 
 
 class Pipelines:
-    """The compiled shaders of a device, with some checks (`selftest`)."""
+    """The compiled shaders of a device, with the checks that it needs (`selftest`)."""
 
     def __init__(self, device: Any, watched: Watched) -> None:
         library = native()
@@ -55,11 +55,11 @@ class Pipelines:
         self._lock = threading.Lock()
         #: How often bind groups were dropped.
         self.drops = 0
-        #: Better pipelines, which take others' places.
+        #: Compiles faster shaders in the background, which replace others.
         self.upgrades = Upgrades(self)
 
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
-        """The pipeline of a module with so many buffers, some of which are written."""
+        """The pipeline of a module that binds `count` buffers, some of which are written."""
         key = (source, count, written)
         found = self._found.get(key)
         if found is None:
@@ -69,20 +69,20 @@ class Pipelines:
         return found
 
     def replace(self, key: Key, source: str) -> None:
-        """From now on, do by another text what is done by that of a key. It must give the same bits."""
+        """Use another text from now on for the pipeline of a key. It must give the same bits."""
         self._found[key] = self.make(source, *key[1:], self.checks)
 
     @contextmanager
     def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
-        """``with ahead() as begin``: `begin` has a pipeline compiled on another thread; in the end all are there that were begun."""
+        """``with ahead() as begin``: `begin` starts compiling a pipeline on another thread; at the end all of these are compiled."""
         begun: set[Key] = set()
-        #: What no thread has begun with: the longest texts first, for they take longest.
+        #: What no thread has begun with, longest texts first, as they take longest.
         waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
         work: list[Future[None]] = []
         most = min(os.cpu_count() or 1, _THREADS)
 
         def one() -> None:
-            with suppress(Empty):  # one of those behind has done it
+            with suppress(Empty):  # one of the last threads has taken it
                 self.find(*waiting.get_nowait()[2])
 
         with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
@@ -100,13 +100,13 @@ class Pipelines:
             done.result()
 
     def prepare(self, wanted: Iterable[Key]) -> None:
-        """Compile what is new on several threads."""
+        """Compile the pipelines that are missing on several threads."""
         with self.ahead() as begin:
             for key in wanted:
                 begin(*key)
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
-        """A new pipeline."""
+        """A new pipeline. Raises `DeviceError` if the shader cannot be compiled, or the device is lost."""
         with self._lock:
             if (count, written) not in self._layouts:
                 self._layouts[count, written] = self._layout(count, written)
@@ -149,7 +149,7 @@ class Pipelines:
         return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
     def group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
-        """The bind group of some parts of blocks."""
+        """The bind group of some ranges of blocks."""
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
         found = self._groups.get(key)
         if found is None:
@@ -166,7 +166,7 @@ class Pipelines:
         return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
     def drop_groups(self) -> None:
-        """Forget all bind groups if there are too many. Nobody may have some that are not written to the queue yet."""
+        """Release all bind groups if there are too many. None may be waiting to be written to the queue."""
         if len(self._groups) < _MOST_GROUPS:
             return
         self.drops += 1

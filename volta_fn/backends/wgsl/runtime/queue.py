@@ -1,8 +1,8 @@
-"""The queue: commands are collected into batches, a batch is submitted, and somebody may wait for it.
+"""The queue: commands are collected into batches, batches are submitted, and threads may wait for them.
 
-A batch is one compute pass. A few batches may be under way at a time; whoever wants to submit more waits. All waiting is by asking again
-and again, quickly at first: so it ends at once when the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds
-without progress, 300 unless set).
+A batch is one compute pass. Only so many batches may be in flight; whoever submits more waits. All waiting is by polling, quickly at
+first: so it ends at once when the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
+unless set).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from volta_fn.backends.wgsl.runtime.raw import LOST, Watched, log, native
 from volta_fn.backends.wgsl.runtime.readback import Readback, Readbacks
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 
-#: Commands in a batch, at most and for which it is worth while; batches under way, and bytes written between batches, at most.
+#: Commands in a batch: the most, and how many are worth submitting; the most batches in flight, and bytes written between batches.
 _COMMANDS = 256
 _ENOUGH = 64
 _UNDER_WAY = 16
-#: Seconds after which commands wait no longer for more of them.
+#: Seconds after which commands are submitted without waiting for more of them.
 _LATE = 1e-3
 _WRITTEN = 1 << 26
 
@@ -79,7 +79,7 @@ class Queue:
         self.waits = 0
         self.waited = 0.0
         self.timeouts = 0
-        #: Who holds it may ask the library what the GPU has done.
+        #: Held while the library is polled.
         self.hearing = threading.RLock()
         self.process = os.getpid()
         _OPEN.add(self)

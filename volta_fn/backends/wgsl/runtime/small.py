@@ -1,4 +1,4 @@
-"""Small kernels that follow each other and do not wait for each other: one dispatch."""
+"""Small kernels that follow each other and do not depend on each other: one dispatch."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Written(NamedTuple):
     sizes: tuple[int, ...]
 
     def follows(self, others: Sequence[Written]) -> bool:
-        """Whether it may be done at the same time as others: none writes what another one reads or writes."""
+        """Whether it is independent of others: none writes what another one reads or writes."""
         made = {slot for other in others for slot in other.outputs}
         used = made.union(*[other.inputs for other in others])
         return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
 
 
 class Batch:
-    """Kernels that the last command does, in a list of commands of a block."""
+    """The kernels that the last command computes, in a list of commands of a block."""
 
     def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
         self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
         self._several: Several | None = None
-        #: The numbers of slots, and their bytes.
+        #: The numbers of the slots that are bound, and their bytes.
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
     def extended(self, kernel: Written, facts: Facts) -> Run | None:
-        """The command that does one more, if there is one; if not, there is none for any other either."""
+        """The command that computes one more kernel; None if the batch cannot be extended, by any other kernel either."""
         if not kernel.follows(self.kernels):
             return None
         new = [kernel]

@@ -1,4 +1,4 @@
-"""Memory that grows from call to call of a program: a warning long before there is none left."""
+"""Detecting memory leaks: a warning when memory grows from call to call of a program, long before there is none left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 from volta_fn.errors import MemoryGrowthWarning
 
-#: Looks that are compared.
+#: Samples that are compared.
 _LOOKS = 10
 
 #: Growth in bytes that is worth a warning where the limit is not known.
@@ -14,15 +14,15 @@ _MUCH = 1 << 30
 
 
 class Trend:
-    """What each call of one program found in use. Looks are compared after 10 calls, and whenever there were twice as many.
+    """Samples of the memory in use before calls of one program, compared after 10 calls and whenever there were twice as many.
 
-    If more was in use at each look than at the one before, and twice as many calls again would reach the limit, there is a warning. A
-    steady growth is seen so before it has used three quarters of what there was room for.
+    If more was in use at each sample than at the one before, and twice as many calls again would reach the limit, there is a warning. So
+    steady growth is detected before it has used three quarters of the room.
     """
 
     def __init__(self) -> None:
         self.calls = 0
-        #: Calls from one look to the next.
+        #: Calls from one sample to the next.
         self.apart = 1
         self.looks: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Bodies as commands."""
+"""Writing bodies as commands."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class Writer(BodyWriter):
         #: Gives the routine of a source.
         self.made = made
         self.control_flow = control_flow
-        #: Has a shader, with so many buffers of which some are written, compiled meanwhile.
+        #: Starts compiling a shader, given with its number of buffers and which of them it writes, on another thread.
         self.begin = begin
-        #: Characters of shaders that may be put beside others.
+        #: The most characters of a shader that may be fused with others.
         self.longest = longest
         #: The commands that are being written; loops have lists of their own.
         self.commands: list[Command] = []
         #: The number of the next loop.
         self.loops = 0
-        #: If commands are done only when flags say so: by which, and the branch's number.
+        #: The region and the branch that commands belong to, if they are conditional.
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
-        #: The small kernels of the last command, if it does such.
+        #: The small kernels of the last command, if it computes such.
         self.batch: Batch | None = None
 
     def grids(self, block: Block) -> Slot:
@@ -135,7 +135,7 @@ class Writer(BodyWriter):
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
-        """Have the last command do an item, too, if both are small kernels, and neither waits for the other."""
+        """Have the last command compute an item, too, if both are small kernels, and independent of each other."""
         batch = self.batch
         if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
             return False
@@ -143,20 +143,20 @@ class Writer(BodyWriter):
         run = None if written is None else batch.extended(written, self.facts)
         if written is None or run is None:
             return False
-        self.slots.time -= 1  # the memory of what one of them does not need any more is none for what another makes
+        self.slots.time -= 1  # they run at the same time: none may write to memory that another one still reads
         self.touch(block, *operands, *results)
         self.slots.time += 1
         self.commands[-1] = run
         return True
 
     def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
-        """A batch of the item that was written last, if it is a small kernel."""
+        """A batch that begins with the item written last, if that is a small kernel."""
         written = self.written(item, operands, results)
         last = self.commands[-1] if self.commands else None
         return Batch(written, last, self.commands, block) if written is not None and isinstance(last, Run) else None
 
     def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
-        """An item as one that may be put together with others."""
+        """An item as a member of a batch; None if it cannot be one."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
         if not plain or not isinstance(item.what, Fused) or not is_small(item.what.kernel, self.facts):
             return None
@@ -183,7 +183,7 @@ class Writer(BodyWriter):
         return True
 
     def run(self, run: Run, work: int = 0) -> None:
-        """Write a dispatch, in which so many multiplications are done if they may be very many."""
+        """Write a dispatch, in portions if it does very many multiplications (`work`)."""
         portions = in_portions(in_sections(run, self.facts), work, self.rung, self.facts)
         for one in portions:
             if self.region is not None:
@@ -195,11 +195,11 @@ class Writer(BodyWriter):
                 self.commands.append(Submit())
 
     def rung(self, number: int, length: int) -> Place:
-        """A word that holds a number, one of so many."""
+        """The place of a word that holds `number`, which is less than `length`."""
         return place(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
-        """Copy an array of so many bytes."""
+        """Copy an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
             self.run(copying.whole(place(to, size), place(source, size), self.facts))
