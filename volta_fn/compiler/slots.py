@@ -1,4 +1,4 @@
-"""Slots: where a program's values are, while its commands are being written. Their numbers and places are known at the end."""
+"""Slots: stand for the memory of a program's values while its commands are written. Their numbers are known at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volta_fn.compiler.memory import Lifetime
 
 
 class Block:
-    """A stretch of commands that repeats, or may not run, inside another. Values from outside are needed until its end."""
+    """A list of commands that repeats, or may not run, inside another. Values from outside are live until its end."""
 
     def __init__(self, outer: Block | None) -> None:
         self.outer = outer
@@ -20,7 +20,7 @@ class Block:
 
 
 class Slot:
-    """A place for a value."""
+    """The memory of one value."""
 
     def __init__(self, block: Block, size: int = 0, backing: tuple[Slot, ...] = (), array: Any = None) -> None:
         self.block = block
@@ -49,7 +49,7 @@ class Slots:
     # making slots
 
     def caller(self) -> Slot:
-        """A slot for an array that the caller gives."""
+        """A slot for an array that the caller passes."""
         self.callers.append(Slot(self.outermost))
         return self.callers[-1]
 
@@ -112,7 +112,7 @@ class Slots:
         return ordered
 
     def lifetimes(self) -> list[Lifetime]:
-        """When each of the arena's slots is needed."""
+        """The lifetime of each of the arena's slots."""
         return [Lifetime(s.begin or 0, s.end, s.size) for s in self.arena]
 
     def arrays(self) -> tuple[Any, ...]:

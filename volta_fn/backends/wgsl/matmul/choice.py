@@ -1,4 +1,4 @@
-"""Which schedule for which contraction: an estimate of the time that each takes on a large GPU, and the best few by it, to be measured."""
+"""Choosing schedules: an estimate of the time that each takes on a large GPU, and the best few by it, to be measured."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from volta_fn.backends.wgsl.matmul.schedule import Schedule
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.compiler.contractions.maps import Contraction
 
-#: Processors of the device, and invocations that keep one of them busy with multiplying.
+#: Multiprocessors of the device, and how many invocations keep one of them busy with multiplying.
 _PROCESSORS = 132
 _BUSY = 256
 
-#: Multiplications that a processor does in the time that a slice waits for memory, and that a dispatch waits for the one before it; and
-#: that all do in the time in which a byte is read or written.
+#: Multiplications that a multiprocessor does while a slice waits for memory, and while a dispatch waits for the one before it; and
+#: that all of them do while a byte is read or written.
 _SLICE_WAIT = 8_000
 _DISPATCH_WAIT = 500_000
 _BYTE = 8
 
-#: Below so many multiplications a shader is written shorter: fetching and compiling long ones takes more time than they save.
+#: Below so many multiplications loops are unrolled less: fetching and compiling long shaders takes more time than they save.
 LITTLE = 1 << 29
 
-#: So many workgroups for each processor are not many.
+#: Up to so many workgroups for each multiprocessor, whole rounds of them are counted.
 _ROUNDS = 4
 
-#: Tiles for numbers that there are vectors of, and what part of the time is spent on multiplying.
+#: Tiles for dtypes that there are vectors of, and the fraction of peak speed that each reaches.
 _VECTORS = (
     (Schedule(64, 128, 16, 8, 8), 0.94),
     (Schedule(128, 64, 16, 8, 8), 0.94),
@@ -52,7 +52,7 @@ _VECTORS = (
     (Schedule(4, 128, 32, 4, 4), 0.3),
     (Schedule(64, 16, 32, 4, 4), 0.48),
 )
-#: And for others.
+#: The same for other dtypes.
 _SINGLES = (
     (Schedule(32, 32, 16, 4, 4), 0.5),
     (Schedule(32, 32, 8, 4, 4), 0.45),
@@ -82,24 +82,24 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, company: int = 0) -> list[Schedule]:
-    """Schedules that the device can do, the one that is probably fastest first; of each tile there are but the best two.
+    """Schedules that fit the device, the one that is probably fastest first, at most two for each tile.
 
     `company`: see `choose`.
     """
     found = []
     little = c.products < LITTLE
-    for tile, share in _SINGLES if work.lanes == 1 else _VECTORS:
+    for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, share, company), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        timed = [(_time(c, split, efficiency, company), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
 def choose(c: Contraction, work: Working, facts: Facts, company: int = 0, *, among: bool = False) -> Schedule:
-    """The schedule that was found to be fastest on such a device, or that is probably fastest.
+    """The schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
 
-    If it is done together with others, `company` is how many multiplications there are in all of them. `among`: see `remembered`.
+    If the product is fused horizontally with others, `company` is how many multiplications there are in all. `among`: see `remembered`.
     """
     if company:
         return candidates(c, work, facts, 1, company)[0]
@@ -112,17 +112,19 @@ def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule
     return [x for x in found if x.fits(work, facts)]
 
 
-def _time(c: Contraction, schedule: Schedule, share: float, company: int) -> float:
-    """About how long it takes, in multiplications of one processor."""
+def _time(c: Contraction, schedule: Schedule, efficiency: float, company: int) -> float:
+    """An estimate of how long it takes, in multiplications of one multiprocessor."""
     groups, terms = schedule.groups(c), schedule.part(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
-    if company:  # all processors have work until the end, unless a workgroup takes longer than that
-        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / (share * schedule.invocations / _BUSY)
-        return max(company / _PROCESSORS / share, alone) + adding
+    if company:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
+        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / (
+            efficiency * schedule.invocations / _BUSY
+        )
+        return max(company / _PROCESSORS / efficiency, alone) + adding
     rounds = groups / _PROCESSORS
-    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, processors that are done sooner begin others
+    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early begin others
     together = min(each, max(1, 512 // schedule.invocations))
     busy = min(1.0, together * schedule.invocations / _BUSY)
-    work = each * schedule.rows * schedule.columns * terms / (share * busy)
+    work = each * schedule.rows * schedule.columns * terms / (efficiency * busy)
     waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
     return work + waits + adding

@@ -21,13 +21,13 @@ from volta_fn.compiler.contractions.maps import Contraction
 
 _INVOCATIONS = 128
 
-#: Terms that are written out one by one, and the most for which a result is summed by one invocation.
+#: Up to so many terms the loop is unrolled; up to so many one invocation sums a result.
 _WRITTEN_OUT, _FEW_TERMS = 32, 128
 
-#: Results that a workgroup sums together, and terms below which that does not pay.
+#: The most results that a workgroup computes together, and the fewest terms for which that pays.
 _TOGETHER, _MANY_TERMS = 9, 256
 
-#: Workgroups that are too few to keep a large device busy: sums are cut into parts until there are many, each of so many terms at least.
+#: Fewer workgroups do not keep a large device busy: sums are split until there are enough, into parts of at least so many terms.
 _TOO_FEW, _ENOUGH, _PART = 512, 2048, 2048
 
 
@@ -37,7 +37,7 @@ def is_of_few_terms(c: Contraction) -> bool:
 
 
 def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
-    """The routine in which every invocation has a result."""
+    """The routine in which every invocation computes one result."""
     f = Shader(facts, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
     put = results(f, work, c, buffers.result, epilogue, 1)
@@ -68,7 +68,7 @@ def is_of_few_results(c: Contraction) -> bool:
 
 
 def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
-    """The routine in which every workgroup has a few results, or parts of their sums."""
+    """The routine in which every workgroup computes a few results, or parts of their sums."""
     f = Shader(facts, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
     a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
@@ -107,7 +107,7 @@ def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue,
 
 
 def _together(c: Contraction) -> tuple[int, int]:
-    """Rows and columns of which a workgroup sums the results: all of them, if they are few."""
+    """How many rows and columns of results a workgroup computes: all of them, if they are few."""
     if c.m * c.n <= _TOGETHER:
         return c.m, c.n
     rows = c.m if c.m * min(c.n, 2) <= _TOGETHER else min(c.m, 2)
@@ -122,14 +122,14 @@ def _cut(c: Contraction, groups: int) -> tuple[int, int]:
 
 
 def _within(f: Shader, first: str, further: int, size: int) -> str:
-    """first + further, or the last there is."""
+    """``first + further``, or the last one if that is beyond it."""
     return f.let("u32", f"min({first} + {further}u, {size - 1}u)")
 
 
 def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, left: int = 1) -> None:
-    """Add up what the invocations have put into `shared`, an array for each of `count` sums: the first `left` of each have the totals.
+    """Add up what the invocations have stored in `shared`, an array for each of `count` sums, until `left` totals of each remain.
 
-    Each of these is of what is at places so many apart.
+    Total i of a sum is that of the places i, i + left, i + 2 left, ….
     """
     with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
         f.line("workgroupBarrier();")

@@ -18,7 +18,7 @@ class Line(NamedTuple):
 
 
 class Elements:
-    """An operand, number `number` of the buffers; read in `fours`, or one by one."""
+    """An operand, number `number` of the buffers; read in vectors of four (`fours`), or one by one."""
 
     def __init__(self, f: Shader, work: Working, map_: Map, number: int, *, fours: bool = False) -> None:
         self.f, self.work, self.map = f, work, map_
@@ -26,7 +26,7 @@ class Elements:
         self.fours = fours
 
     def line(self, stack: str, outer: str) -> Line:
-        """The row or column of a number."""
+        """The row or column of the number `outer`, of the product number `stack`."""
         f, map_ = self.f, self.map
         start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
         places = digits(f, outer, map_.outer.sizes)
@@ -34,7 +34,7 @@ class Elements:
         return Line(total(f, start, walked(f, places, map_.outer.strides)), coordinates)
 
     def load(self, line: Line, inner: str | int) -> str:
-        """The element at k = `inner` (known beforehand or not), or the four from there on as a vector; zero out of bounds."""
+        """The element at k = `inner`, a constant or an expression, or the four from there on as a vector; zero out of bounds."""
         f, map_ = self.f, self.map
         if isinstance(inner, int):
             known = _digits(inner, map_.inner.sizes)

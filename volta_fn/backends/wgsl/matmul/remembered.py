@@ -1,7 +1,7 @@
-"""What is known of devices: for each adapter by name, the fastest schedules of classes of contractions.
+"""The fastest schedules measured so far: by an adapter's name, for classes of contractions.
 
-Some come with the package, in a JSON file; others were learnt in this process, or in an earlier one and are in such a file in the user's
-cache folder. What is not known can be found out, if somebody is there who measures on the device (see `tuning`).
+Some are shipped with the package, in a JSON file; others were measured in this process, or in an earlier one and are in such a file in the
+user's cache folder. Where none is known and tuning is wanted, schedules are measured (see `tuning`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Choices = dict[str, dict[str, Schedule]]
 
 
 def class_of(c: Contraction) -> str:
-    """What contractions have in common that one schedule serves: dtypes, sizes, and how operands and results lie in memory."""
+    """The class of a contraction, for which one schedule serves: dtypes, sizes, and how operands and results lie in memory."""
     dtypes = ",".join(x.dtype.name for x in (c.lhs, c.rhs, c.target))
     forms = _form(c.lhs), _form(c.rhs), "4" if c.target.fours else "1"
     return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
 
 
-#: What is behind the class where a product is one among others in a program, which may be done beside it: another schedule may serve then.
+#: Appended to the class of a product that is one among others in a program, with which it may be fused: another schedule may be best.
 AMONG = " among others"
 
 
 def _form(map_: Map) -> str:
-    """How neighbours lie: fours along the index summed over (k4), or along the other (o4), or neither; with how many bounds."""
+    """Where elements can be read as vectors of four: along the index that is summed over (k4), the other (o4), or neither; and bounds."""
     fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
     return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
 
 
 def read(path: Path) -> Choices:
-    """The schedules that a file has; none if there is no such file, or if it is not one of ours."""
+    """The schedules in a file; none if there is no such file, or if it has another format."""
     try:
         content = json.loads(path.read_text())
         return {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
@@ -67,7 +67,7 @@ def shipped() -> Choices:
 
 
 def users_file() -> Path | None:
-    """Where schedules that were found on the user's devices are; None if nothing is kept."""
+    """The file of schedules that were measured on the user's devices; None if there is no cache folder."""
     where = folder()
     return None if where is None else where / "schedules.json"
 
@@ -78,10 +78,10 @@ def _users() -> Choices:
     return {} if where is None else read(where)
 
 
-#: What has been learnt in this process.
+#: The schedules that were measured in this process.
 _learnt: Choices = {}
 
-#: What finds the fastest schedule of a contraction: for devices, by their adapters' names, where that is wanted.
+#: Measures the fastest schedule of a contraction; by the adapters' names of devices for which that is wanted.
 Finder = Callable[[Contraction, Working, Facts], Schedule]
 _finders: dict[str, Finder] = {}
 
@@ -93,14 +93,14 @@ def learn(choices: Choices) -> None:
 
 
 def find_by(adapter: str, finder: Finder) -> None:
-    """Have schedules that are not known found out from now on."""
+    """From now on, measure schedules that are not known on a device."""
     _finders[adapter] = finder
 
 
 def remembered(c: Contraction, work: Working, facts: Facts, *, among: bool = False) -> Schedule | None:
-    """The schedule that was found to be the fastest on a device of this name, or is found to be now, if it fits this one.
+    """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none.
 
-    If the product is one `among` others, the fastest one in their company is, if that is known.
+    If the product is one `among` others in a program, the one that is fastest there is preferred.
     """
     name = class_of(c)
     for key in [name + AMONG, name] if among else [name]:

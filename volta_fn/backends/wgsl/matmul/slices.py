@@ -1,8 +1,8 @@
-"""Slices of operands: how the invocations of a workgroup bring what a tile needs for some k into workgroup memory.
+"""Slices of operands: how the invocations of a workgroup stage what a tile needs for some k in workgroup memory.
 
-A slice has, for each of `depth` k, a line of numbers of the operand's rows (of A) or columns (of B). An invocation loads a few *units* of
-it: four neighbours along the index whose neighbours are neighbours in memory, where they are aligned, or else single elements.
-Invocations side by side load units side by side in memory. What of an address does not depend on the slice is computed before the loop.
+A slice has a line for each of `depth` k, with a number of each of the operand's rows (of A) or columns (of B) in the tile. An invocation
+loads a few *units* of it: vectors of four along the contiguous index, where they are aligned, or else single elements. Neighbouring
+invocations load neighbouring units. What of an address does not depend on the slice is computed before the loop.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from volta_fn.compiler.contractions.problem import Walk
 
 
 class _Unit(NamedTuple):
-    """Where in a slice a unit is: its row or column, and its k, past those of the invocation's first unit."""
+    """Where in a slice a unit is: its row or column, and its k, relative to those of the invocation's first unit."""
 
-    wide: int
-    deep: int
+    across: int
+    k: int
 
 
 class Slice:
@@ -39,12 +39,12 @@ class Slice:
         self.type = work.vector if self.unit == 4 else work.type
         self.array = f.buffer(number, map_.dtype, False, map_.elements if self.unit == 4 else 0)
         #: Whether the k, or rows, of a slice differ in their last digit only, and all exist.
-        self.deep_is_plain = len(map_.inner.sizes) <= 1 or map_.inner.sizes[-1] % self.depth == 0
-        self.wide_is_plain = bool(map_.outer.sizes) and map_.outer.sizes[-1] % self.width == 0
+        self.k_is_plain = len(map_.inner.sizes) <= 1 or map_.inner.sizes[-1] % self.depth == 0
+        self.across_is_plain = bool(map_.outer.sizes) and map_.outer.sizes[-1] % self.width == 0
         self._place_units()
 
     def _place_units(self) -> None:
-        """Deal the units out: invocations side by side have units side by side along the quick index."""
+        """Distribute the units: neighbouring invocations have neighbouring units along the index that is contiguous in memory."""
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
@@ -57,7 +57,7 @@ class Slice:
             places = [(i % turns * f.invocations * self.unit, i // turns) for i in range(count)]
         self.units = [_Unit(*(place[::-1] if self.along_inner else place)) for place in places]
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
-        self.wide, self.deep = first[::-1] if self.along_inner else first
+        self.across, self.k = first[::-1] if self.along_inner else first
         self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
 
     # before the loop
@@ -72,8 +72,8 @@ class Slice:
         self.start = walked(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
         self.bases: dict[int, list[str]] = {}
         for unit in self.units:
-            if unit.wide not in self.bases:
-                self.bases[unit.wide] = self._base(first, unit.wide)
+            if unit.across not in self.bases:
+                self.bases[unit.across] = self._base(first, unit.across)
         for i in range(len(self.units)):
             f.line(f"var {self.name}_{i}: {self.type};")
 
@@ -81,16 +81,16 @@ class Slice:
         """The address of a row or column, and its coordinates, at k = 0, or the invocation's first k if that is all there is to it."""
         f, outer = self.f, self.map.outer
         bounds = [(bound.outer, bound.inner, bound.start) for bound in self.map.bounds]
-        if self.wide_is_plain:
+        if self.across_is_plain:
             places = digits(f, first, outer.sizes)
-            places[-1] = total(f, places[-1], self.wide, further)
+            places[-1] = total(f, places[-1], self.across, further)
         else:
             last = outer.size - (1 if self.along_inner else self.unit)
-            places = digits(f, f.let("u32", f"min({total(f, first, self.wide, further)}, {last}u)"), outer.sizes)
+            places = digits(f, f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
         found = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
-            deep = times(self.deep, inwards[-1]) if self.deep_is_plain and inwards else ZERO
-            found.append(total(f, walked(f, places, outwards, start), deep))
+            step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
+            found.append(total(f, walked(f, places, outwards, start), step))
         found[0] = total(f, self.start, found[0])
         return found
 
@@ -102,17 +102,17 @@ class Slice:
         walks = [inner.strides, *[bound.inner for bound in self.map.bounds]]
         shared: dict[int, list[str]] = {}
         for i, unit in enumerate(self.units):
-            key = 0 if self.deep_is_plain else unit.deep
+            key = 0 if self.k_is_plain else unit.k
             if key not in shared:
-                places = digits(f, k if self.deep_is_plain else total(f, k, self.deep, unit.deep), inner.sizes)
+                places = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
                 shared[key] = [walked(f, places, walk) for walk in walks]
-            further = [unit.deep * walk[-1] if self.deep_is_plain and walk else 0 for walk in walks]
+            further = [unit.k * walk[-1] if self.k_is_plain and walk else 0 for walk in walks]
             address, *coordinates = [
-                total(f, base, step, more) for base, step, more in zip(self.bases[unit.wide], shared[key], further, strict=True)
+                total(f, base, step, more) for base, step, more in zip(self.bases[unit.across], shared[key], further, strict=True)
             ]
             conditions = [self.idle] if self.idle else []
             if not self.exact:
-                conditions.append(f"{total(f, k, self.deep, unit.deep)} < {self.end}")
+                conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
             f.line(f"{self.name}_{i} = {self._loaded(address, ' && '.join(conditions))};")
 
@@ -130,22 +130,22 @@ class Slice:
         return f"select({self.type}(), {value}, {condition})" if condition else value
 
     def store(self, turn: str = "") -> None:
-        """Put the loaded units into workgroup memory."""
+        """Store the loaded units to workgroup memory."""
         f = self.f
         with f.block(f"if ({self.idle})" if self.idle else ""):
             shared: dict[int, tuple[str, str]] = {}
             for i, unit in enumerate(self.units):
-                past = unit.wide % self.work.lanes
+                past = unit.across % self.work.lanes
                 if past not in shared:
-                    shared[past] = self._place(total(f, self.wide, past))
+                    shared[past] = self._place(total(f, self.across, past))
                 place, lane = shared[past]
-                at = total(f, place, times(turn, self.size) if turn else 0, unit.deep * self.line + unit.wide // self.work.lanes)
+                at = total(f, place, times(turn, self.size) if turn else 0, unit.k * self.line + unit.across // self.work.lanes)
                 self._put(f"{self.name}_{i}", at, lane)
 
-    def _place(self, wide: str) -> tuple[str, str]:
+    def _place(self, across: str) -> tuple[str, str]:
         """Where in workgroup memory a row or column is, and which of a vector's lanes."""
         f, lanes = self.f, self.work.lanes
-        return f.let("u32", f"{self.deep} * {self.line}u + {wide} / {lanes}u"), f"[{wide} % {lanes}u]"
+        return f.let("u32", f"{self.k} * {self.line}u + {across} / {lanes}u"), f"[{across} % {lanes}u]"
 
     def _put(self, unit: str, at: str, lane: str) -> None:
         f = self.f

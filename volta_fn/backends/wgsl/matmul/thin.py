@@ -1,7 +1,7 @@
-"""Products of a matrix by one or two vectors, where neighbours in memory belong to different results.
+"""Products of a matrix by one or two vectors, where the matrix is contiguous along the results, not along the sums.
 
-Each number of the matrix is used once or twice, so that reading it takes the time: a workgroup has a narrow strip of results, of which its
-invocations read four at a time, each at other terms; their sums are added up at the end.
+Each element of the matrix is used once or twice, so that memory bandwidth bounds the speed: a workgroup computes a narrow strip of results,
+of which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from volta_fn.backends.wgsl.routine import Dispatch, Routine
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction, Map
 
-#: Invocations of a workgroup, the fewest and the most, and the turns that each of more than the fewest has at least.
+#: Invocations of a workgroup: the fewest and the most; and the iterations that each has at least if there are more than the fewest.
 _FEWEST, _MOST, _TURNS = 256, 1024, 2
 
 #: The most vectors, and the least terms of a sum.
 _VECTORS, _TERMS = 2, 256
 
-#: Fours of results that a strip may have, the widest first, and how many such strips must there be for that. (Eight are a line of cache.)
+#: Vectors of results that a strip may have, widest first, and how many such strips there must be for that. (Eight are a cache line.)
 _STRIPS = ((32, 256), (16, 256), (8, 64), (4, 0))
 
-#: Below so many workgroups sums are cut into parts, of so many terms at least.
+#: Below so many workgroups sums are split into parts of at least so many terms.
 _FEW, _PART = 32, 2048
 
 #: Terms that an invocation reads at a time.
@@ -36,12 +36,12 @@ _TOGETHER = 16
 
 
 def is_thin(c: Contraction, work: Working) -> bool:
-    """Whether a contraction is of this kind."""
+    """Whether a contraction is a matrix by one or two vectors, contiguous along the results."""
     return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
 def thin(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, *, parts: bool) -> Routine:
-    """The routine; sums are made in parts only if there may be any."""
+    """The routine; sums are split only if `parts` allows it."""
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut(c.k, c.batch * strips) if parts else (c.k, 1)
@@ -58,7 +58,7 @@ def _sides(c: Contraction) -> tuple[Map, Map]:
 
 
 def _strip(results: int) -> int:
-    """Fours of results of a workgroup."""
+    """Vectors of results of a workgroup."""
     return next(wide for wide, strips in _STRIPS if results >= 4 * wide * strips)
 
 
@@ -70,14 +70,14 @@ def _cut(terms: int, groups: int) -> tuple[int, int]:
 
 
 def _invocations(c: Contraction, work: Working, facts: Facts, wide: int, length: int) -> int:
-    """How many invocations share a strip's sums of so many terms: as many as have enough of them, and as the device allows."""
+    """How many invocations compute a strip's sums of `length` terms: as many as have enough to do, and as the device allows."""
     room = facts.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
     most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _TURNS))
     return max(_FEWEST, 1 << most.bit_length() >> 1)
 
 
 class _Strips:
-    """The shader being written: workgroups of so many invocations with strips of so many fours of results."""
+    """The shader under construction: workgroups of `invocations` with strips of `wide` vectors of results."""
 
     def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: BufferNumbers, wide: int, invocations: int) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
@@ -90,7 +90,7 @@ class _Strips:
         self.matrix = Elements(f, work, matrix, numbers[1], fours=True)
 
     def dispatch(self, epilogue: Epilogue, strips: int, length: int, splits: int) -> Dispatch:
-        """The whole, with sums in parts of so many terms."""
+        """The finished dispatch, with sums in `splits` parts of `length` terms."""
         c, f, work, few, wide, all_ = self.c, self.f, self.work, self.few, self.wide, self.invocations
         split, stack, strip = digits(f, f.group, (splits, c.batch, strips))
         begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"

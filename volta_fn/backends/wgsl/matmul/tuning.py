@@ -1,4 +1,4 @@
-"""Tuning: schedules are tried on the device, those that are right are timed, and the fastest is remembered."""
+"""Tuning: schedules are tried on the device, those with right results are timed, and the fastest is remembered."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.compiler.contractions.maps import Contraction
 
-#: The schedule that the others are compared with: a plain one.
+#: The schedule whose results the others are compared with: a plain one.
 SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False, unroll=4)
 
 #: Terms of a sum that is exact enough to compare with.
 _LONGEST = 1 << 14
 
-#: What runs a routine on operands, given as flat arrays: the result's bytes of so many elements of a dtype, and the seconds of a run.
+#: Runs a routine on operands, given as flat arrays; with the number and dtype of the result's elements; gives the result and the seconds.
 Trial = Callable[[Routine, Sequence[np.ndarray], int, np.dtype], tuple[np.ndarray, float]]
 
 
