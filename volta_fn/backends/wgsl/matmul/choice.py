@@ -117,9 +117,8 @@ def _time(c: Contraction, schedule: Schedule, efficiency: float, company: int) -
     groups, terms = schedule.groups(c), schedule.part(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
     if company:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
-        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / (
-            efficiency * schedule.invocations / _BUSY
-        )
+        busy = efficiency * schedule.invocations / _BUSY
+        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
         return max(company / _PROCESSORS / efficiency, alone) + adding
     rounds = groups / _PROCESSORS
     each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early begin others
