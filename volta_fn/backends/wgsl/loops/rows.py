@@ -1,8 +1,8 @@
-"""Kernels with reductions, and those without (whose rows have one element): one dispatch, in which a workgroup does some rows.
+"""Kernels with reductions, and those without (whose rows have one element), as one dispatch in which a workgroup computes some rows.
 
-The elements of a row are shared out among the parts of a team (`together`), and so are those of groups of neighbouring rows, if the rows
-are columns in memory. A short row is *resident*: an invocation's elements are written out one by one, and what a pass has computed is at
-hand, in registers, in the next one. The elements of a long row are gone through by loops, anew in every pass.
+The elements of a row are divided among the parts of a team (`together`), and so are those of groups of neighbouring rows, if the rows
+are columns in memory. A short row is *resident*: the code for an invocation's elements is unrolled, and what a pass has computed stays in
+registers for the next one. Passes over a long row are loops, which read its elements anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from volta_fn.backends.wgsl.routine import Dispatch
 from volta_fn.backends.wgsl.scalars import Number, Shader
 from volta_fn.compiler.kernels.facts import KernelFacts
 
-#: Turns of a loop after which a sum begins anew, so that long sums are sums of short ones.
+#: Iterations after which a sum begins anew: long sums are sums of short ones, with smaller rounding errors.
 _BLOCK = 32
 
 
@@ -30,10 +30,10 @@ class Schedule(NamedTuple):
     #: The rows and the elements of a row; one of them may be walked by lanes.
     rows: Span
     row: Span
-    #: Invocations that share a row (or a group of lanes of rows), and how many such rows are in a workgroup.
+    #: How many invocations compute a row (or a group of lanes of rows), and how many such rows are in a workgroup.
     parts: int
     beside: int
-    #: Whether neighbouring invocations are in neighbouring rows, not in parts of one.
+    #: Whether neighbouring invocations are in neighbouring rows, not parts of one row.
     columns: bool
     #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
     turns: int
@@ -41,7 +41,7 @@ class Schedule(NamedTuple):
 
     @property
     def lanes(self) -> Span:
-        """What is walked by lanes."""
+        """The axes that are walked by lanes."""
         return self.rows if self.rows.lanes > 1 else self.row
 
 
@@ -52,7 +52,7 @@ def write(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) ->
 
 
 def write_rows(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> None:
-    """A step as what the shader's workgroups do."""
+    """Write the code of a step, for workgroups of a shader under construction."""
     _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 
 

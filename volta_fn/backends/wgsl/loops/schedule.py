@@ -1,4 +1,4 @@
-"""How a kernel is to run in one dispatch: which axes are walked how, and who does what."""
+"""Scheduling kernels: how one dispatch divides a kernel's axes among workgroups and invocations."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from volta_fn.compiler.kernels.facts import KernelFacts, coefficient
 from volta_fn.compiler.kernels.index import Affine
 from volta_fn.compiler.kernels.ir import Buffer, Constant, Reduce
 
-#: A workgroup, if nothing else is asked for. Enough of them keep a GPU busy with few invocations each.
+#: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.
 _GROUP = 256
 _SMALL_GROUP = 64
 _LARGE_GROUP = 128
 
-#: Statements per element, for all elements that are written out in a row.
+#: The most statements of a row whose elements are unrolled.
 _STATEMENTS = 400
 
-#: Values of a row that an invocation keeps in registers, and so few that a workgroup of a few invocations has hardly anything to do.
+#: Values of a row that an invocation keeps in registers: the most; and so few that small workgroups have hardly anything to do.
 _VALUES = 32
 _FEW_VALUES = 16
 
-#: Invocations from which on a GPU is busy.
+#: From so many invocations on, a GPU is busy.
 BUSY = 1 << 17
 
-#: Bytes of an array that an invocation of a large kernel without inner axes reads at once, and its statements.
+#: Bytes of an array that an invocation of a large kernel without inner axes loads at once, and the most statements for that.
 _UNDER_WAY = 32
 _ELEMENT_STATEMENTS = 160
 
-#: Turns of an invocation from which on a row may be cut, and how many of them a chunk has at least.
+#: Iterations of an invocation from which on a row may be cut into chunks, and how many of them a chunk has at least.
 _LONG = 48
 _CHUNK = 4
 
-#: Elements of a column that one invocation may do, so that nobody waits for another, and that each of several does at least.
+#: Elements of a column that one invocation reduces by itself, without barriers; and that each of several reduces at least.
 _SHORT = 32
 _TURNS = 8
 
-#: Groups of columns that a workgroup has at least, and workgroups that are wanted, where there are few columns.
+#: Where there are few columns: how many groups of them a workgroup has at least, and how many workgroups are wanted.
 _NARROW = 4
 
 _NOTHING = Span((), ())
@@ -59,14 +59,14 @@ def elementwise(facts: KernelFacts, device: Facts) -> Schedule:
 
 
 def _group(invocations: int) -> int:
-    """The invocations of a workgroup that need not be many: a GPU begins only so many workgroups in a time."""
+    """The invocations of a small workgroup; not the fewest if there are very many workgroups, as a GPU starts only so many in a time."""
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
 def _turns_of_elements(facts: KernelFacts, rows: Span) -> int:
-    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that some bytes of each array are under way.
+    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that enough bytes are in flight.
 
-    Wide groups of narrow numbers are enough one by one, and half the text.
+    Of wide groups of narrow numbers one is enough, and takes half the text.
     """
     if rows.groups <= 8 * BUSY or rows.lanes > LANES:
         return 1
@@ -80,7 +80,7 @@ def _is_packed(facts: KernelFacts, store: int) -> bool:
 
 
 def _in_lanes(facts: KernelFacts, span: Span, apart: bool) -> Span:
-    """The span walked by lanes, if that makes for accesses in fours."""
+    """The span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or apart):
         return span
@@ -98,7 +98,7 @@ def _places(facts: KernelFacts) -> list[tuple[Affine, Buffer]]:
 
 
 def _wider(facts: KernelFacts, span: Span) -> Span:
-    """A long span by lanes that are 16 bytes of memory, if all that is read and written are numbers of one narrow width."""
+    """A long span walked by lanes of 16 bytes, if all that is read and written has one narrow width."""
     accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
@@ -117,7 +117,7 @@ def rows_or_columns(facts: KernelFacts, device: Facts, loops: bool = False) -> S
 
 
 def contiguous_axis(facts: KernelFacts) -> int:
-    """The axis along which most of what is accessed lies side by side."""
+    """The axis along which most accesses are contiguous."""
     places = [*facts.load_places.values(), *facts.store_places]
 
     def score(axis: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def contiguous_axis(facts: KernelFacts) -> int:
 
 
 def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
-    """Axes in an order in which memory is walked in big steps before small ones."""
+    """Axes in the order of their strides in memory, largest first."""
     places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
@@ -139,7 +139,7 @@ def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
 
 
 def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
-    """Rows whose elements lie side by side."""
+    """The schedule of rows that are contiguous in memory."""
     row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
     outer = _span(facts, range(facts.kernel.outer), None)
     statements = _per_element(facts) * row.lanes
@@ -155,9 +155,9 @@ def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
 
 
 def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
-    """How many invocations do a row: at first, one more for each group of lanes, then each does more.
+    """How many invocations reduce a row: one for each group of lanes if these are few, else each has several.
 
-    Of short rows that are very many, each does four groups, as there is less to put together, or two, if that takes no memory.
+    Of very many short rows, each has four groups, as there is less to combine, or two, if that takes no workgroup memory.
     """
     if row.groups <= 4:
         return 1
@@ -169,20 +169,20 @@ def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
 
 
 def _beside(device: Facts, parts: int, rows: int, few: bool) -> int:
-    """How many rows a workgroup has: one of whole subgroups is alone, but if it has few values, as a GPU begins only so many workgroups."""
+    """How many rows a workgroup has: one of whole subgroups, unless it has `few` values, as a GPU starts only so many workgroups."""
     if device.subgroups and parts >= device.subgroup_most and not (few and has_rows(device, parts, 2 * parts)):
         return 1
     return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
 def _turns(facts: KernelFacts, lanes: int) -> int:
-    """How many turns of a loop are written out."""
+    """How many iterations of a loop are unrolled."""
     statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
 def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
-    """Rows that lie side by side."""
+    """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
     row = _span(facts, facts.kernel.inner, None)
     beside = min(32, power_above(outer.groups))
@@ -204,7 +204,7 @@ def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedu
 
 
 def spread(schedule: Schedule) -> Schedule:
-    """Sums of few long columns by more workgroups: each has fewer columns, and more invocations for each of them."""
+    """The schedule with more workgroups for few long columns: each has fewer columns, and more invocations for each of them."""
     if not schedule.columns or schedule.resident or schedule.parts == 1:
         return schedule
     rows, row, parts, beside = schedule.rows.groups, schedule.row.total, schedule.parts, schedule.beside
@@ -214,7 +214,7 @@ def spread(schedule: Schedule) -> Schedule:
 
 
 def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
-    """How to cut rows that are too few for a GPU, and long."""
+    """How to cut rows that are long, and too few to keep a GPU busy; None: not at all."""
     invocations = schedule.rows.groups * schedule.parts
     turns = schedule.row.groups // schedule.parts
     if turns < _LONG or invocations >= BUSY // 2:
@@ -233,14 +233,14 @@ def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
 
 
 def shared(facts: KernelFacts, schedule: Schedule) -> int:
-    """Bytes of workgroup memory that an invocation needs to combine what it has with others."""
+    """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
 def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
-    """The schedule with as few invocations as workgroup memory is enough for."""
+    """The schedule with fewer invocations, as far as workgroup memory requires it."""
     while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
         if schedule.beside > 1:
             schedule = schedule._replace(beside=schedule.beside // 2)
@@ -251,7 +251,7 @@ def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
 
 
 def _per_element(facts: KernelFacts) -> int:
-    """Nodes that are written for each element of a row."""
+    """Nodes that are evaluated for each element of a row."""
     nodes = enumerate(facts.kernel.nodes)
     return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))
 

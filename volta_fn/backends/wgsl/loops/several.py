@@ -1,6 +1,6 @@
-"""Several small kernels as one dispatch: each has some of the workgroups.
+"""Several small kernels as one dispatch, in which each has some of the workgroups.
 
-A dispatch that does little takes as long as the GPU needs to begin the next one, and an optimizer's step has one for every parameter.
+A small dispatch takes as long as the GPU needs to start the next one, and an optimizer's step has one for every parameter.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from volta_fn.compiler.kernels.contraction import contraction_of
 from volta_fn.compiler.kernels.facts import KernelFacts
 from volta_fn.compiler.kernels.ir import Kernel
 
-#: Invocations of a workgroup, and of one that has rows to do.
+#: Invocations of a workgroup, and of one if a kernel reduces rows.
 _GROUP = 64
 _GROUP_WITH_ROWS = 256
 
-#: Elements up to which a kernel is small, and one that reduces rows; nodes of all that are put together: shaders take time to compile.
+#: The most elements of a small kernel, and of one that reduces rows; and the most nodes of all kernels of a dispatch, for compile time.
 _ELEMENTS = 1 << 20
 _REDUCED = 1 << 17
 _NODES = 500
 
 
 class Member(NamedTuple):
-    """A kernel, and the numbers of the buffers that its inputs and outputs are in the dispatch."""
+    """A kernel, and the numbers of its inputs' and outputs' buffers in the dispatch."""
 
     kernel: Kernel
     buffers: Buffers
@@ -56,7 +56,7 @@ class _Planned(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_small(kernel: Kernel, device: Facts) -> bool:
-    """Whether a kernel is one that may be put together with others: it has few elements, is one dispatch by itself, and no product."""
+    """Whether a kernel may be put together with others: it has few elements, is one dispatch by itself, and is no product."""
     most = _ELEMENTS if kernel.outer == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
@@ -65,7 +65,7 @@ def is_small(kernel: Kernel, device: Facts) -> bool:
 
 
 class Several:
-    """A dispatch in the making: small kernels, of which none writes what another one reads or writes."""
+    """A dispatch under construction, of small kernels of which none writes what another one reads or writes."""
 
     def __init__(self, device: Facts) -> None:
         self._device = device
@@ -78,7 +78,7 @@ class Several:
         self._shader, self._size, self._groups = Shader(self._device, size), size, 0
 
     def add(self, member: Member) -> Dispatch | None:
-        """The dispatch with one kernel more; None if that does not go with the others, and then this is of no use any more."""
+        """The dispatch with one kernel more; None if that cannot be one with the others, after which this object must not be used."""
         found = _planned(member.kernel, self._device)
         assert found is not None, "who asks has asked whether the kernel is small"
         self._planned.append(found.bound(member.buffers))

@@ -1,7 +1,7 @@
-"""Combining what the invocations of a workgroup have accumulated.
+"""Workgroup reductions: combining what the invocations of a workgroup have accumulated.
 
-Each writes its part into workgroup memory, and after a barrier everyone reads all of the parts, or some invocations combine some of
-them first. Two areas of memory take turns, so that one barrier lies between writing an area, reading it, and writing it again.
+Each writes its part to workgroup memory; after a barrier all invocations read all parts, or some combine several of them first. Two
+areas of memory are used in turn, so that one barrier is enough between writing an area, reading it, and writing it again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from volta_fn.backends.wgsl.loops.accumulate import Accumulator, State
 from volta_fn.backends.wgsl.loops.subgroups import has_rows, is_possible, over_subgroup
 from volta_fn.backends.wgsl.scalars import Number, Shader, wgsl_type
 
-#: So many parts are read at once by everyone.
+#: Up to so many parts are combined by every invocation in one step.
 _ONCE = 16
 
 
 class Team(NamedTuple):
-    """How the invocations of a workgroup share its rows: `parts` of them work on each of `beside` rows.
+    """How the rows of a workgroup are divided among its invocations: `parts` of them compute each of `beside` rows.
 
-    `part` and `row` are the numbers of an invocation's part and row, which make up its own: neighbours are parts of one row, or, in
+    `part` and `row` are the numbers of an invocation's part and row: neighbours are parts of one row, or, in
     `columns`, the same part of neighbouring rows.
     """
 
@@ -37,7 +37,7 @@ class Team(NamedTuple):
         return self.parts * self.beside
 
     def slot(self, part: str) -> str:
-        """Where in workgroup memory a part of this invocation's row is."""
+        """The index in workgroup memory of a part of this invocation's row."""
         if self.beside == 1:
             return part
         return f"({part}) * {self.beside}u + {self.row}" if self.columns else f"{self.row} * {self.parts}u + {part}"
@@ -64,7 +64,7 @@ class Together:
         self._turn = 0
 
     def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
-        """What all parts of a row have accumulated, known to all of them. `states` has one for each lane."""
+        """The combination of all parts of a row, known to all invocations of the row. `states` has one for each lane."""
         left, parts = states, self.team.parts
         if len(states) == 1 and is_possible(accumulator):
             ((x,),) = states
@@ -113,7 +113,7 @@ class Together:
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
     def _hop(self, accumulator: Accumulator, states: list[State], parts: int, rest: int) -> list[State]:
-        """`parts` parts, of which the first invocations have one each, become `rest`."""
+        """Combine `parts` parts, of which the first invocations have one each, to `rest`."""
         shader, team = self.shader, self.team
         self._turn ^= 1
         names = [[self._memory(d, f"{k}_{n}") for n, d in enumerate(accumulator.dtypes)] for k in range(len(states))]
