@@ -7,7 +7,7 @@ needs, the more of them are resident side by side. Every step ends with a barrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import product
 from math import gcd
@@ -198,14 +198,19 @@ class Blocks:
             summed, kept = kept, summed
         count = summed.lanes // s.pieces
         for block in range(summed.vectors):
+            vectors = [*self._weight_vectors(weights, block, kept.vectors, transposed=transposed)]
             with self.f.loop(s.pieces) as piece:
                 with self._lanes_of_piece(summed.lane, count, piece):
-                    for line, vector, weight in self._weight_vectors(weights, block, kept.vectors, transposed=transposed):
-                        offset = line * summed.layout.length + vector * kept.lanes
-                        place = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
-                        self.f.line(f"{self.memory}[{place}] = {weight};")
+                    self._store_weights(vectors, summed, kept, count)
                 start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {piece} * {count}u) * 4u")
                 self._multiply_rows(sums, m, start, loaded, 4 * count, summed.layout)
+
+    def _store_weights(self, vectors: Sequence[tuple[int, int, str]], summed: _Axis, kept: _Axis, count: int) -> None:
+        """Store an invocation's vectors of weights, which belong to one of `count` lanes of the axis that is summed."""
+        for line, vector, weight in vectors:
+            offset = line * summed.layout.length + vector * kept.lanes
+            place = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
+            self.f.line(f"{self.memory}[{place}] = {weight};")
 
     def _weight_vectors(self, weights: Patch, block: int, vectors: int, *, transposed: bool) -> Iterator[tuple[int, int, str]]:
         """Four lines of an invocation's weights across the axis that is summed: the lines' numbers, those of vectors in them, and these."""

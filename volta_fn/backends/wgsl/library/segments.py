@@ -259,9 +259,13 @@ class _Walk:
                     self._begin(slots[k], start, value)
                 with shader.block("else"):
                     s._combine(shader, self.totals, self.totals, value)
-                    if k == 0:  # the first row of a piece, which goes on with a slot of the piece before
-                        only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
-                        shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
+                    self._go_on_from_piece_before(at, value if k == 0 else [])
+
+    def _go_on_from_piece_before(self, at: str, value: list[Number]) -> None:
+        """Take a row alone if it is the first of the piece: what it goes on with is combined in the piece before."""
+        if value:
+            only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
+            self.shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
         """Store what was combined so far (before the first row of a piece, nothing that anybody reads), and begin another slot."""

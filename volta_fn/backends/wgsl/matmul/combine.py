@@ -8,6 +8,7 @@ from volta_fn.backends.wgsl.matmul.indices import digits
 from volta_fn.backends.wgsl.matmul.results import results
 from volta_fn.backends.wgsl.matmul.working import Working
 from volta_fn.backends.wgsl.routine import Dispatch
+from volta_fn.backends.wgsl.scalars.memory import Array
 from volta_fn.backends.wgsl.scalars.shader import Shader
 from volta_fn.compiler.contractions.maps import Contraction
 
@@ -25,12 +26,17 @@ def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: 
     with f.block(f"if ({number} < {size // each}u)"):
         sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]
         if parts is not None:
-            with f.loop(splits) as i:
-                place = f.let("u32", f"{i} * {size // each}u + {number}")
-                found = parts.load4(place) if each == 4 else [parts.load(place)]
-                for total, x in zip(sums, found, strict=True):
-                    f.line(f"{total} = {work.add(total, x.text)};")
+            _add_parts(f, work, parts, sums, splits, size // each, number)
         stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
         every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
         f.line(f"{put}({stack}, {row}, {column} * {each}u, {every});")
     return f.dispatch(-(-size // each // _INVOCATIONS))
+
+
+def _add_parts(f: Shader, work: Working, parts: Array, sums: list[str], splits: int, size: int, number: str) -> None:
+    """Add to `sums`, one or four, what is at `number` in each of the arrays of `size` elements, or vectors of four."""
+    with f.loop(splits) as i:
+        place = f.let("u32", f"{i} * {size}u + {number}")
+        found = parts.load4(place) if len(sums) == 4 else [parts.load(place)]
+        for total, x in zip(sums, found, strict=True):
+            f.line(f"{total} = {work.add(total, x.text)};")
