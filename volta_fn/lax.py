@@ -148,6 +148,8 @@ if TYPE_CHECKING:
     from volta_fn.primitives.cumulative import cummin as cummin
     from volta_fn.primitives.cumulative import cumprod as cumprod
     from volta_fn.primitives.cumulative import cumsum as cumsum
+    from volta_fn.primitives.fourier import FftType as FftType
+    from volta_fn.primitives.fourier import fft as fft
     from volta_fn.primitives.sorting import approx_max_k as approx_max_k
     from volta_fn.primitives.sorting import approx_min_k as approx_min_k
     from volta_fn.primitives.sorting import argmax as argmax
@@ -201,6 +203,7 @@ else:
             "volta_fn.primitives.convolution": "ConvDimensionNumbers conv_dimension_numbers conv_general_dilated",
             "volta_fn.primitives.convolution_forms": "conv conv_general_dilated_patches conv_transpose conv_with_general_padding",
             "volta_fn.primitives.cumulative": "cumlogsumexp cummax cummin cumprod cumsum",
+            "volta_fn.primitives.fourier": "FftType fft",
             "volta_fn.primitives.sorting": "approx_max_k approx_min_k argmax argmin sort sort_key_val top_k",
             "volta_fn.primitives.special": "bessel_i0e bessel_i1e digamma erf erf_inv erfc gelu lgamma ndtr polygamma zeta",
             "volta_fn.primitives.trigonometric": "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh",

@@ -84,6 +84,15 @@ def cumsum(rng: np.random.Generator, rows: int, columns: int) -> Case:
     return Case((normal(rng, rows, columns),), lambda lib: lambda x: lib.jnp.cumsum(x, 1), lambda torch, x: lambda: torch.cumsum(x, 1))
 
 
+def spectral_filter(rng: np.random.Generator, count: int) -> Case:
+    """A line of an even number of samples, whose frequencies are weighted: a Fourier transform there and back."""
+    return Case(
+        (normal(rng, count), normal(rng, count // 2 + 1)),
+        lambda lib: lambda x, weights: lib.jnp.fft.irfft(lib.jnp.fft.rfft(x) * weights),
+        lambda torch, x, weights: lambda: torch.fft.irfft(torch.fft.rfft(x) * weights),
+    )
+
+
 def sort(rng: np.random.Generator, rows: int, columns: int) -> Case:
     """Each row sorted."""
     return Case((normal(rng, rows, columns),), lambda lib: lib.jnp.sort, lambda torch, x: lambda: torch.sort(x).values)
@@ -141,6 +150,7 @@ WORKLOADS = [
     Workload("op/sum of rows 2048×2048", total, MATRIX | {"axis": 1}, SMALL_MATRIX),
     Workload("op/sum of columns 2048×2048", total, MATRIX | {"axis": 0}, SMALL_MATRIX),
     Workload("op/cumsum 2048×2048", cumsum, MATRIX, SMALL_MATRIX),
+    Workload("op/spectral filter of 1M", spectral_filter, {"count": 2**20}, {"count": 100}),
     Workload("op/sort 1M", sort, {"rows": 1, "columns": 2**20}, SMALL_MATRIX),
     Workload("op/sort 1024×1024", sort, {"rows": 1024, "columns": 1024}, SMALL_MATRIX),
     Workload("op/transpose 2048×2048", transpose, SQUARE, SMALL),

@@ -18,6 +18,7 @@ from volta_fn.compiler.attention import Judge, with_attention
 from volta_fn.compiler.deferral import Deferral, defer_products, defer_small_kernels
 from volta_fn.compiler.fission.delays import delays_out
 from volta_fn.compiler.fission.products import prepared
+from volta_fn.compiler.fourier import write_out_transforms
 from volta_fn.compiler.kernels.again import stored_again
 from volta_fn.compiler.kernels.contraction import contraction_of
 from volta_fn.compiler.kernels.emit import Fused
@@ -59,6 +60,8 @@ class Lane:
     contracts: Callable[[Kernel], bool] = lambda kernel: False
     #: Whether kernels can add up, and multiply, complex numbers.
     adds_complex: bool = False
+    #: Whether Fourier transforms are to be written as products; NumPy computes them otherwise.
+    transforms: bool = False
     #: Whether attention is better by a routine of its own than written out (see `attention`); None: it never is.
     attends: Judge | None = None
     #: Buffers of a kernel up to which it had better store a value several times than have it copied, however small; 0: copies are cheap.
@@ -184,6 +187,8 @@ def body_of(closed: ClosedJaxpr, lane: Lane, *, inner: bool = False) -> Body:
 def partition_of(closed: ClosedJaxpr, lane: Lane) -> Partition:
     """A program as kernels that a lane has routines for, and equations."""
     program = prepared(closed)
+    if lane.transforms:
+        program = write_out_transforms(program)
     if lane.attends is not None:
         program = with_attention(program, lane.attends)
     if lane.stores_again:

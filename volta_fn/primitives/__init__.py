@@ -6,7 +6,7 @@ Read `declare` first: what is declared of a primitive, and what is derived from 
   `scalar_functions` evaluates those that NumPy lacks;
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `convolution` (with `convolution_forms`), `window`
-  (`geometry` is the arithmetic of windows), `linalg`;
+  (`geometry` is the arithmetic of windows), `linalg`, `fourier`;
 - the rest: `random`, `control_flow`, `call`, `callbacks`, `collective`, `barriers`.
 
 Operations on arrays that are built from primitives and that arrays need are here, too: `operators`, ``x[…]`` (`index_expression`,

@@ -13,7 +13,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.narrow_devices import where_the_device_has_the_dtypes
 from tests.numpy.oracle import check, sample
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 #: Small ones, products of small and of large factors, a prime that is a factor, primes that are convolved, and a power of two.
 LENGTHS = [1, 2, 3, 8, 61, 64, 65, 66, 67, 100, 134, 257, 1000, 1024]
@@ -144,6 +144,33 @@ def test_frequencies() -> None:
 def test_mistakes_are_explained(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(vnp.fft)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "DCT", (3,)), ArgumentError, "fft_type must be one of FFT, IFFT"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "fft", ()), ArgumentError, "one or more"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "fft", (0,)), ArgumentError, "must be positive"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "fft", (3, 3)), ShapeError, "2 lengths for an array"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "fft", (4,)), ShapeError, "needs 4 elements"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "irfft", (6,)), ShapeError, "needs 4 elements"),
+        (lambda: vf.lax.fft(vnp.ones(3, "float32"), "fft", (3,)), DTypeError, "FFT is of complex128, complex64"),
+        (lambda: vf.lax.fft(vnp.ones(3, "complex64"), "rfft", (3,)), DTypeError, "RFFT is of float32, float64"),
+        (lambda: vf.lax.fft(vnp.ones(3, "float16"), "rfft", (3,)), DTypeError, "got float16"),
+    ],
+)
+def test_mistakes_with_lax_are_explained(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_single_precision_of_any_size() -> None:
+    """The largest numbers do not overflow on the way to a spectrum that does not, and small ones keep their digits."""
+    x = sample((1000,), np.float32, 1)
+    for scale in (1e34, 1e-30):
+        same("rfft", x * np.float32(scale))
+        same("fft", (x * np.float32(scale)).astype(np.complex64))
 
 
 def test_names_and_parameters_are_jaxs() -> None:

@@ -65,10 +65,10 @@ def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, 
 
 def plan_of(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
     """A program's plan for NumPy."""
-    return make_plan(closed, donated, _writes)
+    return make_plan(closed, donated, written)
 
 
-def _writes(eqn: Equation) -> Sequence[int]:
+def written(eqn: Equation) -> Sequence[int]:
     """The results of an equation that its kernel writes into arrays which it is given as ``out``."""
     primitive = eqn.primitive
     if primitive.name == "scan":

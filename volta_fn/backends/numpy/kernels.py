@@ -6,7 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from volta_fn.backends.numpy import contraction, convolution, cumulative, indexing, linalg, random_bits, reductions, sorting, windows
+from volta_fn.backends.numpy import (
+    contraction,
+    convolution,
+    cumulative,
+    fourier,
+    indexing,
+    linalg,
+    random_bits,
+    reductions,
+    sorting,
+    windows,
+)
 from volta_fn.backends.numpy import control_flow as _control_flow  # noqa: F401  # registers its kernels
 from volta_fn.backends.numpy.backend import TYPED
 from volta_fn.core.primitive import PRIMITIVES
@@ -14,6 +25,7 @@ from volta_fn.primitives import contraction as _contraction  # noqa: F401  # the
 from volta_fn.primitives import convolution as _convolution  # noqa: F401
 from volta_fn.primitives import cumulative as _cumulative  # noqa: F401
 from volta_fn.primitives import dynamic_slicing as _dynamic_slicing  # noqa: F401
+from volta_fn.primitives import fourier as _fourier  # noqa: F401
 from volta_fn.primitives import linalg as _linalg  # noqa: F401
 from volta_fn.primitives import random as _random  # noqa: F401
 from volta_fn.primitives import scatter as _scatter  # noqa: F401
@@ -32,6 +44,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "cummax": cumulative.cummax,
     "cummin": cumulative.cummin,
     "cumlogsumexp": cumulative.cumlogsumexp,
+    # Fourier transforms
+    "fft": fourier.fft,
     # indexing
     "gather": indexing.gather,
     "scatter": indexing.scatter,

@@ -1,7 +1,8 @@
 """Discrete Fourier transforms: `jax.numpy.fft`'s names and meanings, on every device, differentiable.
 
-`discrete` is the transform itself, made of contractions; `lines` are its forms along one axis, `several` those along more, and
-`frequencies` say where in a spectrum is what.
+The transform itself is a primitive (`primitives.fourier`), which NumPy evaluates on the CPU, and which the compiler writes as products for
+GPUs (`compiler.fourier`). `lines` are its forms along one axis, `several` those along more, and `frequencies` say where in a spectrum is
+what.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.fft.fft(jnp.array([1.0, 2.0, 3.0, 4.0])).round(4)

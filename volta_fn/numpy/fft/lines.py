@@ -11,9 +11,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import whole_number
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.common import axis_of, full_like_scalar, is_complex, promote_inexact
-from volta_fn.numpy.fft.discrete import transform
-from volta_fn.numpy.shapes import moveaxis
 from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.fourier import line_transform
 
 #: What a norm is for the inverse of a transform that has it.
 _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -101,14 +100,28 @@ def as_complex(function: str, a: Any) -> Array:
 
 def spectrum(function: str, value: Array, n: int | None, axis: int, norm: str | None, inverse: bool = False) -> Array:
     """`fft` of complex numbers, or its inverse."""
-    kind = _norm(function, norm)
+    return _transformed(function, value, "IFFT" if inverse else "FFT", n, axis, norm)
+
+
+def _transformed(function: str, value: Array, kind: str, n: int | None, axis: int, norm: str | None) -> Array:
+    """A transform of that kind of the first n elements, or of all and zeros; of n // 2 + 1 if it is IRFFT."""
+    scale = _norm(function, norm)
     place = axis_of(function, axis, value.ndim)
-    line = _resized(function, moveaxis(value, place, -1), n)
-    count = line.shape[-1]
-    result = transform(line, 1 if inverse else -1)
-    if kind == "ortho" or (kind == "backward") == inverse:
-        result = lax.mul(result, full_like_scalar(result, 1 / (np.sqrt(count) if kind == "ortho" else count)))
-    return moveaxis(result, -1, place)
+    if n is None and not value.shape[place]:
+        raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
+    count = value.shape[place] if n is None else count_of(function, n)
+    result = line_transform(_resized(value, place, count // 2 + 1 if kind == "IRFFT" else count), kind, count, place)
+    return _scaled(result, kind, count, scale)
+
+
+def _scaled(result: Array, kind: str, count: int, norm: str) -> Array:
+    """A transform with the norm asked for, where it has the norm "backward"."""
+    inverse = kind in ("IFFT", "IRFFT")
+    if norm == "ortho":
+        return lax.mul(result, full_like_scalar(result, np.sqrt(count) if inverse else 1 / np.sqrt(count)))
+    if norm == "forward":
+        return lax.mul(result, full_like_scalar(result, count if inverse else 1 / count))
+    return result
 
 
 def _norm(function: str, norm: str | None) -> str:
@@ -126,33 +139,27 @@ def count_of(function: str, n: Any) -> int:
     return count
 
 
-def _resized(function: str, value: Array, n: int | None) -> Array:
-    """`value` with n elements along its last axis: the first ones, or all of them and zeros."""
-    size = value.shape[-1]
-    if n is None and not size:
-        raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
-    wanted = size if n is None else count_of(function, n)
-    if wanted <= size:
-        return lax.slice_in_dim(value, 0, wanted, axis=value.ndim - 1)
-    return lax.pad(value, np.zeros((), value.dtype), [(0, 0, 0)] * (value.ndim - 1) + [(0, wanted - size, 0)])
+def _resized(value: Array, axis: int, wanted: int) -> Array:
+    """`value` with so many elements along an axis: the first ones, or all of them and zeros."""
+    size = value.shape[axis]
+    if wanted == size:
+        return value
+    if wanted < size:
+        return lax.slice_in_dim(value, 0, wanted, axis=axis)
+    return lax.pad(value, np.zeros((), value.dtype), [(0, (wanted - size) * (i == axis), 0) for i in range(value.ndim)])
 
 
 def _half(function: str, a: Any, n: int | None, axis: int, norm: str | None) -> Array:
     (value,) = promote_inexact(function, a)
     if is_complex(value):
         raise ArgumentTypeError(f"{function} takes real numbers, got {value.dtype.name}; use fft")
-    whole = spectrum(function, as_complex(function, value), n, axis, norm)
-    place = axis_of(function, axis, whole.ndim)
-    return lax.slice_in_dim(whole, 0, whole.shape[place] // 2 + 1, axis=place)
+    wide_enough = lax.convert_element_type(value, dtypes.real_dtype(dtypes.complex_dtype(value.dtype)))
+    return _transformed(function, wide_enough, "RFFT", n, axis, norm)
 
 
 def _from_half(function: str, a: Any, n: int | None, axis: int, norm: str | None) -> Array:
     value = as_complex(function, a)
-    place = axis_of(function, axis, value.ndim)
-    if n is None and value.shape[place] < 2:
-        raise ShapeError(f"{function}: {value.shape[place]} elements are half a spectrum of none; give n")
-    count = 2 * (value.shape[place] - 1) if n is None else count_of(function, n)
-    half = _resized(function, moveaxis(value, place, -1), count // 2 + 1)
-    mirrored = conj(lax.rev(lax.slice_in_dim(half, 1, (count + 1) // 2, axis=half.ndim - 1), (half.ndim - 1,)))
-    whole = lax.concatenate([half, mirrored], half.ndim - 1)
-    return moveaxis(lax.real(spectrum(function, whole, None, -1, norm, inverse=True)), -1, place)
+    size = value.shape[axis_of(function, axis, value.ndim)]
+    if n is None and size < 2:
+        raise ShapeError(f"{function}: {size} elements are half a spectrum of none; give n")
+    return _transformed(function, value, "IRFFT", 2 * (size - 1) if n is None else n, axis, norm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.backends.native.runtime.failures import fail
-from volta_fn.backends.numpy.backend import make_kernel
+from volta_fn.backends.numpy.backend import make_kernel, written
 from volta_fn.backends.numpy.quiet import silenced
 from volta_fn.compiler.kernels.interpret import interpret
 from volta_fn.compiler.kernels.ir import Kernel
@@ -26,11 +27,19 @@ class HostCall:
     """A function of NumPy arrays as a function of the table of slots."""
 
     def __init__(
-        self, compute: Callable[..., Sequence[np.ndarray]], operands: Sequence[Place], results: Sequence[Place], *, copies: bool = False
+        self,
+        compute: Callable[..., Any],
+        operands: Sequence[Place],
+        results: Sequence[Place],
+        *,
+        copies: bool = False,
+        into: bool = False,
     ) -> None:
         self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
+        #: Whether it writes its one result into an array that it is given first; else it returns a sequence of new ones.
+        self.into = into
         self.operands = operands
         self.results = results
         self.function = _FUNCTION(self._run)
@@ -43,6 +52,9 @@ class HostCall:
     def _run(self, table: int) -> int:
         try:
             arrays = [_array(table, *operand) for operand in self.operands]
+            if self.into:
+                self.compute(_array(table, *self.results[0]), *arrays)
+                return 0
             found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
             for result, value in zip(self.results, found, strict=True):
                 _array(table, *result)[...] = value
@@ -55,9 +67,11 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
     """An equation, computed by the NumPy backend."""
     avals = tuple([v.aval for v in eqn.invars])
     compute = make_kernel(eqn.primitive, avals, eqn.params)
-    several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
     sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
     targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
+    if not eqn.primitive.multiple_results and written(eqn):
+        return HostCall(lambda out, *arrays: compute(*arrays, out=out), sources, targets, into=True)
+    several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
     copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
     return HostCall(several, sources, targets, copies=copies)
 
@@ -71,7 +85,7 @@ def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot
 
 def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """The array at a slot."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     address = ctypes.c_size_t.from_address(table + 8 * slot.number).value
     if not size:
         return np.empty(shape, dtype)

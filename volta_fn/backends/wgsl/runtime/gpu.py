@@ -81,6 +81,7 @@ class Gpu:
             in_place=IN_PLACE,
             overwrites=_overwritable,
             adds_complex=True,
+            transforms=True,
             contracts=partial(matmul.contracts, device=self.facts),
             attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
             stores_again=min(self.facts.buffers, _MOST_BUFFERS),
