@@ -169,16 +169,8 @@ def muon(
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        eps,
-        adam_eps_root,
-        mu_dtype,
-        adam_weight_decay,
-        nesterov=nesterov,
-    )
+    adam_rate = learning_rate if adam_learning_rate is None else adam_learning_rate
+    others = adamw(adam_rate, adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay, nesterov=nesterov)
     return partition({"muon": matrices, "adam": others}, _optimizer_of_each(muon_weight_dimension_numbers))
 
 
