@@ -19,10 +19,14 @@ _LONG = 1 << 18
 
 
 class KernelFacts:
-    """A simplified kernel and what follows from it."""
+    """A simplified kernel and what follows from it.
 
-    def __init__(self, kernel: Kernel) -> None:
+    Reductions depend on the axes `each` whatever they read: every turn of these axes is to have its own.
+    """
+
+    def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
         self.kernel = kernel
+        self.each = each
         self.inner: Axes = frozenset(kernel.inner)
         self.outer: Axes = frozenset(range(kernel.outer))
         self.stages = stages(kernel)
@@ -42,7 +46,7 @@ class KernelFacts:
         if isinstance(node, Inside):
             return _axes_of(node.ranges)
         read = frozenset[int]().union(*[self.depends[i] for i in operands(node)])
-        return read - self.inner if isinstance(node, Reduce) else read
+        return (read - self.inner) | self.each if isinstance(node, Reduce) else read
 
     @cached_property
     def loads(self) -> dict[int, Load]:

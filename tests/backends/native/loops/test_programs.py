@@ -59,6 +59,18 @@ def test_few_columns_are_reduced_in_chunks(columns: int) -> None:
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
 
 
+@pytest.mark.parametrize("shape", [(5, 4, 9), (300, 40, 33), (2, 30_000, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_may_reduce_the_same_numbers(shape: tuple[int, int, int], dtype: str) -> None:
+    def f(x: Any) -> Any:
+        copies = jnp.broadcast_to(x[:, :, None], shape).transpose(0, 2, 1)
+        most = copies.max((0, 2), keepdims=True)
+        return most, copies - most, copies.sum((0, 2), dtype=x.dtype)
+
+    for kernel in kernels_of(f, shaped(*shape[:2], dtype=dtype)):
+        assert agrees(kernel, inputs_of(kernel), "copies", 4.0)
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_sums_are_as_exact_as_those_of_pairs(axis: int | None) -> None:
     (kernel,) = kernels_of(lambda x: x.sum(axis), shaped(1000, 3000))

@@ -25,7 +25,7 @@ Body = Callable[[Value, Value, Value], None]
 def write(nest: Nest, schedule: Schedule) -> Phase:
     """The phase of a kernel whose rows are independent tasks."""
     facts = schedule.facts
-    nest = nest._replace(streams=facts.streams(schedule.axis))
+    nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
     root = Scope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)

@@ -73,6 +73,8 @@ class Schedule(NamedTuple):
 def schedule_of(facts: KernelFacts) -> Schedule:
     """The schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
+    if axis in facts.outer and any(axis not in facts.depends[n] for n in facts.reduces):
+        facts = KernelFacts(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
     lanes = lanes_of(facts)
     segments = segments_of(facts, axis)
     if segments is None or facts.kernel.sizes[axis] == 1:
