@@ -87,6 +87,13 @@ def test_special_values():
             np.testing.assert_array_equal(np.asarray(getattr(vnp, name)(special)), getattr(np, name)(special), err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16], ids=str)
+def test_floor_division_by_zero_and_infinity(dtype):
+    special = np.array([0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 5.5, -5.5, 2.0], dtype)
+    check(lambda xp, x: xp.floor_divide(x[:, None], x), special)
+    check(lambda xp, x: xp.divmod(x[:, None], x), special)
+
+
 def test_division_by_zero_of_integers():
     zero = vnp.zeros(2, int)
     assert (vnp.array([7, -7]) / zero).tolist() == [np.inf, -np.inf]
@@ -169,6 +176,7 @@ def test_derivatives():
         (vnp.square, lambda v: 2 * v), (vnp.reciprocal, lambda v: -1 / v**2), (vnp.absolute, np.sign),
         (lambda v: vnp.clip(v, -1.0, 1.0), lambda v: (np.abs(v) < 1).astype(float)),
         (lambda v: vnp.where(v > 0, v**3, 0.0), lambda v: np.where(v > 0, 3 * v**2, 0)), (vnp.round, np.zeros_like),
+        (lambda v: v // 0.3, np.zeros_like),
     ):  # fmt: skip
         got = vf.grad(lambda v, f=function: vnp.sum(f(v)))(x)
         np.testing.assert_allclose(np.asarray(got), slope(np.asarray(x, np.float64)), rtol=1e-6)
@@ -184,6 +192,7 @@ def test_derivatives():
         (lambda: vnp.subtract(np.True_, np.True_), DTypeError, "sub.*bool"),
         (lambda: vnp.add(np.uint8(1), "x"), ArgumentTypeError, "add: argument 2"),
         (lambda: vnp.floor_divide(vnp.ones(2, "int8"), 1000), ArgumentError, "floor_divide: the integer 1000 does not fit int8"),
+        (lambda: vnp.ones(2, "int32") + 2**40, ArgumentError, "the integer 1099511627776 does not fit int32"),
         (lambda: vnp.floor(1j), ArgumentTypeError, "floor: x is complex"),
         (lambda: vnp.round(vnp.ones(2), out=vnp.ones(2)), ArgumentError, "round: .*out="),
     ],

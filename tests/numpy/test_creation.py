@@ -92,6 +92,8 @@ def test_refused_options():
         vnp.array([1], order="F")
     with pytest.raises(ShapeError, match=r"zeros|shape"):
         vnp.zeros((2, -1))
+    with pytest.raises(ShapeError, match="must consist of integers"):
+        vnp.zeros(1.0)
     with pytest.raises(ConcretizationError, match="static_argnums"):
         vf.jit(lambda n: vnp.zeros(n))(3)
 

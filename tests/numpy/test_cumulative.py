@@ -65,6 +65,9 @@ def test_trapezoid():
     check(lambda xp, y, x: xp.trapezoid(y, x), y, x, tolerance=1e-5)
     check(lambda xp, y: xp.trapezoid(y, axis=0), y, tolerance=1e-5)
     check(lambda xp, y, x: xp.trapezoid(y, x, axis=0), y, sample((3, 5), np.float32, 3), tolerance=1e-5)
+    check(lambda xp, y, x: xp.trapezoid(y, x, axis=0), y, x[:3], tolerance=1e-5)
+    check(lambda xp, y, d: xp.trapezoid(y, dx=d, axis=0), y, sample((2, 5), np.float32, 3), tolerance=1e-5)
+    check(lambda xp, y, d: xp.trapezoid(y, dx=d), y, sample((3, 1), np.float32, 3), tolerance=1e-5)
 
 
 @pytest.mark.wide

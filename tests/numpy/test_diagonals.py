@@ -28,6 +28,15 @@ def test_triangles_and_diagonals(k):
     check(lambda xp: xp.tri(3, 4, k, dtype=np.float32))
 
 
+@pytest.mark.parametrize("k", [2**31 - 1, -(2**31), 10**10, -(10**20)])
+def test_diagonals_far_away(k):
+    x = sample((3, 4), np.float32, 1)
+    assert not np.asarray(vnp.eye(3, 4, k)).any()
+    np.testing.assert_array_equal(np.asarray(vnp.tri(3, 4, k)), np.full((3, 4), k > 0))
+    np.testing.assert_array_equal(np.asarray(vnp.tril(x, k)), x * (k > 0))
+    np.testing.assert_array_equal(np.asarray(vnp.triu(x, k)), x * (k < 0))
+
+
 def test_dtypes():
     for dtype in KINDS:
         check(lambda xp, x: xp.tril(x), sample((3, 3), dtype, 1))

@@ -51,6 +51,13 @@ def test_dtypes(name):
     check(lambda xp, x, y: xp.matmul(x, y), sample((2, 3), np.int8, 1), sample((3, 2), np.float16, 2), tolerance=1e-2)
 
 
+def test_vecdot_options():
+    x, y = sample((3, 4, 2), np.complex64, 1), sample((3,), np.complex64, 2)
+    check(lambda xp, x, y: xp.vecdot(x, y, axis=0), x, y, tolerance=1e-5)
+    check(lambda xp, x: xp.vecdot(x, x), sample((2, 3), np.int16, 1))
+    assert vnp.vecdot(np.int8([100, 100]), np.int8([1, 1]), preferred_element_type="int32").tolist() == 200
+
+
 def test_tensordot_axes():
     x, y = sample((2, 3, 4), np.float32, 1), sample((4, 3, 5), np.float32, 2)
     check(lambda xp, x, y: xp.tensordot(x, y, axes=([1, 2], [1, 0])), x, y, tolerance=1e-5)
@@ -84,6 +91,8 @@ def test_einsum_forms():
     x, y = sample((2, 3), np.float32, 1), sample((3, 4), np.float32, 2)
     check(lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2], [0, 2]), x, y, tolerance=1e-5)
     check(lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2]), x, y, tolerance=1e-5)
+    for subscripts in ("ij->i", "ij->", "ij,kj->ik", "ij,kj->k", "ij,ij->ij"):
+        check(lambda xp, x, s=subscripts: xp.einsum(s, *[x] * (1 + s.count(","))), sample((2, 3), bool, 1))
     for dtype in (np.int32, np.complex64, np.float16):
         check(lambda xp, x: xp.einsum("ij,kj->ik", x, x), sample((2, 3), dtype, 1), tolerance=1e-2 if dtype == np.float16 else None)
     assert vnp.einsum_path("ij,jk,k->i", np.ones((2, 3)), np.ones((3, 4)), np.ones(4))[0][0] == "einsum_path"

@@ -96,6 +96,12 @@ def test_initial():
         check(lambda xp, x, name=name: getattr(xp, name)(x, axis=0, initial=2), x, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "nanmax"])
+def test_initial_is_one_number(name):
+    with pytest.raises(ShapeError, match="initial must be one number"):
+        getattr(vnp, name)(np.ones((2, 3), np.float32), axis=0, initial=np.ones(3, np.float32))
+
+
 def test_variance_options():
     x = sample((6, 4), np.float32, 7)
     for ddof in (0, 1, 2):
@@ -168,6 +174,10 @@ def test_gradients():
     np.testing.assert_allclose(np.asarray(got), 2 * x * mask)
     got = vf.grad(lambda v: vnp.nansum(v))(NAN)
     np.testing.assert_array_equal(np.asarray(got), ~np.isnan(NAN))
+    x[0, 1] = np.nan
+    slope = np.nan_to_num(2 * (x - np.nanmean(x)) / 11)
+    np.testing.assert_allclose(np.asarray(vf.grad(vnp.nanvar)(x)), slope, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.asarray(vf.grad(vnp.nanstd)(x)), slope / 2 / np.nanstd(x), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.wide

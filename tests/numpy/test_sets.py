@@ -87,6 +87,11 @@ def test_intersection_with_indices():
     check(lambda xp, a, b: xp.intersect1d(a, b, return_indices=True), a, b, jax=False, traced=False)
 
 
+def test_a_difference_has_the_dtype_of_what_it_is_taken_from():
+    found = vnp.setdiff1d(np.int8([1, 2, 3]), np.float32([2]))
+    assert (found.dtype, found.tolist()) == (np.dtype(np.int8), [1, 3])
+
+
 @pytest.mark.wide
 def test_difference_of_unique_arrays_keeps_the_order():
     assert vnp.setdiff1d(np.array([5, 1, 3]), np.array([1]), assume_unique=True).tolist() == [5, 3]

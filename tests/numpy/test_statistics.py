@@ -178,6 +178,9 @@ def test_histogram():
         edges = {k: v for k, v in options.items() if k != "density"}
         check(lambda xp, x, o=edges: xp.histogram_bin_edges(x, **o), x, tolerance=1e-5)
     check(lambda xp, x: xp.histogram(x, weights=x * x), x, tolerance=1e-5)
+    many = np.full(30, 100, np.int8)
+    check(lambda xp, x, w: xp.histogram(x, bins=2, weights=w, density=True), x, many, tolerance=1e-5)
+    assert vnp.histogram(x, bins=1, weights=many)[0].tolist() == [3000.0]
     check(lambda xp, x: xp.histogram(x, bins=3), np.full((4,), 2.0, np.float32))
     check(lambda xp, x: xp.histogram(x, bins=3), np.ones((0,), np.float32), jax=False)
     check(lambda xp, x: xp.histogram(x, bins=3), sample((2, 5), np.int32), jax=False)

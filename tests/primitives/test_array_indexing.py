@@ -125,6 +125,8 @@ def test_a_known_index_outside_raises(index):
         ((..., ...), errors.OutOfBoundsError, "one Ellipsis"),
         ("a", errors.ArgumentTypeError, "got 'a' of type str"),
         (1.0, errors.ArgumentTypeError, "of type float"),
+        (slice(1.0, 2), errors.ArgumentTypeError, "slice must consist of integers"),
+        (slice(None, None, 0), errors.ArgumentError, "step must not be 0"),
         (np.array([1.0]), errors.DTypeError, "integer or bool elements, got float64"),
         (np.ones((2, 3), bool), errors.OutOfBoundsError, r"mask has shape \(2, 3\)"),
         (([0, 1], [0, 1, 2]), errors.BroadcastError, "arrays of an index must broadcast"),

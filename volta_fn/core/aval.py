@@ -142,7 +142,9 @@ def whole_number(value: Any, what: str) -> int:
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
     """`shape` as a tuple of plain ints; a negative or non-integer dimension raises `ShapeError`."""
-    dims: Any = (shape,) if isinstance(shape, (int, np.integer)) or getattr(shape, "shape", None) == () else tuple(shape)
+    given: Any = shape
+    single = isinstance(given, (int, np.integer)) or getattr(given, "shape", None) == () or not hasattr(given, "__iter__")
+    dims: Any = (given,) if single else tuple(given)
     if all(type(d) is int and d >= 0 for d in dims):
         return dims
     try:

@@ -354,8 +354,13 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
     """
     rows, columns = canonical_shape((N, N if M is None else M), "eye: the size")
     i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
-    result = lax.convert_element_type(lax.eq(lax.add(i, as_value(np.int32(k))), j), dtype_or(dtype, np.dtype(np.float32)))
+    result = lax.convert_element_type(lax.eq(lax.add(i, diagonal_offset(k, rows, columns)), j), dtype_or(dtype, np.dtype(np.float32)))
     return result if device is None else device_put(result, device)
+
+
+def diagonal_offset(k: int, rows: int, columns: int) -> Array:
+    """The number of a diagonal as int32; of those beyond a matrix's corners, the nearest to it."""
+    return as_value(np.int32(max(-rows, min(whole_number(k, "k"), columns))))
 
 
 def identity(n: int, dtype: Any = None) -> Array:

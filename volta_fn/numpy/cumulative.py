@@ -144,7 +144,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
-    """The integral of `y` along `axis` by the trapezoidal rule, over points `x` or at distance `dx`.
+    """The integral of `y` along `axis` by the trapezoidal rule, over points `x` or at distances `dx`, which broadcast.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
@@ -154,16 +154,13 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
         heights, gaps = promote_inexact("trapezoid", y, dx)
     else:
         heights, points = promote_inexact("trapezoid", y, x)
-        gaps = diff(points) if points.ndim == 1 else _last(diff(points, axis=axis), axis)
-    heights = _last(heights, axis)
-    pairs = lax.add(lax.slice_in_dim(heights, 1, None, axis=-1), lax.slice_in_dim(heights, 0, -1, axis=-1))
+        gaps = diff(points, axis=axis if points.ndim > 1 else -1)
+    after = heights.ndim - 1 - axis_of("trapezoid", axis, heights.ndim)
+    if x is not None and gaps.ndim == 1:
+        gaps = lax.reshape(gaps, (gaps.size, *[1] * after))
+    pairs = lax.add(lax.slice_in_dim(heights, 1, None, axis=axis), lax.slice_in_dim(heights, 0, -1, axis=axis))
     areas = lax.mul(lax.mul(pairs, gaps), full_like_scalar(pairs, 0.5))
-    return lax.reduce_sum(areas, (areas.ndim - 1,))
-
-
-def _last(value: Array, axis: int) -> Array:
-    place = axis_of("trapezoid", axis, value.ndim)
-    return lax.transpose(value, [*[i for i in range(value.ndim) if i != place], place])
+    return lax.reduce_sum(areas, (areas.ndim - 1 - after,))
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from volta_fn import lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ShapeError
 from volta_fn.numpy import reductions
 from volta_fn.numpy.common import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
-from volta_fn.numpy.creation import array, ones
+from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.indexing import _refuse_in_place, nonzero
 
 
@@ -30,7 +30,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
 
 def _on_or_below(rows: int, columns: int, k: int) -> Array:
     i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
-    return lax.ge(lax.add(i, as_value(np.int32(k))), j)
+    return lax.ge(lax.add(i, diagonal_offset(k, rows, columns)), j)
 
 
 def tril(m: Any, k: int = 0) -> Array:

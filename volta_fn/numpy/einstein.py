@@ -16,7 +16,7 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.movement import broadcast_in_dim, reshape, squeeze, transpose
-from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.reduction import reduce_or, reduce_sum
 from volta_fn.primitives.slicing import slice_in_dim
 
 #: An operand and the letter of each of its dimensions.
@@ -152,10 +152,11 @@ def _order(inputs: Sequence[str], result: str, values: Sequence[Array], optimize
 
 
 def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
-    """Sum over the letters that nothing else has."""
+    """Sum (of booleans: whether any is True) over the letters that nothing else has."""
     value, letters = term
     axes = [i for i, c in enumerate(letters) if c not in needed]
-    return (reduce_sum(value, axes), "".join(c for c in letters if c in needed)) if axes else term
+    total = reduce_or if value.dtype in dtypes.BOOL else reduce_sum
+    return (total(value, axes), "".join(c for c in letters if c in needed)) if axes else term
 
 
 def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any) -> Labelled:

@@ -123,7 +123,10 @@ def histogram2d(
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, list[Array]]:
-    """The pair (counts, edges per dimension) of points, the rows of `sample` (n, d), by bins of a d-dimensional box."""
+    """The pair (counts, edges per dimension) of points, the rows of `sample` (n, d), by bins of a d-dimensional box.
+
+    Counts, and sums of weights that are integers, are floating-point numbers.
+    """
     (points,) = promote_inexact("histogramdd", _columns(sample))
     n, d = points.shape
     per_axis = list(bins) if isinstance(bins, (list, tuple)) or np.ndim(bins) else [bins] * d
@@ -132,7 +135,7 @@ def histogramdd(
     columns = [lax.index_in_dim(points, i, 1, keepdims=False) for i in np.arange(d).tolist()]
     limits: Sequence[Any] = [None] * d if range is None else range
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, per_axis, limits, strict=True)]
-    amounts = ones(n, points.dtype) if weights is None else operand("histogramdd", "weights", weights)
+    amounts = ones(n, points.dtype) if weights is None else promote_inexact("histogramdd", weights)[0]
     counts = _binned(columns, edges, amounts)
     return (_as_density(counts, edges) if density else counts), edges
 

@@ -164,8 +164,14 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     >>> jnp.vecdot(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
     Array([3., 7.], dtype=float32)
     """
-    x, y = _promoted("vecdot", x1, x2)
-    return (conj(x) * y).sum(axis)
+    x, y = (_axis_last(value, axis) for value in _promoted("vecdot", x1, x2))
+    row, column = expand_dims(conj(x), (x.ndim - 1,)), expand_dims(y, (y.ndim,))
+    return squeeze(matmul(row, column, precision=precision, preferred_element_type=preferred_element_type), (-2, -1))
+
+
+def _axis_last(value: Array, axis: int) -> Array:
+    place = canonical_axis(axis, value.ndim)
+    return transpose(value, [*[i for i in range(value.ndim) if i != place], place])
 
 
 def matvec(x1: Any, x2: Any, /) -> Array:

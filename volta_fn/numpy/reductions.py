@@ -60,7 +60,11 @@ def restore(reduced: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _with_initial(reduced: Array, initial: Any, combine: Callable[..., Array]) -> Array:
-    return reduced if initial is None else combine(reduced, to_dtype(initial, reduced.dtype))
+    if initial is None:
+        return reduced
+    if np.ndim(initial):
+        raise ShapeError(f"initial must be one number, got an array of shape {np.shape(initial)}")
+    return combine(reduced, to_dtype(initial, reduced.dtype))
 
 
 def sum(
@@ -288,10 +292,10 @@ def var(
     value, wanted = _working(operand("var", "a", a), dtype, where)
     axes = axes_of("var", axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
-    apart = lax.sub(value, center)
+    apart = masked(lax.sub(value, center), where, 0)  # before they are squared: NaN that is left out has no part in derivatives
     squares = _squared_magnitude(apart)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
-    total = lax.reduce_sum(masked(squares, where, 0), axes)
+    total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
     return restore(lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type), axes, keepdims)
 

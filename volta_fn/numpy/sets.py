@@ -202,8 +202,14 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
 
 
 def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
-    a, b = promote(function, *[array(v) if isinstance(v, (list, tuple)) else v for v in (ar1, ar2)])
-    return lax.reshape(a, (a.size,)), lax.reshape(b, (b.size,))
+    a, b = promote(function, _vector(function, ar1), _vector(function, ar2))
+    return a, b
+
+
+def _vector(function: str, x: Any) -> Array:
+    """The elements in one dimension."""
+    value = array(x) if isinstance(x, (list, tuple)) else operand(function, "argument", x)
+    return lax.reshape(value, (value.size,))
 
 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
@@ -235,7 +241,7 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | No
     >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
     Array([1, 3], dtype=int32)
     """
-    a, b = _both("setdiff1d", ar1, ar2)
+    a, b = (_vector("setdiff1d", v) for v in (ar1, ar2))
     if not assume_unique:
         a = unique(a, size=None if size is None else a.size)
         fresh = _first_of_each(a)

@@ -24,7 +24,7 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import ArgumentTypeError, BroadcastError, DTypeError, GradientError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
 
@@ -311,7 +311,10 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec]:
     """The buffer and type of a Python scalar as an array; programs meet the same few over and over."""
     _, weak = dtypes.scalar_dtype(value)
-    array = from_host(np.asarray(value, dtype), weak, device)
+    try:
+        array = from_host(np.asarray(value, dtype), weak, device)
+    except OverflowError:
+        raise ArgumentError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
     return array.buffer(), array_spec(array.aval, device)
 
 

@@ -24,7 +24,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import concrete_or_raise, is_concrete
-from volta_fn.errors import ArgumentTypeError, DTypeError, OutOfBoundsError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError
 from volta_fn.primitives.dynamic_slicing import normalised
 
 
@@ -157,7 +157,14 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
 
 
 def _span(item: slice, dim: int, size: int) -> Span:
-    start, stop, step = item.indices(size)
+    try:
+        start, stop, step = item.indices(size)
+    except TracerError:  # whose message says more
+        raise
+    except TypeError:
+        raise ArgumentTypeError(f"a slice must consist of integers or None, got {item}") from None
+    except ValueError:
+        raise ArgumentError(f"a slice's step must not be 0, got {item}") from None
     return Span(dim, start, step, len(range(start, stop, step)))
 
 

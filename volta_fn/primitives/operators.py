@@ -36,9 +36,12 @@ def floor_divide(x: Any, y: Any) -> Array:
 
 
 def _floor_quotient(a: Array, b: Array) -> Array:
-    """Floats: round(x - x mod y) / y, which the remainder makes a whole number up to rounding."""
-    whole = arithmetic.div(arithmetic.sub(a, remainder(a, b)), b)
-    return arithmetic.round(whole, arithmetic.TO_NEAREST_EVEN)
+    """Floats: (x - x rem y) / y, which the remainder makes a whole number up to rounding, or one less; of y = 0, x / y."""
+    rest, zero = arithmetic.rem(a, b), as_value(np.zeros((), a.dtype))
+    whole = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.TO_NEAREST_EVEN)
+    below = comparison.bitwise_and(comparison.ne(rest, zero), comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero)))
+    whole = select(below, arithmetic.sub(whole, 1), whole)
+    return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), whole)
 
 
 def remainder(x: Any, y: Any) -> Array:
