@@ -33,3 +33,11 @@ def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: 
     names = {var: number for number, var in enumerate(fuse(vf.make_jaxpr(function)(X, X)).program.jaxpr.invars)}
     assert len(names) == 2
     assert overwritable(item.kernel, 0) == expected
+
+
+def test_an_output_with_fewer_elements_than_the_loop_has_turns_overwrites_nothing() -> None:
+    """Turns of one row share its element of the first output, and read the input there until the last of them."""
+    (item,) = fuse(vf.make_jaxpr(lambda x, z: (x + 1.0, z * 2.0 + x[:, :, None]))(X, jnp.ones((4, 4, 3)))).items
+    assert len(item.kernel.stores) == 2
+    by_size = {buffer.size: number for number, buffer in enumerate(item.kernel.inputs)}
+    assert [overwritable(item.kernel, number) for number in range(2)] == [[], [by_size[48]]]

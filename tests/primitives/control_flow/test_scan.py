@@ -74,6 +74,23 @@ def test_length_without_rows() -> None:
     assert int(lax.scan(lambda c, _: (c + 1, None), 0, {"nothing": None}, 2)[0]) == 2
 
 
+def test_parts_of_the_carry_that_other_parts_read_are_not_overwritten_too_early() -> None:
+    def step(carry: Any, x: Any) -> Any:
+        rows, blocks = carry
+        return (rows + x, blocks * 2.0 + rows[:, :, None]), rows * x
+
+    rng = np.random.default_rng(5)
+    rows, blocks, xs = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 3), (2, 3, 5), (4, 3)))
+    (last_rows, last_blocks), ys = vf.jit(lambda carry, xs: lax.scan(step, carry, xs))((rows, blocks), xs)
+    expected = []
+    for x in xs:
+        (rows, blocks), y = step((rows, blocks), x)
+        expected.append(y)
+    np.testing.assert_allclose(last_rows, rows, rtol=1e-5)
+    np.testing.assert_allclose(last_blocks, blocks, rtol=1e-5)
+    np.testing.assert_allclose(ys, np.stack(expected), rtol=1e-5)
+
+
 @pytest.mark.parametrize("unroll", [1, 3, 100, 0, True, False])
 def test_unroll_changes_nothing(unroll: int | bool) -> None:
     xs = np.arange(7, dtype=np.float32)

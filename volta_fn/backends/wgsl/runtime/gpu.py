@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +28,6 @@ from volta_fn.backends.wgsl.runtime.trials import Trials
 from volta_fn.backends.wgsl.scalars import supports
 from volta_fn.compiler.bodies import Lane, Source
 from volta_fn.compiler.deferral import Deferral
-from volta_fn.compiler.kernels.ir import Kernel
 from volta_fn.compiler.kernels.overwrite import overwritable
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import MemoryStats
@@ -79,7 +77,7 @@ class Gpu:
             kernel=partial(kernel_routine, facts=self.facts),
             equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
             in_place=IN_PLACE,
-            overwrites=_overwritable,
+            overwrites=overwritable,
             adds_complex=True,
             transforms=True,
             contracts=partial(matmul.contracts, device=self.facts),
@@ -242,12 +240,6 @@ class Gpu:
     def counters(self) -> Counters:
         """What the device has done so far."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
-
-
-def _overwritable(kernel: Kernel, output: int) -> list[int]:
-    """The inputs whose memory an output may be. All turns are done at once, so each must write an element of its own."""
-    own = kernel.outputs[output].size == math.prod(kernel.sizes)
-    return overwritable(kernel, output) if own else []
 
 
 def _deferral(facts: Facts) -> Deferral | None:
