@@ -104,3 +104,22 @@ def test_log1mexp():
     np.testing.assert_allclose(nn.log1mexp(x), np.log(-np.expm1(-x)), rtol=1e-12, atol=1e-16)
     slopes = vf.vmap(vf.grad(nn.log1mexp))(x)
     np.testing.assert_allclose(slopes, 1 / np.expm1(np.minimum(x, 700)), rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("dtype, size", [(np.float16, 600), (np.float32, 1e30)])
+def test_squares_that_overflow(dtype, size):
+    x = np.array([-size, size], dtype)
+    for function in (nn.gelu, nn.squareplus):
+        np.testing.assert_allclose(np.asarray(function(x)).astype(float), [0, x[1]], atol=2e-3)
+        np.testing.assert_allclose(np.asarray(vf.vmap(vf.grad(function))(x)).astype(float), [0, 1], atol=2e-3)
+
+
+def test_squareplus_left_of_zero():
+    x = np.array([-1e5, -30.0, -1.0, 0.0, 2.0], np.float32)
+    wide = x.astype(float)
+    root = np.hypot(wide, 1.5)
+    values = np.where(wide < 0, 2.25 / (2 * (root - wide)), (wide + root) / 2)
+    np.testing.assert_allclose(nn.squareplus(x, 2.25), values, rtol=1e-6)
+    slopes = [vf.vmap(vf.grad(nn.squareplus, i), (0, None))(x, 2.25) for i in (0, 1)]
+    np.testing.assert_allclose(slopes[0], values / root, rtol=1e-6)
+    np.testing.assert_allclose(slopes[1], 0.25 / root, rtol=1e-6)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.array import as_value as _array
 from volta_fn.errors import ShapeError
-from volta_fn.primitives.declare import promoted
+from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.movement import canonical_axis
 from volta_fn.transforms.custom_jvp import custom_jvp
 
@@ -212,7 +212,8 @@ def gelu(x: Any, approximate: bool = True) -> Array:
     if not approximate:
         return _exact_gelu(x)
     value = _array(x)
-    return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3))))
+    square = vnp.minimum(value * value, 100.0)  # beyond, the tanh is ±1 anyway, but the square's and its derivative could overflow
+    return value * (0.5 * (1.0 + tanh(value * (math.sqrt(2 / math.pi) * (1.0 + 0.044715 * square)))))
 
 
 def glu(x: Any, axis: int = -1) -> Array:
@@ -245,14 +246,27 @@ def soft_sign(x: Any) -> Array:
 
 
 def squareplus(x: Any, b: Any = 4.0) -> Array:
-    """(x + sqrt(x^2 + b)) / 2 (Barron 2021).
+    """(x + sqrt(x^2 + b)) / 2, to full precision for very negative x, and without overflow (Barron 2021).
 
     >>> import volta_fn as vf
     >>> vf.nn.squareplus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([0.4142, 0.7808, 1.    , 1.618 ], dtype=float32)
     """
-    value = _array(x)
-    return (value + vnp.sqrt(value * value + b)) / 2
+    return _squareplus(*promote_args("squareplus", (x, b), dtypes.FLOATS))
+
+
+@custom_jvp
+def _squareplus(x: Array, b: Array) -> Array:
+    size = 0.5 * vnp.abs(x) + 0.5 * _root(x, b)
+    return vnp.where(x < 0, 0.25 * b / size, size)
+
+
+def _root(x: Array, b: Array) -> Array:
+    """sqrt(x^2 + b)."""
+    return vnp.hypot(x, vnp.sqrt(b))
+
+
+_squareplus.defjvps(lambda g, out, x, b: g * (out / _root(x, b)), lambda g, out, x, b: g * (0.25 / _root(x, b)))
 
 
 @custom_jvp

@@ -114,7 +114,7 @@ def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
     """I0e - (sign x + 1 / x) I1e, whose limit at zero is 1/2."""
     at_zero = eq(x, 0.0)
     safe = select(at_zero, as_value(np.ones((), x.dtype)), x)
-    slope = bessel_i0e(x) - out * (sign(x) + 1.0 / safe)
+    slope = bessel_i0e(x) - (out * sign(x) + out / safe)
     return g * select(at_zero, as_value(np.asarray(0.5, x.dtype)), slope)
 
 

@@ -107,7 +107,7 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     """
     wanted = float_dtype("rayleigh", dtype)
     width = parameter(scale, wanted)
-    u = uniform(key, shape_with("rayleigh", shape, scale=width), wanted)
+    u = lax.max(uniform(key, shape_with("rayleigh", shape, scale=width), wanted), dtypes.finfo(wanted).tiny)  # not 0: its log is infinite
     return width * lax.sqrt(lax.log(u) * -2.0)
 
 
@@ -142,8 +142,9 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     keys = random_split(single_key("wald", key), (2,))
     y = lax.square(normal(keys[0], sizes, wanted))
     root = lax.sqrt(4.0 * mu * y + lax.square(mu) * lax.square(y))
-    smaller = mu + lax.square(mu) * y / 2.0 - mu / 2.0 * root
-    return lax.select(lax.le(uniform(keys[1], sizes, wanted), mu / (mu + smaller)), smaller, lax.square(mu) / smaller)
+    larger = mu + lax.square(mu) * y / 2.0 + mu / 2.0 * root
+    smaller = lax.square(mu) / larger  # as a difference it would cancel for large means
+    return lax.select(lax.le(uniform(keys[1], sizes, wanted), mu / (mu + smaller)), smaller, larger)
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.special.composite import composite
+from volta_fn.special.stirling import excess, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 expit = promoted(lax.logistic, "expit", "The logistic function 1 / (1 + exp(-x)), without overflow.")
@@ -109,6 +112,7 @@ def _xlogx(x: Array) -> Array:
 _xlogx.defjvps(lambda g, out, x: g * (vnp.log(x) + 1.0))
 
 
+@composite
 def rel_entr(p: Any, q: Any) -> Array:
     """p log(p / q), the summand of relative entropy: 0 for p = 0 and q >= 0, infinite where it has no other value.
 
@@ -116,14 +120,10 @@ def rel_entr(p: Any, q: Any) -> Array:
     >>> vf.special.rel_entr(2.0, 1.0).round(4)
     Array(1.3863, dtype=float32)
     """
-    x, y = promote_args("rel_entr", (p, q), dtypes.FLOATS)
-    both = (x > 0) & (y > 0)
-    safe_x, safe_y = vnp.where(both, x, 1.0), vnp.where(both, y, 1.0)
-    value = _xlogx(safe_x) - _xlogy(safe_x, safe_y)
-    out = vnp.where(both, value, vnp.where((x == 0) & (y >= 0), 0.0, np.inf))
-    return vnp.where(vnp.isnan(x) | vnp.isnan(y), np.nan, out)
+    return _where_positive(_relative_entropy, p, q, vnp.zeros_like(q))
 
 
+@composite
 def kl_div(p: Any, q: Any) -> Array:
     """p log(p / q) - p + q, the summand of the Kullback-Leibler divergence of measures that need not sum to one.
 
@@ -131,10 +131,45 @@ def kl_div(p: Any, q: Any) -> Array:
     >>> vf.special.kl_div(2.0, 1.0).round(4)
     Array(0.3863, dtype=float32)
     """
-    x, y = promote_args("kl_div", (p, q), dtypes.FLOATS)
-    return rel_entr(x, y) - x + y
+    return _where_positive(_divergence, p, q, q)
 
 
+def _where_positive(function: Callable[[Array, Array], Array], x: Array, y: Array, at_zero: Array) -> Array:
+    """The function of positive numbers; `at_zero` for x = 0 and y >= 0; NaN of NaN; else infinite."""
+    both = (x > 0) & (y > 0)
+    value = function(vnp.where(both, x, 1.0), vnp.where(both, y, 1.0))
+    out = vnp.where(both, value, vnp.where((x == 0) & (y >= 0), at_zero, np.inf))
+    return vnp.where(vnp.isnan(x) | vnp.isnan(y), np.nan, out)
+
+
+def _log_ratio(x: Array, y: Array) -> Array:
+    """log(x / y) of positive numbers, to full precision where they are almost equal."""
+    beyond = (x - y) / y
+    close = vnp.abs(beyond) < 0.5
+    return vnp.where(close, vnp.log1p(vnp.where(close, beyond, 0.0)), vnp.log(x) - vnp.log(y))
+
+
+@custom_jvp
+def _relative_entropy(x: Array, y: Array) -> Array:
+    return x * _log_ratio(x, y)
+
+
+_relative_entropy.defjvps(lambda g, out, x, y: g * (_log_ratio(x, y) + 1.0), lambda g, out, x, y: -g * (x / y))
+
+
+@custom_jvp
+def _divergence(x: Array, y: Array) -> Array:
+    """With r = x/y - 1 it is y ((1 + r) log(1 + r) - r), about y r²/2 for small r."""
+    beyond = (x - y) / y
+    close = vnp.abs(beyond) < 0.1
+    r = vnp.where(close, beyond, 0.0)
+    return vnp.where(close, y * (r * vnp.log1p(r) - excess(1.0 + r, r)), x * (_log_ratio(x, y) - 1.0) + y)
+
+
+_divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x, y: g * ((y - x) / y))
+
+
+@composite
 def boxcox(x: Any, lmbda: Any) -> Array:
     """The power transform (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964).
 
@@ -142,10 +177,10 @@ def boxcox(x: Any, lmbda: Any) -> Array:
     >>> vf.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
-    value, power = promote_args("boxcox", (x, lmbda), dtypes.FLOATS)
-    return _power_transform(vnp.log(value), power)
+    return _power_transform(vnp.log(x), lmbda)
 
 
+@composite
 def boxcox1p(x: Any, lmbda: Any) -> Array:
     """The power transform of 1 + x.
 
@@ -153,10 +188,23 @@ def boxcox1p(x: Any, lmbda: Any) -> Array:
     >>> vf.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
-    value, power = promote_args("boxcox1p", (x, lmbda), dtypes.FLOATS)
-    return _power_transform(vnp.log1p(value), power)
+    return _power_transform(vnp.log1p(x), lmbda)
 
 
+@custom_jvp
 def _power_transform(log: Array, power: Array) -> Array:
     safe = vnp.where(power == 0, 1.0, power)
     return vnp.where(power == 0, log, vnp.expm1(safe * log) / safe)
+
+
+def _by_power(log: Array, power: Array) -> Array:
+    """The derivative by the power: log² (t e^t - e^t + 1) / t² at t = power log, whose quotient is (k + 1) t^k / (k + 2)! added up."""
+    t = power * log
+    close = vnp.abs(t) < 0.5
+    small, large = vnp.where(close, t, 0.0), vnp.where(close, 1.0, t)
+    near = log * log * rising(small, tuple((k + 1) / math.factorial(k + 2) for k in range(14)))
+    slope = (large - 1.0) * vnp.exp(large) + 1.0
+    return vnp.where(close, near, slope / vnp.where(close, 1.0, power) ** 2)
+
+
+_power_transform.defjvps(lambda g, out, log, power: g * vnp.exp(power * log), lambda g, out, log, power: g * _by_power(log, power))

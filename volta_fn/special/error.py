@@ -76,9 +76,14 @@ _log_distribution = custom_jvp(_log_distribution_value, nondiff_argnums=(1,))
 
 @_log_distribution.defjvp
 def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The density by the distribution function: far on the left, where both vanish, by the series that their quotient has."""
     (x,), (rate,) = primals, tangents
     out = _log_distribution(x, series_order)
-    return out, rate * vnp.exp(_log_density(x) - out)
+    border = _SERIES_BELOW[x.dtype.itemsize]
+    far = x < border
+    far_x = vnp.where(far, x, border)
+    near = vnp.exp(vnp.where(far, 0.0, _log_density(vnp.where(far, border, x)) - out))
+    return out, rate * vnp.where(far, -far_x / _series(far_x, series_order), near)
 
 
 # ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.

@@ -14,6 +14,7 @@ from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.special.composite import composite
+from volta_fn.special.stirling import log_beta, log_rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "log |gamma(x)|; infinite at 0, -1, -2, …")
 digamma = promoted(lax.digamma, "digamma", "The derivative of gammaln; NaN at 0, -1, -2, …")
@@ -69,7 +70,7 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
 @composite
 def _factorial(n: Any) -> Array:
-    return vnp.where(n < 0, 0.0, vnp.exp(lax.lgamma(n + 1.0)))
+    return vnp.where(n < 0, 0.0, vnp.exp(lax.lgamma(vnp.where(n < 0, 0.0, n) + 1.0)))
 
 
 @composite
@@ -84,7 +85,8 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
         return vnp.where((k == 0) & (N >= 0), 1.0, comb(N + k - 1.0, k))
     possible = (k <= N) & (N >= 0) & (k >= 0)
     n, chosen = vnp.where(possible, N, 0.0), vnp.where(possible, k, 0.0)
-    ways = vnp.exp(lax.lgamma(n + 1.0) - lax.lgamma(chosen + 1.0) - lax.lgamma(n + 1.0 - chosen))
+    fewer = vnp.minimum(chosen, n - chosen)
+    ways = vnp.exp(log_rise(n - fewer + 1.0, fewer) - lax.lgamma(fewer + 1.0))
     return vnp.where(possible, ways, 0.0)
 
 
@@ -96,7 +98,7 @@ def poch(z: Any, m: Any) -> Array:
     >>> vf.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
     """
-    ratio = gammasgn(z + m) * gammasgn(z) * vnp.exp(lax.lgamma(z + m) - lax.lgamma(z))
+    ratio = gammasgn(z + m) * gammasgn(z) * vnp.exp(log_rise(z, m))
     return vnp.where(m == 0, 1.0, ratio)
 
 
@@ -108,7 +110,7 @@ def betaln(a: Any, b: Any) -> Array:
     >>> vf.special.betaln(2.0, 3.0).round(4)
     Array(-2.4849, dtype=float32)
     """
-    return lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b)
+    return log_beta(a, b)
 
 
 @composite

@@ -15,22 +15,29 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.special.composite import composite
+from volta_fn.special.stirling import log_beta_weight
 from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.grad import jvp
 
 
 def _fraction(a: Array, b: Array, x: Array) -> Array:
-    """1 / (1 + d1 / (1 + d2 / (1 + …))), two terms a turn, by Lentz's method."""
+    """1 / (1 + d1 / (1 + d2 / (1 + …))), two terms a turn, by Lentz's method.
+
+    A fraction that has settled stays as it is while others go on: the rounding errors of further turns would pile up.
+    """
     info = dtypes.finfo(x.dtype)
+
+    def unsettled(change: Array) -> Array:
+        return vnp.abs(change - 1.0) > 2 * info.eps
 
     def away_from_zero(value: Array) -> Array:
         return vnp.where(vnp.abs(value) < info.tiny, info.tiny, value)
 
     def go_on(state: Any) -> Array:
-        return vnp.any(vnp.abs(state[-1] - 1.0) > 2 * info.eps)
+        return vnp.any(unsettled(state[-1]))
 
     def step(state: Any) -> Any:
-        n, c, d, value, _ = state
+        n, c, d, value, last = state
         change = vnp.ones_like(x)
         for term in (
             n * (b - n) * x / ((a + 2.0 * n - 1.0) * (a + 2.0 * n)),
@@ -38,6 +45,7 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
         ):
             d, c = 1.0 / away_from_zero(1.0 + term * d), away_from_zero(1.0 + term / c)
             change = change * (c * d)
+        change = vnp.where(unsettled(last), change, 1.0)
         return n + 1.0, c, d, value * change, change
 
     one = vnp.ones_like(x)
@@ -45,15 +53,11 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
     return lax.while_loop(go_on, step, (vnp.ones((), x.dtype), one, first, first, vnp.zeros_like(x)))[3]
 
 
-def _log_density(a: Array, b: Array, x: Array) -> Array:
-    return vnp.log(x) * (a - 1.0) + vnp.log1p(-x) * (b - 1.0) + lax.lgamma(a + b) - lax.lgamma(a) - lax.lgamma(b)
-
-
 def _share(a: Array, b: Array, x: Array) -> Array:
     """The function inside the quadrant of a, b > 0, for x between 0 and 1."""
     beyond = x > (a + 1.0) / (a + b + 2.0)
     p, q, y = vnp.where(beyond, b, a), vnp.where(beyond, a, b), vnp.where(beyond, 1.0 - x, x)
-    small = vnp.exp(_log_density(p, q, y)) * y * (1.0 - y) * _fraction(p, q, y) / p
+    small = vnp.exp(log_beta_weight(p, q, y)) * _fraction(p, q, y) / p
     return vnp.where(beyond, 1.0 - small, small)
 
 
@@ -79,7 +83,7 @@ def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         if type(tangent) is Zero:
             continue
         direction = tuple([vnp.full_like(v, i == place) for i, v in enumerate(at)])
-        slope = vnp.exp(_log_density(*at)) if place == 2 else jvp(_share, at, direction)[1]
+        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if place == 2 else jvp(_share, at, direction)[1]
         rate = rate + vnp.where(inside, slope, 0.0) * tangent
     return _betainc(*primals), rate
 

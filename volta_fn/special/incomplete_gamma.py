@@ -16,6 +16,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.special.composite import composite
+from volta_fn.special.stirling import excess, log_gamma_weight, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 #: From here on Temme's expansion is used; below, series and fraction need some hundred terms at most.
@@ -28,10 +29,6 @@ class _Parts(NamedTuple):
     lower: Array
     upper: Array
     rate: Array
-
-
-def _log_density(a: Array, x: Array) -> Array:
-    return (a - 1.0) * vnp.log(x) - x - lax.lgamma(a)
 
 
 def _series(a: Array, x: Array) -> _Parts:
@@ -49,32 +46,38 @@ def _series(a: Array, x: Array) -> _Parts:
 
     one, zero = vnp.ones_like(x), vnp.zeros_like(x)
     _, _, _, total, change = lax.while_loop(go_on, step, (vnp.ones((), x.dtype), one, zero, one, zero))
-    lower = vnp.exp(_log_density(a, x)) * (x / a) * total
+    lower = vnp.exp(log_gamma_weight(a, x)) / a * total
     return _Parts(lower, 1.0 - lower, -(x / a) * (total * (vnp.log(x) - lax.digamma(a + 1.0)) + change))
 
 
 def _fraction(a: Array, x: Array) -> _Parts:
-    """x times the density times a continued fraction (Abramowitz & Stegun 6.5.31), by Lentz's method, with derivatives by a."""
+    """x times the density times a continued fraction (Abramowitz & Stegun 6.5.31), by Lentz's method, with derivatives by a.
+
+    A fraction that has settled stays as it is while others go on: the rounding errors of further turns would pile up.
+    """
     eps = dtypes.finfo(x.dtype).eps
 
+    def unsettled(factor: Array, change: Array) -> Array:
+        return (vnp.abs(factor - 1.0) > 2 * eps) | (vnp.abs(change) > 2 * eps)
+
     def go_on(state: Any) -> Array:
-        factor, change = state[-2:]
-        return vnp.any((vnp.abs(factor - 1.0) > 2 * eps) | (vnp.abs(change) > 2 * eps))
+        return vnp.any(unsettled(*state[-2:]))
 
     def step(state: Any) -> Any:
-        n, c, c_rate, d, d_rate, value, rate, _, _ = state
+        n, c, c_rate, d, d_rate, value, rate, *last = state
         top, bottom = -n * (n - a), x + 2.0 * n + 1.0 - a
         c, c_rate = bottom + top / c, -1.0 + n / c - top * c_rate / (c * c)
         below, below_rate = top * d + bottom, n * d + top * d_rate - 1.0
         d, d_rate = 1.0 / below, -below_rate / (below * below)
-        factor, change = c * d, c_rate * d + c * d_rate
+        moves = unsettled(*last)
+        factor, change = vnp.where(moves, c * d, 1.0), vnp.where(moves, c_rate * d + c * d_rate, 0.0)
         return n + 1.0, c, c_rate, d, d_rate, value * factor, rate * factor + value * change, factor, change
 
     huge, zero = vnp.full_like(x, 1.0 / dtypes.finfo(x.dtype).tiny), vnp.zeros_like(x)
     first = 1.0 / (x + 1.0 - a)
     state = (vnp.ones((), x.dtype), huge, zero, first, first * first, first, first * first, zero, zero)
     value, rate = lax.while_loop(go_on, step, state)[5:7]
-    upper = vnp.exp(_log_density(a, x)) * x * value
+    upper = vnp.exp(log_gamma_weight(a, x)) * value
     return _Parts(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + rate))
 
 
@@ -92,22 +95,13 @@ _TEMME = (
 )  # fmt: skip
 
 
-def _rising(x: Array, coefficients: tuple[float, ...]) -> Array:
-    total = vnp.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        total = total * x + coefficient
-    return total
-
-
 def _expansion(a: Array, x: Array) -> _Parts:
     """With mu = x/a - 1 and eta^2/2 = mu - log(1 + mu), eta of mu's sign: erfc(eta sqrt(a/2))/2 and a correction."""
     mu = (x - a) / a
-    close = vnp.abs(mu) < 0.1
-    small, apart = vnp.where(close, mu, 0.0), vnp.where(close, 1.0, mu)
-    near = small * vnp.sqrt(2.0 * _rising(-small, tuple(1.0 / (k + 2) for k in range(16))))
-    eta = vnp.where(close, near, vnp.sign(apart) * vnp.sqrt(2.0 * (apart - vnp.log1p(apart))))
-    c0, c1, c2 = (_rising(eta, c) for c in _TEMME)
-    slopes = [_rising(eta, tuple(k * v for k, v in enumerate(c))[1:]) for c in _TEMME]
+    # Beyond an excess of 1 there is nothing left of the density, but the series in eta would still grow.
+    eta = vnp.sign(mu) * vnp.sqrt(2.0 * vnp.minimum(excess(x / a, mu), 1.0))
+    c0, c1, c2 = (rising(eta, c) for c in _TEMME)
+    slopes = [rising(eta, tuple(k * v for k, v in enumerate(c))[1:]) for c in _TEMME]
     correction = c0 + (c1 + c2 / a) / a
     weight = vnp.exp(-0.5 * a * (eta * eta)) / vnp.sqrt(2.0 * math.pi * a)
     root = eta * vnp.sqrt(0.5 * a)
@@ -151,7 +145,7 @@ def _declare(part: int, sign: float) -> Any:
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (a, x), (a_rate, x_rate) = primals, tangents
         parts = _parts(a, x)
-        return parts[part], sign * vnp.exp(_log_density(a, x)) * (x_rate - parts.rate * a_rate)
+        return parts[part], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_rate - parts.rate * a_rate)
 
     return function
 
