@@ -41,7 +41,7 @@ def test_incomplete_gamma_functions_of_large_arguments(name):
 def test_incomplete_beta_functions_do_not_depend_on_their_neighbours():
     a, b = np.array([135.5, 2e4, 300.0], np.float32), np.array([0.04, 2e4, 900.0], np.float32)
     x = np.array([0.9973, 0.499, 0.24], np.float32)
-    check("betainc", a, b, x, rtol=2e-5)
+    check("betainc", a, b, x, rtol=1e-4)
     np.testing.assert_allclose(special.betainc(a, b, x)[0], special.betainc(a[0], b[0], x[0]), rtol=1e-6)
 
 

@@ -25,6 +25,10 @@ from volta_fn.special.error import log_ndtr as log_ndtr
 from volta_fn.special.error import ndtr as ndtr
 from volta_fn.special.error import ndtri as ndtri
 from volta_fn.special.exponential import logsumexp as logsumexp
+from volta_fn.special.exponential_integrals import erfcx as erfcx
+from volta_fn.special.exponential_integrals import exp1 as exp1
+from volta_fn.special.exponential_integrals import expi as expi
+from volta_fn.special.exponential_integrals import expn as expn
 from volta_fn.special.gamma import beta as beta
 from volta_fn.special.gamma import betaln as betaln
 from volta_fn.special.gamma import comb as comb

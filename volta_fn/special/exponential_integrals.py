@@ -1,0 +1,194 @@
+"""Exponential integrals, and the error function's complement without its exponential factor."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.primitives.scalar_functions.error import ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
+from volta_fn.special.composite import composite
+from volta_fn.special.stirling import rising
+from volta_fn.transforms.custom_jvp import custom_jvp
+
+#: From here on Ei's asymptotic series is exact to the last bit of float64.
+_FAR = 40.0
+
+
+def _power_series(n: Array, x: Array) -> Array:
+    """En(x) for whole n >= 1 and 0 < x <= 1 (Abramowitz & Stegun 5.1.12), in which the power n - 1 has the logarithm."""
+    total, power = vnp.zeros_like(x), vnp.ones_like(x)
+    logarithm = lax.digamma(vnp.maximum(n, 1.0)) - vnp.log(x)
+    for k in range(20):
+        own = n == k + 1.0
+        total = total + power * vnp.where(own, logarithm, 1.0 / vnp.where(own, 1.0, n - (k + 1.0)))
+        power = power * (-x / (k + 1.0))
+    return total
+
+
+def _fraction(n: Array, x: Array) -> Array:
+    """e^x En(x) for x > 1: a continued fraction (Abramowitz & Stegun 5.1.22), by Lentz's method; one that has settled stays as it is."""
+    eps = dtypes.finfo(x.dtype).eps
+
+    def go_on(state: Any) -> Array:
+        return vnp.any(vnp.abs(state[-1] - 1.0) > eps)
+
+    def step(state: Any) -> Any:
+        k, c, d, value, last = state
+        top, bottom = -k * (n + (k - 1.0)), x + n + 2.0 * k
+        c, d = bottom + top / c, 1.0 / (top * d + bottom)
+        factor = vnp.where(vnp.abs(last - 1.0) > eps, c * d, 1.0)
+        return k + 1.0, c, d, value * factor, factor
+
+    huge, first = vnp.full_like(x, 1.0 / dtypes.finfo(x.dtype).tiny), 1.0 / (x + n)
+    return lax.while_loop(go_on, step, (vnp.ones((), x.dtype), huge, first, first, vnp.zeros_like(x)))[3]
+
+
+@custom_jvp
+def _expn(n: Array, x: Array) -> Array:
+    inside = (n >= 0) & (n == vnp.floor(n)) & (x > 0) & vnp.isfinite(x) & vnp.isfinite(n)
+    near, far = inside & (x <= 1.0) & (n > 0), inside & (x > 1.0)
+    small = _power_series(vnp.where(near, n, 1.0), vnp.where(near, x, 1.0))
+    point = vnp.where(far, x, 2.0)
+    large = vnp.exp(-point) * _fraction(vnp.where(far, n, 1.0), point)
+    out = vnp.where(far, large, vnp.where(near, small, vnp.exp(-x) / x))
+    ends = vnp.where(x == np.inf, 0.0, vnp.where(x == 0, vnp.where(n > 1, 1.0 / vnp.where(n > 1, n - 1.0, 1.0), np.inf), np.nan))
+    valid = (n >= 0) & (n == vnp.floor(n)) & vnp.isfinite(n)
+    return vnp.where(inside, out, vnp.where(valid, ends, np.nan))
+
+
+_expn.defjvps(None, lambda g, out, n, x: g * -vnp.where(n == 0, out * (1.0 + 1.0 / x), _expn(vnp.maximum(n - 1.0, 0.0), x)))
+
+
+@composite
+def expn(n: Any, x: Any) -> Array:
+    """En(x), the integral of exp(-x t) / t^n over t from 1 to infinity, for whole n >= 0 and x >= 0; NaN for others.
+
+    Differentiable by x. By a power series up to 1, by a continued fraction beyond (Abramowitz & Stegun 5.1.12 and 5.1.22).
+
+    >>> import volta_fn as vf
+    >>> vf.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
+    Array([1.    , 0.1485], dtype=float32)
+    """
+    return _expn(*vnp.broadcast_arrays(n, x))
+
+
+@composite
+def exp1(x: Any) -> Array:
+    """E1(x), the integral of exp(-t) / t over t from x to infinity, for x >= 0; infinite at 0, NaN below.
+
+    >>> import volta_fn as vf
+    >>> vf.special.exp1(1.0).round(4)
+    Array(0.2194, dtype=float32)
+    """
+    return _expn(vnp.ones_like(x), x)
+
+
+def _positive_series(x: Array) -> Array:
+    """x + x^2 / (2 2!) + x^3 / (3 3!) + …, for 0 < x < _FAR."""
+    eps = dtypes.finfo(x.dtype).eps
+
+    def go_on(state: Any) -> Array:
+        k, power, total = state
+        return vnp.any(power > eps * k * total)
+
+    def step(state: Any) -> Any:
+        k, power, total = state
+        power = power * (x / (k + 1.0))
+        return k + 1.0, power, total + power / (k + 1.0)
+
+    return lax.while_loop(go_on, step, (vnp.ones((), x.dtype), x, x))[2]
+
+
+def _asymptotic(x: Array) -> Array:
+    """e^x / x (1 + 1/x + 2!/x^2 + 3!/x^3 + …), in which e^x alone may be infinite; for x >= _FAR."""
+    total = vnp.ones_like(x)
+    for k in range(int(_FAR) - 2, 0, -1):
+        total = 1.0 + total * (k / x)
+    root = vnp.exp(0.5 * x)
+    return root * (total / x) * root
+
+
+@custom_jvp
+def _expi(x: Array) -> Array:
+    far, near = (x >= _FAR) & (x < np.inf), (x > 0) & (x < _FAR)
+    small, large = vnp.where(near, x, 1.0), vnp.where(far, x, _FAR)
+    positive = vnp.where(near, np.euler_gamma + vnp.log(small) + _positive_series(small), _asymptotic(large))
+    negative = -_expn(vnp.ones_like(x), vnp.where(x < 0, -x, 1.0))
+    out = vnp.where(x > 0, vnp.where(x == np.inf, x, positive), vnp.where(x < 0, negative, -np.inf))
+    return vnp.where(vnp.isnan(x), x, out)
+
+
+def _expi_slope(x: Array) -> Array:
+    """e^x / x, which may be finite where e^x is not."""
+    root = vnp.exp(0.5 * x)
+    return root / x * root
+
+
+_expi.defjvps(lambda g, out, x: g * _expi_slope(x))
+
+
+@composite
+def expi(x: Any) -> Array:
+    """Ei(x), the principal value of the integral of exp(t) / t over t from -infinity to x; -inf at 0.
+
+    By -E1(-x) on the left; on the right by a power series up to 40 and an asymptotic one beyond (Abramowitz & Stegun 5.1.10 and 5.1.51).
+
+    >>> import volta_fn as vf
+    >>> vf.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
+    Array([-0.2194,  1.8951], dtype=float32)
+    """
+    return _expi(x)
+
+
+def _odd_products(count: int, last: int) -> tuple[float, ...]:
+    """1, -1·3…, 1·3·5…: for each k below `count` minus one to the k, times the odd numbers up to 2 k + `last`."""
+    return tuple(float((-1) ** k * math.prod(range(1, 2 * k + last + 1, 2))) for k in range(count))
+
+
+#: From here on erfcx has its slope by the asymptotic series.
+_SLOPE_BY_SERIES = {4: 5.0, 8: 10.0}
+
+
+@custom_jvp
+def _erfcx(x: Array) -> Array:
+    width = x.dtype.itemsize
+    limit, size = ERFC_LIMITS[width], vnp.abs(x)
+    near = vnp.minimum(size, limit) + ERFC_POLE
+    place = (1.0 + 2.0 * ERFC_POLE / limit) - (2.0 * ERFC_POLE + 2.0 * ERFC_POLE * ERFC_POLE / limit) / near
+    far = vnp.maximum(size, limit)
+    tail = rising(0.5 / far / far, _odd_products(8, -1)) / (far * math.sqrt(math.pi))
+    right = vnp.where(size > limit, tail, rising(place, ERFC_COEFFICIENTS[width][::-1]) / near)
+    # On the left e^(x^2) counts, whose exponent is taken apart so that the larger part is exact.
+    reach = vnp.minimum(size, 30.0)
+    head = vnp.round(8.0 * reach) / 8.0
+    return vnp.where(x < 0, 2.0 * (vnp.exp(head * head) * vnp.exp((reach - head) * (reach + head))) - right, right)
+
+
+def _erfcx_slope(x: Array, out: Array) -> Array:
+    """2 x erfcx(x) - 2 / sqrt(pi), whose terms cancel far on the right: there by the derivative of the asymptotic series."""
+    border = _SLOPE_BY_SERIES[x.dtype.itemsize]
+    far = x > border
+    safe = vnp.where(far, x, border)
+    series = -rising(0.5 / safe / safe, _odd_products(13, 1)) / math.sqrt(math.pi) / safe / safe
+    return vnp.where(far, series, 2.0 * (vnp.where(far, 0.0, x) * out) - 2.0 / math.sqrt(math.pi))
+
+
+_erfcx.defjvps(lambda g, out, x: g * _erfcx_slope(x, out))
+
+
+@composite
+def erfcx(x: Any) -> Array:
+    """exp(x^2) erfc(x), which neither overflows nor underflows for large x.
+
+    By Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
+
+    >>> import volta_fn as vf
+    >>> vf.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
+    Array([1.      , 0.005642], dtype=float32)
+    """
+    return _erfcx(x)
