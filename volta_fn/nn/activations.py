@@ -212,8 +212,8 @@ def gelu(x: Any, approximate: bool = True) -> Array:
     if not approximate:
         return _exact_gelu(x)
     value = _array(x)
-    square = vnp.minimum(value * value, 100.0)  # beyond, the tanh is ±1 anyway, but the square's and its derivative could overflow
-    return value * (0.5 * (1.0 + tanh(value * (math.sqrt(2 / math.pi) * (1.0 + 0.044715 * square)))))
+    near = vnp.clip(value, -10.0, 10.0)  # where the tanh is ±1; beyond, the cube would overflow, and with it the derivative
+    return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * near**3))))
 
 
 def glu(x: Any, axis: int = -1) -> Array:
