@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part
-from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotate, rotated, scaled, workers
 from volta_fn.backends.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.backends.wgsl.scalars import Shader
@@ -32,7 +32,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
 
     def new() -> Shader:
-        shader = field_shader(facts, a.dtype, n)
+        shader = field_shader(facts, a.dtype, workers(n, n, a.dtype, facts))
         declare_rotations(shader, n)
         return shader
 
@@ -53,7 +53,7 @@ def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
     return Method(
         where=f"let base = group * {n * n}u;",
         before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *own(shader), n, lower, real.name),
-        sweep=lambda shader: _sweep(*own(shader), n),
+        sweep=lambda shader: _sweep(*own(shader), n, lanes(n, shader.invocations)),
         enough=_EPSILON[real.name],
         after=after,
     )
@@ -80,29 +80,25 @@ sync();
 {scaled(x, n * n)}"""
 
 
-def _sweep(x: str, v: str, n: int) -> str:
-    """Rotations of rows and columns of `x`, one for each of its pairs, that make it more diagonal; `v` is the product of all."""
+def _sweep(x: str, v: str, n: int, lanes: int) -> str:
+    """Rotations of rows and columns of `x`, one for each of its pairs, that make it more diagonal; `v` is the product of all.
+
+    Neighbours among the invocations have neighbouring columns.
+    """
     pairs = (n + 1) // 2
     return f"""
   var left = R(0);
+  let k = local % {pairs}u;
+  let lane = local / {pairs}u;
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
-    for (var k = local; k < {pairs}u; k += STEP) {{
-      let at = pair(step, k);
-      if (at.y < {n}u) {{
-        let g = {x}[base + at.x * {n}u + at.y];
-        left = max(left, size(g));
-        rotation(k, real({x}[base + at.x * {n + 1}u]), real({x}[base + at.y * {n + 1}u]), g);
-      }}
+    let at = pair(step, k);
+    if (local < {pairs}u && at.y < {n}u) {{
+      let g = {x}[base + at.x * {n}u + at.y];
+      left = max(left, size(g));
+      rotation(k, real({x}[base + at.x * {n + 1}u]), real({x}[base + at.y * {n + 1}u]), g);
     }}
     sync();
-    for (var i = local; i < {pairs * n}u; i += STEP) {{
-      let k = i / {n}u;
-      let at = pair(step, k);
-      let row = base + (i % {n}u) * {n}u;
-      if (at.y < {n}u) {{
-        {{ {rotate(x, "row + at.x", "row + at.y")} }}
-        {{ {rotate(v, "row + at.x", "row + at.y")} }}
-      }}
+    if (lane < {lanes}u && at.y < {n}u) {{{rotated(x, "base", n, n, lanes)}{rotated(v, "base", n, n, lanes)}
     }}
     sync();
     for (var i = local; i < {pairs * n}u; i += STEP) {{

@@ -90,9 +90,8 @@ def invocations(work: int) -> int:
     return 64 if work <= 64 else 256
 
 
-def field_shader(facts: Facts, dtype: np.dtype, work: int) -> Shader:
-    """A shader with these functions, for workgroups that have about so much to do side by side."""
-    count = invocations(work)
+def field_shader(facts: Facts, dtype: np.dtype, count: int) -> Shader:
+    """A shader with these functions, for workgroups of so many invocations."""
     shader = Shader(facts, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")

@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
-from volta_fn.backends.wgsl.library.linalg.fields import field_shader, is_field, written
+from volta_fn.backends.wgsl.library.linalg.fields import field_shader, invocations, is_field, written
 from volta_fn.backends.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
@@ -24,7 +24,7 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
         return None
     if not batch * m:
         return Routine(())
-    shader = field_shader(facts, a.dtype, max(m, n))
+    shader = field_shader(facts, a.dtype, invocations(max(m, n)))
     q = shader.buffer(1, a.dtype, written=True).name
     if not k:
         written(shader, f"for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[group * {m * wide}u + i] = {_IDENTITY.format(wide)}; }}")

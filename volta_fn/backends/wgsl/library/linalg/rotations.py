@@ -5,6 +5,10 @@ The pairs of a step have no column in common. One of them makes of the Hermitian
 
 from __future__ import annotations
 
+import numpy as np
+
+from volta_fn.backends.wgsl.facts import Facts
+from volta_fn.backends.wgsl.library.linalg.fields import real_part
 from volta_fn.backends.wgsl.scalars import Shader
 
 #: Matrices up to this size: the time that a workgroup takes grows with the cube.
@@ -12,6 +16,12 @@ LARGEST = 256
 
 #: Sweeps at most; some six to ten are enough.
 SWEEPS = 24
+
+#: Invocations for a large matrix, if there may be so many.
+_MANY = 1024
+
+#: Rows of a lane that are rotated side by side.
+SEVERAL = 4
 
 _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
@@ -74,3 +84,42 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
     let t = {t};
     {array}[{p}] = x - times(conjugate(s), y + times(t, x));
     {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
+
+
+def workers(rows: int, n: int, dtype: np.dtype, facts: Facts) -> int:
+    """Invocations for a matrix of n columns: as many for a large one as there may be and have workgroup memory for what each adds up."""
+    if rows <= 64:
+        return 64 if rows <= 16 else 128
+    real = real_part(dtype).itemsize
+    each, others = 2 * real + dtype.itemsize + 4, n * (real + dtype.itemsize + 4) + dtype.itemsize
+    return _MANY if facts.invocations >= _MANY and _MANY * each + others <= facts.workgroup_memory else 256
+
+
+def lanes(n: int, invocations: int) -> int:
+    """How many of the invocations have a pair of n columns together: no more than one of them soon adds up for all."""
+    return min(invocations // max((n + 1) // 2, 1), 16)
+
+
+def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
+    """The statements that rotate a lane's rows of the pair number k, whose columns are `at`.
+
+    Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are apart.
+    """
+    several = min(SEVERAL, -(-rows // lanes))
+    whole = rows % (several * lanes) == 0
+    loads, stores = [], []
+    for j in range(several):
+        row = f"(row + {j * lanes}u)"
+        place = f"{base} + {row if whole else f'min({row}, {rows - 1}u)'} * {n}u"
+        loads.append(f"let p_{j} = {place} + at.x;\nlet q_{j} = {place} + at.y;\nlet x_{j} = {array}[p_{j}];\nlet y_{j} = {array}[q_{j}];")
+        store = f"""{array}[p_{j}] = x_{j} - times(conjugate(s), y_{j} + times(t, x_{j}));
+        {array}[q_{j}] = y_{j} + times(s, x_{j} - times(conjugate(t), y_{j}));"""
+        stores.append(store if whole else f"if ({row} < {rows}u) {{ {store} }}")
+    return f"""{{
+      let s = sines[k];
+      let t = halves[k];
+      for (var row = lane; row < {rows}u; row += {several * lanes}u) {{
+        {" ".join(loads)}
+        {" ".join(stores)}
+      }}
+    }}"""

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
 from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part
-from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, rotate, scaled
+from volta_fn.backends.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, scaled, workers
 from volta_fn.backends.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.backends.wgsl.library.units import INVOCATIONS, fill
 from volta_fn.backends.wgsl.routine import Routine
@@ -39,8 +39,10 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
 
     def new() -> Shader:
-        shader = field_shader(facts, a.dtype, m)
+        shader = field_shader(facts, a.dtype, workers(m, n, a.dtype, facts))
         declare_rotations(shader, n)
+        shader.workgroup("others", "R", shader.invocations)
+        shader.workgroup("mixed", "T", shader.invocations)
         return shader
 
     state = (4 if vectors else 2) + len(sizes), real
@@ -70,7 +72,7 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
     return Method(
         where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;",
         before=lambda shader: _begun(shader.buffer(0, a.dtype).name, *own(shader), m, n, turned, real.name),
-        sweep=lambda shader: _sweep(*own(shader), m, n, real.name),
+        sweep=lambda shader: _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations)),
         enough="R(0)",
         after=after,
     )
@@ -97,15 +99,26 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine
     return Routine(tuple(dispatches))
 
 
-def _sweep(x: str, v: str, m: int, n: int, real: str) -> str:
-    """The columns of `x` rotated in pairs, so that they are nearer to orthogonal; `v` is made of all rotations."""
+def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
+    """The columns of `x` rotated in pairs, so that they are nearer to orthogonal; `v` is made of all rotations.
+
+    Each pair has so many `lanes` of invocations, which share out its rows; neighbours among the invocations have neighbouring columns.
+    """
     pairs = (n + 1) // 2
+    rotations = rotated(x, "base", m, n, lanes) + (rotated(v, "square_base", n, n, lanes) if v else "")
     return f"""
   var left = R(0);
+  let k = local % {pairs}u;
+  let lane = local / {pairs}u;
   for (var step = 0u; step < {max(2 * pairs - 1, 1)}u; step++) {{
-    {_angles(x, m, n, pairs, real)}
-    sync();
-    {_rotated(x, v, m, n, pairs)}
+    let at = pair(step, k);
+    let mine = lane < {lanes}u && at.y < {n}u;
+    {_products(x, m, n, lanes)}
+    workgroupBarrier();
+    {_angles(n, pairs, lanes, real)}
+    workgroupBarrier();
+    if (mine) {{{rotations}
+    }}
     sync();
   }}"""
 
@@ -129,43 +142,42 @@ sync();
 {scaled(x, m * n)}"""
 
 
-def _angles(x: str, m: int, n: int, pairs: int, real: str) -> str:
-    """The rotations of a step's pairs of columns, and whether anything is `left` to rotate."""
-    return f"""for (var k = local; k < {pairs}u; k += STEP) {{
-      let at = pair(step, k);
-      if (at.y < {n}u) {{
-        var a = R(0);
-        var b = R(0);
-        var g = zero();
-        for (var row = 0u; row < {m}u; row++) {{
-          let p = {x}[base + row * {n}u + at.x];
-          let q = {x}[base + row * {n}u + at.y];
-          a += square(p);
-          b += square(q);
-          g += times(conjugate(p), q);
-        }}
-        let lengths = sqrt(a) * sqrt(b);
-        // Columns that are as good as orthogonal stay: more is not to be had.
-        let near = size(g) <= lengths * {_NEAR[real]};
-        left = max(left, select(size(g) / max(lengths, {_TINY[real]}), R(0), near));
-        if (near) {{ g = zero(); }}
-        rotation(k, a, b, g);
+def _products(x: str, m: int, n: int, lanes: int) -> str:
+    """What a lane has of the products of two columns, each with itself and with the other."""
+    return f"""if (mine) {{
+      var a = R(0);
+      var b = R(0);
+      var g = zero();
+      for (var row = lane; row < {m}u; row += {lanes}u) {{
+        let p = {x}[base + row * {n}u + at.x];
+        let q = {x}[base + row * {n}u + at.y];
+        a += square(p);
+        b += square(q);
+        g += times(conjugate(p), q);
       }}
+      part[local] = a;
+      others[local] = b;
+      mixed[local] = g;
     }}"""
 
 
-def _rotated(x: str, v: str, m: int, n: int, pairs: int) -> str:
-    """A step's pairs of columns rotated, and those of `v`."""
-    more = f"if (i < {pairs * n}u) {{ let row = square_base + (i % {n}u) * {n}u; let k = i / {n}u; let at = pair(step, k);"
-    both = f"{more} if (at.y < {n}u) {{ {rotate(v, 'row + at.x', 'row + at.y')} }} }}" if v else ""
-    return f"""for (var i = local; i < {pairs * m}u; i += STEP) {{
-      {{
-        let k = i / {m}u;
-        let at = pair(step, k);
-        let row = base + (i % {m}u) * {n}u;
-        if (at.y < {n}u) {{ {rotate(x, "row + at.x", "row + at.y")} }}
+def _angles(n: int, pairs: int, lanes: int, real: str) -> str:
+    """The rotations of a step's pairs of columns, and whether anything is `left` to rotate."""
+    return f"""if (local < {pairs}u && at.y < {n}u) {{
+      var a = part[local];
+      var b = others[local];
+      var g = mixed[local];
+      for (var other = 1u; other < {lanes}u; other++) {{
+        a += part[local + other * {pairs}u];
+        b += others[local + other * {pairs}u];
+        g += mixed[local + other * {pairs}u];
       }}
-      {both}
+      let lengths = sqrt(a) * sqrt(b);
+      // Columns that are as good as orthogonal stay: more is not to be had.
+      let near = size(g) <= lengths * {_NEAR[real]};
+      left = max(left, select(size(g) / max(lengths, {_TINY[real]}), R(0), near));
+      if (near) {{ g = zero(); }}
+      rotation(k, a, b, g);
     }}"""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.backends.wgsl.facts import Facts
 from volta_fn.backends.wgsl.library.linalg import turns
-from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, is_field, real_part, written
+from volta_fn.backends.wgsl.library.linalg.fields import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
 
@@ -30,7 +30,7 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fact
         return None
     if not x.size:
         return Routine(())
-    shader = field_shader(facts, x.dtype, n)
+    shader = field_shader(facts, x.dtype, invocations(n))
     a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
     written(shader, _factored(a, out, n, real_part(x.dtype).name))
     batch = x.size // (n * n)
@@ -38,7 +38,10 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Fact
 
 
 def _factored(a: str, out: str, n: int, real: str) -> str:
-    """The factor in `out`, column by column, with zeros above; all of it NaN where a pivot is not positive."""
+    """The factor in `out`, column by column, with zeros above; all of it NaN where a pivot is not positive.
+
+    Until all are done columns lie in rows, so that neighbours among the invocations have neighbours of a column.
+    """
     return f"""
 let base = group * {n * n}u;
 var bad = false;
@@ -46,25 +49,31 @@ for (var j = 0u; j < {n}u; j++) {{
   for (var i = j + local; i < {n}u; i += STEP) {{
     var total = {a}[base + i * {n}u + j];
     for (var k = 0u; k < j; k++) {{
-      total -= times({out}[base + i * {n}u + k], conjugate({out}[base + j * {n}u + k]));
+      total -= times({out}[base + k * {n}u + i], conjugate({out}[base + k * {n}u + j]));
     }}
-    {out}[base + i * {n}u + j] = total;
+    {out}[base + j * {n}u + i] = total;
   }}
   sync();
-  let square = real({out}[base + j * {n}u + j]);
+  let square = real({out}[base + j * {n + 1}u]);
   sync();
   let good = square > R(0) && square <= {HUGE[real]};
   bad = bad || !good;
   let pivot = sqrt(select(R(1), square, good));
-  for (var i = local; i < {n}u; i += STEP) {{
-    let at = base + i * {n}u + j;
-    if (i < j) {{ {out}[at] = zero(); }} else if (i == j) {{ {out}[at] = number(pivot); }} else {{ {out}[at] = {out}[at] / pivot; }}
+  for (var i = j + local; i < {n}u; i += STEP) {{
+    let at = base + j * {n}u + i;
+    if (i == j) {{ {out}[at] = number(pivot); }} else {{ {out}[at] = {out}[at] / pivot; }}
   }}
   sync();
 }}
-if (bad) {{
-  for (var i = local; i < {n * n}u; i += STEP) {{
-    if (i % {n}u <= i / {n}u) {{ {out}[base + i] = nan(); }}
+for (var i = local; i < {n * n}u; i += STEP) {{
+  let row = i / {n}u;
+  let column = i % {n}u;
+  if (row < column) {{
+    let below = base + column * {n}u + row;
+    if (bad) {{ {out}[below] = nan(); }} else {{ {out}[below] = {out}[base + i]; }}
+    {out}[base + i] = zero();
+  }} else if (row == column && bad) {{
+    {out}[base + i] = nan();
   }}
 }}"""
 
@@ -83,7 +92,7 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     turned = params["transpose_a"] != (not left)
     lower = params["lower"] != turned
     blocks = -(-columns // _COLUMNS)
-    shader = field_shader(facts, a.dtype, n * min(columns, _COLUMNS))
+    shader = field_shader(facts, a.dtype, invocations(n * min(columns, _COLUMNS)))
     matrix, source = shader.buffer(0, a.dtype).name, shader.buffer(1, b.dtype).name
     x = shader.buffer(2, b.dtype, written=True).name
     entry = f"{matrix}[first + c * {n}u + r]" if turned else f"{matrix}[first + r * {n}u + c]"
@@ -144,7 +153,7 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> 
     batch = math.prod(a.shape[:-2])
     if not batch * m:
         return Routine(())
-    shader = field_shader(facts, a.dtype, max(m, n))
+    shader = field_shader(facts, a.dtype, invocations(max(m, n)))
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:
         written(shader, f"for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(i); }}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from volta_fn.backends.wgsl.library.linalg.fields import invocations
-from volta_fn.backends.wgsl.library.linalg.rotations import SWEEPS
+from volta_fn.backends.wgsl.library.linalg.rotations import SEVERAL, SWEEPS, lanes
 
 #: Multiplications that a GPU would do otherwise in a turn of a workgroup, in which it mostly waits for memory.
 _MULTIPLICATIONS = 1 << 14
 
 #: Turns in which what all invocations have is put together.
-_TOGETHER = 9
+_TOGETHER = 11
 
 
 def work(matrices: int, count: int) -> int:
@@ -79,17 +79,24 @@ def _of_sweep(n: int, step: int) -> int:
     return 2 + _TOGETHER + (n + n % 2) * (1 + step)
 
 
+def _of_rotations(rows: int, shared: int) -> int:
+    """A loop over the rows of two columns that lanes share."""
+    several = max(min(SEVERAL, -(-rows // shared)), 1)
+    return 1 + -(-rows // (shared * several))
+
+
 def of_eigh(n: int) -> Turns:
     """Rotations of rows and columns, and what sorts the eigenvalues."""
     pairs = (n + 1) // 2
-    sweep = _of_sweep(n, 3 + _share(pairs, n) + 2 * _share(pairs * n, n))
+    sweep = _of_sweep(n, 1 + 2 * _of_rotations(n, lanes(n, invocations(n))) + _share(pairs * n, n))
     return Turns(3 * _share(n * n, n) + 2 * _TOGETHER + 3, sweep, 2 * (n + 2) * _share(n, n) + 2)
 
 
 def of_svd(m: int, n: int, wide: int) -> Turns:
     """Rotations of n columns, no longer than the m rows, what sorts them, and what completes them to `wide` ones (0: no vectors)."""
-    pairs = (n + 1) // 2
-    sweep = _of_sweep(n, 2 + (2 + m) * _share(pairs, m) + _share(pairs * m, m))
+    shared = lanes(n, invocations(m))
+    products = 2 + -(-m // shared) + shared
+    sweep = _of_sweep(n, products + _of_rotations(m, shared) + _of_rotations(n, shared))
     column = 6 + 2 * _TOGETHER + (8 + 2 * wide) * _share(m, m) + (2 + m) * _share(wide, m)
     over = 3 * _share(m * max(n, wide), m)
     return Turns(over + 2 * _TOGETHER + 4, sweep, over + (4 + m + n) * _share(n, m) + n + wide * column + 6)
