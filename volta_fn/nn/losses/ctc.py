@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
@@ -78,6 +80,8 @@ def _integers(name: str, values: Any) -> Array:
     array = as_value(values)
     if array.dtype not in INTEGERS:
         raise DTypeError(f"ctc_loss: {name} are integers, got {array.aval}")
+    if array.dtype.itemsize == 8 or array.dtype == np.uint32:  # what int32 has not must stay out of range
+        array = vnp.clip(array, max(np.iinfo(array.dtype).min, -(2**31)), 2**31 - 1)
     return array.astype("int32")
 
 
