@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from volta_fn.backends.wgsl.facts import Facts
-from volta_fn.backends.wgsl.runtime.raw import native, wgpu
+from volta_fn.backends.wgsl.runtime.raw import FORKED, native, wgpu
 from volta_fn.errors import ArgumentError, DeviceError
 
 #: Features that shaders may use, and the names of their facts.
@@ -93,7 +93,9 @@ def _rank(adapter: Any) -> tuple[int, int]:
 
 
 def open_device(adapter: Any) -> Opened:
-    """A device with all that its adapter has, or with what every WebGPU device has."""
+    """A device with all that its adapter has, or with what every WebGPU device has. Raises `DeviceError` if it cannot be opened."""
+    if native().process != os.getpid():
+        raise DeviceError(FORKED)
     wanted = os.environ.get("VOLTA_GPU_LIMITS", "")
     if wanted not in ("", "webgpu"):
         raise ArgumentError(f"VOLTA_GPU_LIMITS must be 'webgpu' or not be set, got {wanted!r}")

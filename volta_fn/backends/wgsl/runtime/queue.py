@@ -52,6 +52,16 @@ def _close() -> None:
             queue.close()
 
 
+def _leave_to_the_parent() -> None:
+    """In a forked process: its parent's devices are lost to it."""
+    for queue in _OPEN:
+        queue.watched.lost = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 class Queue:
     """The queue of one device. Methods that write commands are called under `lock`."""
 

@@ -19,6 +19,8 @@ class Native(NamedTuple):
     ffi: Any
     checked: Any
     errors: Any
+    #: The process that loaded it. One that is forked from this has none of its threads, and nothing that its driver knows.
+    process: int
 
 
 #: Says what the runtime does. VOLTA_GPU_DEBUG=1 has it written on stderr.
@@ -27,6 +29,11 @@ if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
     log.setLevel(logging.DEBUG)
     log.addHandler(logging.StreamHandler())
     log.handlers[-1].setFormatter(logging.Formatter("%(relativeCreated).3f ms %(threadName)s: %(message)s"))
+
+FORKED = (
+    "this process was forked from one that had begun to use the GPU, which is not there in a fork. "
+    "Start processes by multiprocessing's methods 'spawn' or 'forkserver', or use the device 'cpu' in forked ones"
+)
 
 LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that were there are gone; make them again"
 
@@ -49,7 +56,7 @@ def native() -> Native:
     with contextlib.suppress(RuntimeError):  # somebody else in the process has made the instance, and that will do, too
         # Grids that are read from buffers would be checked by a dispatch each; ours are right. OpenGL brings no GPU that we could use.
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])
-    return Native(module.lib, module.ffi, module.libf, module.error_handler)
+    return Native(module.lib, module.ffi, module.libf, module.error_handler, os.getpid())
 
 
 def typed(kind: str, message: str) -> VoltaError:
