@@ -213,6 +213,16 @@ def test_derivatives_of_powers_at_an_exponent_of_zero():
     assert [float(by_x(x, 0.0)) for x in (0.0, 2.0, np.inf)] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("name", ["remainder", "fmod", "divmod"])
+def test_remainders_of_integers_by_zero_are_zero(name: str) -> None:
+    for dtype in ("int32", "uint32", "int8", "uint8"):
+        x, y = np.array([5, 0, 7, 100], dtype), np.array([0, 0, 3, 0], dtype)
+        ours, whole = getattr(vnp, name), np.array([0, 0, 1, 0], dtype)
+        for found in (ours(x, y), vf.jit(ours)(x, y)):
+            np.testing.assert_array_equal(found[1] if name == "divmod" else found, whole, strict=True)
+    assert (int(vnp.array(-7) % 0), int(vnp.array(-7) % 3), int(7 % vnp.array(0))) == (0, 2, 0)
+
+
 @pytest.mark.wide
 def test_large_integers_stay_exact():
     x = np.array([2**62, -(2**62) + 1], np.int64)

@@ -61,7 +61,7 @@ def floor_divide(x: Any, y: Any, /) -> Array:
 
 
 def remainder(x: Any, y: Any, /) -> Array:
-    """What `floor_divide` leaves: x - floor(x / y) * y, with the sign of y.
+    """What `floor_divide` leaves: x - floor(x / y) * y, with the sign of y; of integers by zero 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.remainder(jnp.array([7, -7]), 3)
@@ -81,13 +81,13 @@ def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
 
 
 def fmod(x: Any, y: Any, /) -> Array:
-    """The remainder of x / y with the sign of x.
+    """The remainder of x / y with the sign of x; of integers by zero 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fmod(jnp.array([7, -7]), 3)
     Array([ 1, -1], dtype=int32)
     """
-    return lax.rem(*promote_numeric("fmod", x, y))
+    return operators.fmod(*promote_numeric("fmod", x, y))
 
 
 def power(x: Any, y: Any, /) -> Array:

@@ -44,10 +44,20 @@ def _floor_quotient(a: Array, b: Array) -> Array:
     return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), whole)
 
 
-def remainder(x: Any, y: Any) -> Array:
-    """x - floor(x / y) * y: the remainder with the sign of y."""
-    a, b = promote_args("remainder", (x, y), dtypes.REALS)
+def fmod(x: Any, y: Any) -> Array:
+    """The remainder with the sign of x; of integers by zero 0, as NumPy's, where `rem` leaves x."""
+    a, b = promote_args("fmod", (x, y), dtypes.REALS)
     rest = arithmetic.rem(a, b)
+    if a.dtype in dtypes.FLOATS or (type(y) is int and y):
+        return rest
+    zero = as_value(np.zeros((), a.dtype))
+    return select(comparison.eq(b, zero), zero, rest)
+
+
+def remainder(x: Any, y: Any) -> Array:
+    """x - floor(x / y) * y: the remainder with the sign of y; of integers by zero 0."""
+    a, b = promote_args("remainder", (x, y), dtypes.REALS)
+    rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
         return rest
     zero = as_value(np.zeros((), a.dtype))
