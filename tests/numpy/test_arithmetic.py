@@ -142,6 +142,12 @@ def test_frexp_and_ldexp(dtype):
     np.testing.assert_array_equal(np.asarray(vnp.ldexp(mantissa, exponent))[finite], again[finite])
 
 
+def test_derivatives_of_frexp_are_powers_of_two():
+    x = np.array([6.0, -0.3, 0.0, 1e30, np.inf], np.float32)
+    slopes = vf.vmap(vf.grad(lambda x: vnp.frexp(x)[0]))(x)
+    np.testing.assert_array_equal(slopes, [2.0**-3, 2.0, 1.0, 2.0**-100, 1.0])
+
+
 def test_ldexp():
     for dtype in FLOATS:
         check(lambda xp, x, n: xp.ldexp(x, n), sample((4,), dtype), np.array([0, 3, -3, 12], np.int8))

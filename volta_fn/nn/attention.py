@@ -76,6 +76,12 @@ def dot_product_attention(
     return (out, residual) if batched else (out[0], residual[0])
 
 
+def least_logit(dtype: np.dtype) -> np.generic:
+    """What stands for minus infinity, so that the weights of a query without keys are all alike, not NaN; logits do not change it."""
+    least: np.generic = dtype.type(-0.7 * float(np.finfo(dtype).max))
+    return least
+
+
 def attend(
     q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
 ) -> tuple[Array, Array]:
@@ -99,7 +105,7 @@ def attend(
     if bias is not None:
         logits = (logits + bias).astype(wide)
     if seen is not None:
-        logits = vnp.where(seen, logits, wide.type(-0.7 * float(np.finfo(wide).max)))
+        logits = vnp.where(seen, logits, least_logit(wide))
     weights = softmax(logits).astype(v.dtype)
     weights = weights if drop is None else drop(weights)
     out = vnp.matmul(weights.reshape(batch, groups, heads // max(groups, 1) * t, s), v)

@@ -375,7 +375,10 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     half = lax.bitcast_convert_type(sign | bits.type((bias - 1) << mantissa_bits) | digits, value.dtype)
     exponent = (raw + subnormal.astype(bits)).astype(INDEX) - missing.astype(INDEX) - (bias - 1)
     plain = (raw == field) | ((raw == 0) & ~subnormal)
-    return lax.select(plain, value, half), lax.select(plain, np.int32(0), exponent)
+    exponent = lax.select(plain, np.int32(0), exponent)
+    # Bits have no derivative: this is zero, with the slope 2**-exponent.
+    slope = ldexp(value - lax.stop_gradient(value), -exponent)
+    return lax.select(plain, value, half + slope), exponent
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:

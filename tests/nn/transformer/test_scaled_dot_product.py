@@ -55,6 +55,21 @@ def test_mask_and_causality_together():
     np.testing.assert_array_equal(nn.scaled_dot_product_attention(q, q, q, mask, is_causal=True), both)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_queries_without_keys_weigh_all_alike(dtype):
+    """By masks of any kind, together too: their results are the values' means, and nothing is NaN, derivatives neither."""
+    q, k, v = (np.asarray(vf.random.normal(vf.random.key(i), (1, 3, 4)), np.float32).astype(dtype) for i in range(3))
+    allowed = np.array([[True, True, True], [False, False, False], [False, True, True]])
+    for least, of in ((-np.inf, dtype), (-np.inf, "float32"), (np.finfo(np.float32).min, "float32")):
+        bias = np.where(allowed, np.float32(0), np.float32(least)).astype(of)
+        for mask, causal in ((allowed, False), (bias, False), (bias, True)):
+            attend = lambda q, k, v, mask=mask, causal=causal: nn.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+            out = np.asarray(attend(q, k, v), np.float32)
+            np.testing.assert_allclose(out[0, 1], np.asarray(v, np.float32)[0].mean(0), atol=1e-2 if dtype != "float32" else 1e-6)
+            gradients = vf.grad(lambda *x, attend=attend: (attend(*x) ** 2).sum().astype("float32"), (0, 1, 2))(q, k, v)
+            assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (out, *gradients))
+
+
 def test_dropout_drops_weights():
     q, values = np.zeros((1, 1, 1, 4), np.float32), np.eye(1000, dtype=np.float32)[None, None]
     keys = np.zeros((1, 1, 1000, 4), np.float32)

@@ -13,9 +13,9 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import BOOL, FLOATS
+from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.nn.attention import attend
+from volta_fn.nn.attention import attend, least_logit
 from volta_fn.nn.dropout import Dropout
 from volta_fn.nn.transformer.broadcasting import broadcasts_to
 
@@ -105,6 +105,9 @@ def masked_attention(
             seen = fitted if seen is None else seen & fitted
         else:
             bias = fitted if bias is None else bias + fitted
+    if bias is not None:
+        wide = accumulator(q.dtype)
+        bias = vnp.maximum(bias.astype(vnp.promote_types(bias.dtype, wide)), least_logit(wide))
     out, _ = attend(q, k, v, bias, seen, scale, drop)
     return out.reshape(*lead, *out.shape[1:])
 
