@@ -14,6 +14,7 @@ from tests.backends.convolutions import ORDERS, configurations, params_of, place
 from tests.backends.native.running import run_routine
 from volta_fn.backends.native.convolution import ROUTINES
 from volta_fn.backends.native.convolution.winograd_sums import Tiling
+from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.numpy.convolution import conv_general_dilated
 from volta_fn.core.aval import ShapedArray
 
@@ -214,6 +215,7 @@ def test_one_tap_is_a_product_of_matrices(
     numbers: Any, sizes: tuple[int, ...], changed: dict[str, Any], dtype: Any, tolerance: float
 ) -> None:
     images, channels, height, width, outputs = sizes
+    width = max(width, -(-8 * host().lanes(4) // height) | 1)  # at least eight vectors of pixels, and not a multiple of any vector
     params = params_of(2, dimension_numbers=numbers, **changed)
     lhs = placed((images, channels, height, width), numbers[0])
     rhs = placed((outputs, channels // params["feature_group_count"], 1, 1), numbers[1])

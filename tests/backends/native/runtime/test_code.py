@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from volta_fn.backends.native.llvm.host import host
 from volta_fn.backends.native.matmul import dot_general
 from volta_fn.backends.native.runtime import code, objects
 from volta_fn.compiler.bodies import Source
 from volta_fn.core.aval import ShapedArray
 
 FLOAT = np.dtype(np.float32)
+#: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
+COLUMNS = 8 * host().lanes(4)
 
 
 def product(m: int, k: int, n: int) -> Source:
@@ -46,30 +49,30 @@ def multiplying(texts: list[str]) -> list[str]:
 
 def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) -> None:
     library = code.Library()
-    library.load([product(48, 40, 64)])
+    library.load([product(48, 40, COLUMNS)])
     functions = len(multiplying(compiled))
     assert functions
-    library.load([product(96, 72, 64), product(48, 200, 64)])
+    library.load([product(72, 72, COLUMNS), product(48, 200, COLUMNS)])
     assert len(multiplying(compiled)) == functions
 
 
 def test_another_process_finds_them_on_disk(compiled: list[str]) -> None:
-    code.Library().load([product(48, 40, 64)])
+    code.Library().load([product(48, 40, COLUMNS)])
     before = len(compiled)
-    code.Library().load([product(48, 40, 64)])
+    code.Library().load([product(48, 40, COLUMNS)])
     assert len(compiled) == before
-    code.Library().load([product(96, 40, 64)])
+    code.Library().load([product(72, 40, COLUMNS)])
     assert len(compiled) == before + 1
 
 
 def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_path: Path) -> None:
-    code.Library().load([product(48, 40, 64)])
+    code.Library().load([product(48, 40, COLUMNS)])
     before = len(compiled)
     shared = [path for path in tmp_path.rglob("*") if path.is_file() and b'"phases": []' in path.read_bytes()]
     assert shared
     for path in shared:
         path.unlink()
-    found = code.Library().load([product(48, 40, 64)])
+    found = code.Library().load([product(48, 40, COLUMNS)])
     assert len(compiled) > before
     assert found[0] is not None
 
@@ -81,6 +84,6 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
     library, good = code.Library(), code.compile_object
     monkeypatch.setattr(code, "compile_object", broken)
     with pytest.raises(RuntimeError, match="no code"):
-        library.load([product(48, 40, 64)])
+        library.load([product(48, 40, COLUMNS)])
     monkeypatch.setattr(code, "compile_object", good)
-    assert library.load([product(48, 40, 64)])[0] is not None
+    assert library.load([product(48, 40, COLUMNS)])[0] is not None

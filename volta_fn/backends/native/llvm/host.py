@@ -9,6 +9,8 @@ import os
 import threading
 from typing import Any, NamedTuple
 
+from volta_fn.errors import ArgumentError
+
 _lock = threading.Lock()
 
 
@@ -48,14 +50,29 @@ def _initialized() -> Any:
     return binding
 
 
+#: Features to switch off, with all that imply them, so that vector registers of at most so many bytes are left.
+_WITHOUT = {16: ",-avx2", 32: ",-avx512f"}
+
+
+def vector_widths() -> list[int]:
+    """Return the widths in bytes of the vectors that this CPU computes with, ascending."""
+    found = llvm().get_host_cpu_features()
+    return [16] + [32] * bool(found.get("avx2")) + [64] * bool(found.get("avx512f"))
+
+
 @functools.cache
 def host() -> Host:
-    """This machine."""
-    binding = llvm()
-    found = binding.get_host_cpu_features()
-    wide = bool(found.get("avx512f"))
-    features = found.flatten() + (",-prefer-256-bit" if wide else "")
-    vector_bytes = 64 if wide else 32 if found.get("avx2") else 16
-    triple = binding.get_process_triple()
-    registers = 32 if wide or triple.startswith(("aarch64", "arm64")) else 16
+    """Return this machine, with vectors of VOLTA_VECTOR_BYTES bytes if that is set, else the widest.
+
+    Raises:
+        ArgumentError: VOLTA_VECTOR_BYTES is no width that this CPU has.
+    """
+    binding, widths = llvm(), vector_widths()
+    wanted = os.environ.get("VOLTA_VECTOR_BYTES") or str(widths[-1])
+    if wanted not in map(str, widths):
+        raise ArgumentError(f"VOLTA_VECTOR_BYTES is {wanted!r}; this CPU has vectors of {' or '.join(map(str, widths))} bytes")
+    vector_bytes, triple = int(wanted), binding.get_process_triple()
+    features = binding.get_host_cpu_features().flatten()
+    features += _WITHOUT[vector_bytes] if vector_bytes < widths[-1] else ",-prefer-256-bit" if vector_bytes == 64 else ""
+    registers = 32 if vector_bytes == 64 or triple.startswith(("aarch64", "arm64")) else 16
     return Host(triple, binding.get_host_cpu_name(), features, vector_bytes, registers)
