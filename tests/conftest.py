@@ -22,11 +22,11 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 #: Tests whose jitted functions become machine code, where llvmlite is installed. Compiling takes far longer than computing with a handful
 #: of numbers, so that tests of semantics run on NumPy; that the native lane computes the same is what its own tests are about.
-NATIVE = ("backends/native", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
+NATIVE = ("targets/cpu", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
 #: Tests that are about the CPU, or compute their reference values there: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.
-CPU = ("backends/native", "backends/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
+CPU = ("targets/cpu", "targets/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

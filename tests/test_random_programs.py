@@ -140,7 +140,7 @@ def test_values(native: bool, steps: list[Step], seed: int, dtype: type) -> None
 def test_derivatives(steps: list[Step], seed: int) -> None:
     """grad against jvp, under `jit` and outside; and the second derivative, forward over reverse, against itself under `jit`.
 
-    On NumPy: gradients as machine code are compared in `backends/native/test_four_ways.py`.
+    On NumPy: gradients as machine code are compared in `targets/cpu/test_four_ways.py`.
     """
     vf.devices("cpu")[0].backend.native = False  # type: ignore[attr-defined]  # the CPU's; put back after the test
     x, y, along_x, along_y, weights = drawn(seed, 5, np.float64)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.device import opened_gpu
-from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.routine import Dispatch, Routine
-from volta_fn.backends.wgsl.runtime.adapter import adapters, open_device
-from volta_fn.backends.wgsl.runtime.raw import native, wgpu
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.runtime.adapter import adapters, open_device
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import native, wgpu
 
 #: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.
 TURN, MOST, TURNS = 0.004, 1024, 6

@@ -20,16 +20,16 @@ import volta_fn as vf
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.machine import ROOT
-from volta_fn.backends.wgsl.convolution import conv_general_dilated
-from volta_fn.backends.wgsl.convolution.choice import contractions, products_at_points
-from volta_fn.backends.wgsl.matmul.choice import candidates
-from volta_fn.backends.wgsl.matmul.contract import is_tiled
-from volta_fn.backends.wgsl.matmul.epilogues import rounded
-from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
-from volta_fn.backends.wgsl.matmul.tiles import tiled
-from volta_fn.backends.wgsl.matmul.tuning import tune
-from volta_fn.backends.wgsl.matmul.working import working
 from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.convolution import conv_general_dilated
+from volta_fn.targets.wgsl.convolution.choice import contractions, products_at_points
+from volta_fn.targets.wgsl.matmul.choice import candidates
+from volta_fn.targets.wgsl.matmul.compute_dtype import working
+from volta_fn.targets.wgsl.matmul.contract import is_tiled
+from volta_fn.targets.wgsl.matmul.epilogues import rounded
+from volta_fn.targets.wgsl.matmul.tiles import tiled
+from volta_fn.targets.wgsl.matmul.tuned_schedules import Choices, class_of, write
+from volta_fn.targets.wgsl.matmul.tuning import tune
 
 FLOAT = np.dtype(np.float32)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import volta_fn as vf
-from volta_fn.backends.wgsl.runtime.backend import GpuBackend
-from volta_fn.backends.wgsl.runtime.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.wgsl.runtime.gpu import Gpu
 
 
 def opened_gpu() -> Gpu:

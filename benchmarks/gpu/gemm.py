@@ -21,8 +21,8 @@ import numpy as np
 import volta_fn as vf
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
-from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.compiler.bodies import body_of
+from volta_fn.compiler.lowering.program import body_of
+from volta_fn.targets.wgsl.routine import Routine
 
 LAYOUTS = ("NN", "NT", "TN")
 

@@ -23,12 +23,12 @@ import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
-from volta_fn.backends.wgsl.loops import routine
-from volta_fn.backends.wgsl.routine import Routine
-from volta_fn.compiler.kernels.fuse import Fused, fuse
-from volta_fn.compiler.kernels.interpret import interpret
-from volta_fn.compiler.kernels.ir import Kernel
+from volta_fn.compiler.fusion.fuse import Fused, fuse
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.targets.wgsl.loops import routine
+from volta_fn.targets.wgsl.routine import Routine
 
 
 class Case(NamedTuple):
@@ -206,7 +206,7 @@ def main() -> None:
     for setting in options.constant:
         name, value = setting.split("=")
         module, attribute = name.split(".")
-        found = importlib.import_module(f"volta_fn.backends.wgsl.loops.{module}")
+        found = importlib.import_module(f"volta_fn.targets.wgsl.loops.{module}")
         getattr(found, attribute)
         setattr(found, attribute, int(value))
     bench = Bench()

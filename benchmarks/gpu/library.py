@@ -16,12 +16,12 @@ import numpy as np
 
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
-from volta_fn.backends.numpy import kernels
-from volta_fn.backends.wgsl.library import ROUTINES
-from volta_fn.backends.wgsl.routine import Routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.targets.numpy import kernels
+from volta_fn.targets.wgsl.library import ROUTINES
+from volta_fn.targets.wgsl.routine import Routine
 
 _ROWS = GatherDimensionNumbers((1,), (0,), (0,))
 

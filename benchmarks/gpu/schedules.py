@@ -19,16 +19,16 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.gpu.gemm import LAYOUTS, SHAPES, Product, is_right
 from benchmarks.machine import ROOT
-from volta_fn.backends.wgsl.matmul.choice import candidates, variations
-from volta_fn.backends.wgsl.matmul.contract import contract, is_tiled, oriented
-from volta_fn.backends.wgsl.matmul.epilogues import rounded
-from volta_fn.backends.wgsl.matmul.remembered import Choices, class_of, write
-from volta_fn.backends.wgsl.matmul.schedule import Schedule
-from volta_fn.backends.wgsl.matmul.tiles import BufferNumbers, tiled
-from volta_fn.backends.wgsl.matmul.tuning import SIMPLE, timings
-from volta_fn.backends.wgsl.matmul.working import working
-from volta_fn.compiler.contractions.maps import Contraction, of_problem
-from volta_fn.compiler.contractions.problem import problem_of
+from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
+from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.targets.wgsl.matmul.choice import candidates, variations
+from volta_fn.targets.wgsl.matmul.compute_dtype import working
+from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled, oriented
+from volta_fn.targets.wgsl.matmul.epilogues import rounded
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.matmul.tuned_schedules import Choices, class_of, write
+from volta_fn.targets.wgsl.matmul.tuning import SIMPLE, timings
 
 FLOAT = np.dtype(np.float32)
 

@@ -11,9 +11,9 @@ from tests.laws.transposition import transpose_is_adjoint
 from tests.laws.values import values_agree
 from tests.samples.sample import Sample
 from volta_fn import dtypes
-from volta_fn.backends.numpy.backend import STRUCTURED
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives import collective
+from volta_fn.targets.numpy.backend import STRUCTURED
 
 Law = Callable[[Sample], None]
 

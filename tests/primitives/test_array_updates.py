@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from tests.primitives.index_strategies import advanced, basic, shapes
 from volta_fn import errors
-from volta_fn.compiler.plan import make_plan
+from volta_fn.compiler.lowering.plan import make_plan
 from volta_fn.core.array import aval_of
 from volta_fn.core.staging import trace_to_jaxpr
 

@@ -1,4 +1,4 @@
-"""Jaxprs: typed programs in A-normal form, as data. Transforms build and rewrite them; backends run them.
+"""Jaxprs: typed programs in A-normal form, as data. Transforms build and rewrite them; targets run them.
 
 A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
 """

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.backends import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
+from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096

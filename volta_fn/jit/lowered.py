@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.compiler.lifetimes import bytes_of
-from volta_fn.compiler.memory import Memory
+from volta_fn.compiler.lowering.memory_layout import Memory
+from volta_fn.compiler.lowering.peak_memory import bytes_of
+from volta_fn.compiler.lowering.plan import Plan, make_plan
 from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.plan import Plan, make_plan
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device

@@ -12,10 +12,10 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
-from volta_fn.backends.numpy.backend import NumpyBackend
 from volta_fn.compiler.attention import with_attention
 from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.targets.numpy.backend import NumpyBackend
 
 T, S = 6, 9
 RNG = np.random.default_rng(0)

@@ -15,10 +15,10 @@ import volta_fn.numpy as jnp
 from tests.compiler.passes.common import names, passed, same_bits, special
 from tests.test_random_programs import OPERATIONS, SHAPE, Operation, drawn, programs
 from volta_fn import lax
+from volta_fn.compiler.lowering.plan import make_plan
 from volta_fn.compiler.passes.algebra import simplify_equations
 from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.plan import make_plan
 
 _ZERO, _MINUS_ZERO, _ONE = np.float32(0.0), np.float32(-0.0), np.float32(1.0)
 

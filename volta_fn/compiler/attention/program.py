@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from volta_fn.compiler.keys import numbers_of
+from volta_fn.compiler.lowering.param_keys import numbers_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 

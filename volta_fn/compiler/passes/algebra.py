@@ -5,14 +5,20 @@ In one walk each finds at once what the others made possible for it.
 
 from __future__ import annotations
 
-from volta_fn.compiler.passes import arithmetic, choosing, contractions, layout
+from volta_fn.compiler.passes import arithmetic, contraction_rules, movement_rules, select_rules
 from volta_fn.compiler.passes.broadcasts import broadcasting_rules
+from volta_fn.compiler.passes.constant_folding import folding_rules
 from volta_fn.compiler.passes.cse import merging_rules
-from volta_fn.compiler.passes.folding import folding_rules
 from volta_fn.compiler.passes.rewriting import Rules, listed, rewrite
 from volta_fn.core.jaxpr import ClosedJaxpr
 
-_ALGEBRA = [listed(arithmetic.RULES), listed(choosing.RULES), listed(layout.RULES), listed(contractions.RULES), broadcasting_rules]
+_ALGEBRA = [
+    listed(arithmetic.RULES),
+    listed(select_rules.RULES),
+    listed(movement_rules.RULES),
+    listed(contraction_rules.RULES),
+    broadcasting_rules,
+]
 _SIMPLER, _ALL = Rules(*_ALGEBRA), Rules(folding_rules, *_ALGEBRA, merging_rules)
 
 

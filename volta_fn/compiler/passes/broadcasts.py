@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.compiler.passes.layout import stretched
+from volta_fn.compiler.passes.movement_rules import stretched
 from volta_fn.compiler.passes.rewriting import Rewriter, Rule
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation

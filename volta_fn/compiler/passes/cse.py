@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn import dtypes
-from volta_fn.compiler.keys import literal_key, params_key
+from volta_fn.compiler.lowering.param_keys import literal_key, params_key
 from volta_fn.compiler.passes.effects import is_movable, is_pinned
 from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, rewrite
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var

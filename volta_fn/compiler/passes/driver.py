@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from volta_fn.compiler.passes.algebra import simplify_equations
-from volta_fn.compiler.passes.bodies import simplify_bodies
-from volta_fn.compiler.passes.branches import choose_branches
+from volta_fn.compiler.passes.cond_simplify import choose_branches
 from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.inline import inline_calls
-from volta_fn.compiler.passes.loops import simplify_loops
-from volta_fn.compiler.passes.motion import hoist_invariants
+from volta_fn.compiler.passes.licm import hoist_invariants
+from volta_fn.compiler.passes.loop_variance import simplify_loops
+from volta_fn.compiler.passes.nested import simplify_bodies
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 #: A round is for what the one before made possible; programs are done after two or three.

@@ -1,0 +1,84 @@
+"""The order of small kernels: side by side, and never behind what reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+from tests.compiler.ir.oracle import partition_of, run
+from volta_fn.compiler.fusion.deferral import Deferral, defer_products, defer_small_kernels
+from volta_fn.compiler.fusion.emit_kernels import Fused, Item
+from volta_fn.compiler.fusion.limits import Limits
+from volta_fn.compiler.ir.contraction import contraction_of
+
+X = np.ones((4, 4), np.float32)
+
+
+def order(function: Any, *args: Any) -> list[str]:
+    """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
+    items = defer_small_kernels(partition_of(function, *args).items, {}, lambda kernel: kernel.outer < len(kernel.sizes))
+    check(items)
+    return [str(item.results[0].aval.shape) if isinstance(item, Fused) else item.primitive.name for item in items]
+
+
+def check(items: list[Item]) -> None:
+    """Nobody reads what is made later."""
+    made = {v: n for n, item in enumerate(items) for v in (item.results if isinstance(item, Fused) else item.outvars)}
+    for n, item in enumerate(items):
+        assert all(made.get(v, -1) < n for v in (item.operands if isinstance(item, Fused) else item.invars) if v in made)
+
+
+def test_sums_wait_until_the_end() -> None:
+    def function(x: Any) -> Any:
+        y = vf.lax.sort(x)
+        first = y.sum(0)
+        z = vf.lax.sort(y)
+        return first, z.sum(0), z
+
+    assert order(function, X) == ["sort", "sort", "(4,)", "(4,)"]
+
+
+def test_one_that_is_needed_comes_with_those_that_wait_for_as_few() -> None:
+    def function(x: Any) -> Any:
+        total = x.sum(0)
+        extreme = x[:2].max(1)
+        again = total.sum()
+        return vf.lax.sort(total), extreme, again
+
+    assert order(function, X) == ["(4,)", "(2,)", "sort", "()"]
+
+
+def layers(x: Any, *weights: Any) -> Any:
+    for w in weights:
+        x = vf.numpy.tanh(x @ w)
+    return x.sum()
+
+
+def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[int]]:
+    """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are deferred among them."""
+    weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
+    before = partition_of(vf.grad(layers, (1, 2, 3)), X, *weights, limits=Limits(contracts=lambda kernel: True))
+    items, deferred = defer_products(before.items, {}, Deferral(lambda kernel: True, most_bytes, least))
+    check(items)
+    for found, wanted in zip(run(before._replace(items=tuple(items)), X, *weights), run(before, X, *weights), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    products = [n for n, item in enumerate(items) if isinstance(item, Fused) and contraction_of(item.kernel) is not None]
+    shapes = [str(items[n].results[0].aval.shape) for n in products]  # type: ignore[union-attr]
+    return shapes, [k for k, n in enumerate(products) if n in deferred]
+
+
+def test_products_that_no_other_waits_for_come_last() -> None:
+    """Forward products, then cotangents of activations, then those of weights."""
+    assert put_off() == (["(4, 5)", "(4, 6)", "(4, 7)", "(4, 6)", "(4, 5)", "(6, 7)", "(5, 6)", "(4, 5)"], [5, 6, 7])
+
+
+def test_few_deferrable_products_stay_where_they_are() -> None:
+    assert put_off(least=4) == (["(4, 5)", "(4, 6)", "(4, 7)", "(6, 7)", "(4, 6)", "(5, 6)", "(4, 5)", "(4, 5)"], [])
+
+
+def test_what_is_kept_for_deferred_products_is_limited() -> None:
+    """The last two read 16 and 20, and 20 and 24 numbers."""
+    _, deferred = put_off(most_bytes=4 * (16 + 20 + 20 + 24))
+    assert deferred == [6, 7]

@@ -1,0 +1,147 @@
+"""Recomputation: what is cheap is computed again instead of stored, what is expensive never, and values stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.compiler.fusion.test_fuse import layer_norm, same_as_jit, values_for
+from tests.compiler.ir.oracle import partition_of, run
+from tests.laws.common import assert_close
+from tests.test_random_programs import drawn, programs
+from tests.test_random_programs import run as run_program
+from volta_fn import lax, nn
+from volta_fn.compiler.fusion.fuse import Fused, Limits, Partition
+from volta_fn.compiler.ir.kernel import Apply, Reduce
+
+X = vf.ShapeDtypeStruct((64, 32), "float32")
+W = vf.ShapeDtypeStruct((32, 32), "float32")
+B = vf.ShapeDtypeStruct((32,), "float32")
+
+#: What a kernel may compute more often than the program does.
+CHEAP = {"add", "sub", "mul", "neg", "max", "min", "abs", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "select_n", "integer_pow",
+         "convert_element_type", "clamp", "is_finite", "sign"}  # fmt: skip
+
+
+def stored(partition: Partition) -> list[tuple[Any, ...]]:
+    """Shapes of what each kernel stores."""
+    return [tuple(s.shape for s in k.stores) for k in partition.kernels]
+
+
+def test_the_gradient_of_gelu_keeps_the_tanh_alone() -> None:
+    loss = lambda w, x, b: ((nn.gelu(x @ w + b) @ w) ** 2).sum()
+    partition = partition_of(vf.grad(loss), W, X, B)
+    first = partition.kernels[0]
+    assert len(first.stores) == 2  # the activation, for the product, and its tanh
+    kept = {first.nodes[s.value].op for s in first.stores}  # type: ignore[union-attr]  # scalar operations are stored
+    assert kept == {"tanh", "mul"}
+    same_as_jit(vf.grad(loss), partition, *values_for((W, X, B)))
+
+
+def test_small_masks_are_stored() -> None:
+    """A rectifier keeps a byte per element: to compute the mask again, four bytes would be read."""
+    loss = lambda w, x: (jnp.where(x @ w > 0, x @ w, 0.0) @ w).sum()
+    partition = partition_of(vf.grad(loss), W, X)
+    assert any(b.dtype == np.bool_ for k in partition.kernels for b in k.outputs)
+    same_as_jit(vf.grad(loss), partition, *values_for((W, X)))
+
+
+def test_what_is_in_memory_anyway_is_read_instead() -> None:
+    f = lambda x, w: (lambda y: (y @ w, (y * 3.0)[1:] - (y * 3.0)[:-1]))(jnp.tanh(x))
+    partition = partition_of(f, X, W)
+    assert stored(partition) == [((64, 32),), ((63, 32),)]
+    same_as_jit(f, partition, *values_for((X, W)))
+
+
+@pytest.mark.parametrize("buffers", [5, 8, 64])
+def test_nothing_expensive_is_computed_twice(buffers: int) -> None:
+    def network(x: Any, layers: Any) -> Any:
+        for w, a, b in layers:
+            x = x + nn.gelu(layer_norm(x, a, b) @ w)
+        return -nn.log_softmax(x)[:, 0].mean()
+
+    layers = [(W, B, B)] * 3
+    partition = partition_of(vf.grad(network, argnums=(0, 1)), X, layers, limits=Limits(buffers=buffers, small=0))
+    computed = Counter(n.op for k in partition.kernels for n in k.nodes if isinstance(n, Apply))
+    given = Counter(e.primitive.name for e in partition.program.eqns)
+    assert all(computed[op] <= given[op] for op in computed if op not in CHEAP)
+    assert all(len(k.inputs) + len(k.outputs) <= buffers for k in partition.kernels)
+    same_as_jit(vf.grad(network, argnums=(0, 1)), partition, *values_for_tree((X, layers)))
+
+
+def values_for_tree(args: Any) -> Any:
+    rng = np.random.default_rng(0)
+    return vf.tree.map(lambda a: rng.normal(size=a.shape).astype(a.dtype), args)
+
+
+def test_long_chains_are_not_computed_again() -> None:
+    def long(x: Any, w: Any) -> Any:
+        y = lax.sin(x)
+        for n in range(40):
+            y = y * 1.5 + float(n)
+        return y @ w, lax.rev(y, (0,)).sum(0), y * 2.0
+
+    partition = partition_of(lambda x, w: (lambda a: a[1:])(long(x, w)), X, W, limits=Limits(small=0))
+    again = sum(isinstance(n, Apply) for k in partition.kernels for n in k.nodes)
+    assert again < 100
+    same_as_jit(lambda x, w: long(x, w)[1:], partition, *values_for((X, W)))
+
+
+def rows_and_columns(partition: Partition) -> tuple[list[int], list[int]]:
+    """How many sums the kernels over rows and those over columns of the activations have."""
+    sums = lambda k: sum(isinstance(n, Reduce) for n in k.nodes)
+    kernels = [k for k in partition.kernels if sums(k)]
+    return [sums(k) for k in kernels if k.sizes == (64, 32)], [sums(k) for k in kernels if k.sizes == (32, 64)]
+
+
+def test_sums_over_columns_of_one_array_are_one_kernel() -> None:
+    """The product with the normalised rows, which the second sum needs, is computed there, and so it reads what the first one reads."""
+    loss = lambda x, a, b, w: ((layer_norm(x, a, b) @ w) @ w).sum()
+    partition = partition_of(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W)
+    assert rows_and_columns(partition) == ([2, 3], [2])
+    same_as_jit(vf.grad(loss, argnums=(0, 1, 2)), partition, *values_for((X, B, B, W)))
+
+
+def test_sums_over_columns_leave_rows_their_operands() -> None:
+    """A cotangent that is a sum of two goes into the rows' kernel, not into that of the columns."""
+    loss = lambda x, a, b, w: (lambda y: ((y @ w) ** 2 + (y @ jnp.tanh(w)) ** 2).sum())(layer_norm(x, a, b))
+    partition = partition_of(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W, limits=Limits(buffers=16))
+    assert rows_and_columns(partition) == ([2, 3], [2])
+    same_as_jit(vf.grad(loss, argnums=(0, 1, 2)), partition, *values_for((X, B, B, W)))
+
+
+def test_limits_say_what_kernels_compute() -> None:
+    f = lambda x: lax.exp(lax.sin(x) * 2.0) + 1.0
+    partition = partition_of(f, X, limits=Limits(computes=lambda eqn: eqn.primitive.name != "exp"))
+    names = [[n.op for n in i.kernel.nodes if isinstance(n, Apply)] if isinstance(i, Fused) else i.primitive.name for i in partition.items]
+    assert names == [["sin", "mul"], "exp", ["add"]]
+    same_as_jit(f, partition, *values_for((X,)))
+
+
+def test_equal_kernels_are_lowered_once() -> None:
+    def network(x: Any, layers: Any) -> Any:
+        for w, a, b in layers:
+            x = x + nn.gelu(layer_norm(x, a, b) @ w)
+        return (x * x).sum()
+
+    kernels = partition_of(vf.grad(network), X, [(W, B, B)] * 6).kernels
+    assert len({id(k) for k in kernels}) == len(set(kernels)) < len(kernels)
+
+
+@given(steps=programs)
+@settings(max_examples=20)
+def test_random_gradients(steps: Any) -> None:
+    inputs = drawn(1, 2, np.float64)
+    f = vf.value_and_grad(lambda x, y: (run_program(steps, (x, y), True) * x).sum(), argnums=(0, 1))
+    flat = lambda x, y: vf.tree.leaves(f(x, y))
+    for limits in (Limits(small=0), Limits(small=0, buffers=64), Limits(small=0, buffers=5, row=4)):
+        partition = partition_of(flat, *inputs, limits=limits)
+        alone = partition._replace(items=tuple(partition.program.eqns))
+        for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
+            assert_close(actual, expected, 1e-10, f"{steps}", atol=1e-12)

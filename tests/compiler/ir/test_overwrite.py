@@ -1,0 +1,43 @@
+"""An output may overwrite what is read for the last time where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.ir.overwrite import overwritable
+
+X = jnp.ones((4, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x, y: x + y, [0, 1]),
+        (lambda x, y: x + y.T, [0]),
+        (lambda x, y: x[::-1] * 2 + y, [1]),
+        (lambda x, y: x * y[0], [0]),
+        (lambda x, y: x + x.T + y, [1]),
+        (lambda x, y: x - x.sum(1, keepdims=True) + y, []),
+        (lambda x, y: (x + y).astype(jnp.int32), []),
+    ],
+    ids=["sum", "turned", "reversed", "row", "both ways", "rows summed", "other dtype"],
+)
+def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: list[int]) -> None:
+    (item,) = fuse(vf.make_jaxpr(function)(X, X)).items
+    names = {var: number for number, var in enumerate(fuse(vf.make_jaxpr(function)(X, X)).program.jaxpr.invars)}
+    assert len(names) == 2
+    assert overwritable(item.kernel, 0) == expected
+
+
+def test_an_output_with_fewer_elements_than_the_loop_has_turns_overwrites_nothing() -> None:
+    """Turns of one row share its element of the first output, and read the input there until the last of them."""
+    (item,) = fuse(vf.make_jaxpr(lambda x, z: (x + 1.0, z * 2.0 + x[:, :, None]))(X, jnp.ones((4, 4, 3)))).items
+    assert len(item.kernel.stores) == 2
+    by_size = {buffer.size: number for number, buffer in enumerate(item.kernel.inputs)}
+    assert [overwritable(item.kernel, number) for number in range(2)] == [[], [by_size[48]]]

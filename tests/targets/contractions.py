@@ -1,0 +1,54 @@
+"""Functions whose programs have products as kernels, and checks of such kernels against the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.compiler.ir.oracle import partition_of
+from volta_fn import nn
+from volta_fn.compiler.fusion.limits import Limits
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
+
+
+def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, limits: Limits) -> list[Kernel]:
+    """The kernels of a function's program for arguments of these shapes."""
+    return partition_of(function, *[vf.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape in shapes], limits=limits).kernels
+
+
+def inputs_of(kernel: Kernel) -> list[np.ndarray]:
+    """Small numbers for a kernel."""
+    rng = np.random.default_rng(0)
+    inputs = []
+    for buffer in kernel.inputs:
+        drawn = rng.integers(-4, 5, buffer.size) if buffer.dtype.kind in "iub" else rng.standard_normal(buffer.size)
+        inputs.append(drawn.astype(buffer.dtype))
+    return inputs
+
+
+def check_results(kernel: Kernel, inputs: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> None:
+    """The results are what the kernel means."""
+    for result, want in zip(got, interpret(kernel, *inputs), strict=True):
+        wide = np.complex128 if result.dtype.kind == "c" else np.float64
+        error = {"float16": 2e-2, "float64": 1e-12}.get(result.dtype.name, 1e-4) if result.dtype.kind in "fc" else 0.0
+        scale = float(np.abs(want.astype(wide)).max()) + 1.0
+        np.testing.assert_allclose(result.astype(wide), want.astype(wide), rtol=error, atol=error * scale)
+
+
+def gelu_layer(x: Any, w: Any, b: Any) -> Any:
+    """A layer before and after its activation."""
+    hidden = x @ w + b
+    return hidden, nn.gelu(hidden)
+
+
+def attention(qkv: Any) -> Any:
+    """The scores, which are masked, and a product that is stored as the next one wants it."""
+    q, k, v = (qkv[:, :, 24 * i : 24 * (i + 1)].reshape(2, 21, 3, 8) for i in range(3))
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) * 0.3
+    scores = jnp.where(jnp.tril(jnp.ones((21, 21), bool)), scores, -1.0)
+    return jnp.einsum("bhts,bshd->bthd", scores, v).reshape(42, 24)

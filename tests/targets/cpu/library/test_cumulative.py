@@ -1,0 +1,48 @@
+"""Cumulative operations along axes of many sizes, and how accurate their sums are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.targets.cpu.library.checking import check
+from tests.targets.cpu.running import run_routine
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library import ROUTINES
+
+NAMES = ("cumsum", "cumprod", "cummax", "cummin")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("shape", "axis"), [((7, 37), 1), ((5, 300), 0), ((40, 3), 0), ((2, 9, 130), 1), ((140_000,), 0)])
+def test_shapes(name: str, reverse: bool, shape: tuple[int, ...], axis: int) -> None:
+    rng = np.random.default_rng(0)
+    params = {"axis": axis, "reverse": reverse}
+    for dtype in ("float32", "int16", "float64"):
+        quarters = rng.integers(-9, 9, shape) / 4  # whose sums are exact
+        x = (quarters * 4 if dtype == "int16" else quarters if name == "cumsum" else rng.normal(size=shape)).astype(dtype)
+        check(name, [x], params)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
+def test_narrow_and_complex(name: str, dtype: str) -> None:
+    x = np.random.default_rng(0).uniform(0.9, 1.1, (3, 50)).astype(dtype)
+    check(name, [x], {"axis": 1, "reverse": False}, exact=False)
+    check(name, [x], {"axis": 0, "reverse": True}, exact=False)
+
+
+def test_nan_and_infinity() -> None:
+    x = np.array([1, np.inf, 2, -np.inf, 3, np.nan, 4] * 5, np.float32)
+    for name in NAMES:
+        check(name, [x], {"axis": 0, "reverse": False})
+
+
+def test_long_sums_are_more_accurate_than_one_by_one() -> None:
+    x = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
+    routine = ROUTINES["cumsum"]((ShapedArray(x.shape, x.dtype),), {"axis": 0, "reverse": False})
+    assert routine is not None
+    (got,) = run_routine(routine, [x], [(x.shape, x.dtype)])
+    exact = np.cumsum(x, dtype=np.float64)
+    assert np.abs(got - exact).max() <= np.abs(np.cumsum(x) - exact).max()

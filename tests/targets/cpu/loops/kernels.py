@@ -1,0 +1,35 @@
+"""What kernels give as machine code against what they give by the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tests.laws.common import ROUNDING, assert_close
+from tests.targets.cpu.running import run_routine
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.targets.cpu.loops import routine
+
+
+def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], pieces: int = 1) -> list[np.ndarray] | None:
+    """The outputs of the kernel's machine code; None if it has none."""
+    made = routine(kernel)
+    if made is None:
+        return None
+    outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
+    return run_routine(made, inputs, outputs, pieces)
+
+
+def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: float = 1.0) -> bool:
+    """Check machine code, if there is some, against the interpreter, and that results are the same however tasks are shared out."""
+    actual = run_kernel(kernel, inputs)
+    if actual is None:
+        return False
+    again = run_kernel(kernel, inputs, pieces=3)
+    assert again is not None
+    for here, there, wanted in zip(actual, again, interpret(kernel, *inputs), strict=True):
+        assert here.tobytes() == there.tobytes(), f"{what}: results depend on who does the tasks"
+        assert_close(here, wanted, factor * ROUNDING.get(wanted.dtype.name, 0.0), what)
+    return True

@@ -1,0 +1,133 @@
+"""Machine code of fused programs against the interpreter: rows, columns, transposes, long rows in chunks, masks, random programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import volta_fn.numpy as jnp
+from tests.compiler.fusion.test_fuse import adam, layer_norm
+from tests.compiler.ir.cases import ROWS, inputs_of, kernels_of, shaped
+from tests.compiler.ir.oracle import partition_of
+from tests.targets.cpu.loops.kernels import agrees, run_kernel
+from tests.test_random_programs import drawn, programs
+from tests.test_random_programs import run as run_program
+from volta_fn import lax
+from volta_fn.targets.cpu.loops import routine
+
+#: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
+LENGTHS = [2, 3, 15, 16, 17, 31, 33, 64, 65, 127, 129, 300, 5000]
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize(("function", "args"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
+def test_rows(function: Callable[..., Any], args: Callable[[int], tuple[Any, ...]], size: int) -> None:
+    for kernel in kernels_of(function, *args(size)):
+        agrees(kernel, inputs_of(kernel), f"rows of {size}", 4.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int8", "uint8", "int64", "uint64", "bool", "complex64"])
+def test_dtypes(dtype: str) -> None:
+    where = lambda x, y: (jnp.where(x == y, x, y), x[::-1], x.T, lax.pad(x, np.zeros((), x.dtype), [(1, 1, 0), (2, 0, 0)]))
+    for kernel in partition_of(where, shaped(20, 37, dtype=dtype), shaped(20, 37, dtype=dtype)).kernels:
+        assert agrees(kernel, inputs_of(kernel), dtype)
+    if dtype not in ("bool", "complex64"):
+        reductions = lambda x: (x.sum(1), x.sum(0), x.max(1), x.min(0), lax.argmax(x, 1), lax.argmin(x, 0))
+        for kernel in partition_of(reductions, shaped(37, 40, dtype=dtype)).kernels:
+            assert agrees(kernel, inputs_of(kernel), dtype)
+
+
+def test_whole_arrays_are_reduced_in_chunks() -> None:
+    f = lambda x, y: ((x * y).sum() / 7.0, x.max())
+    (kernel,) = kernels_of(f, shaped(700_001), shaped(700_001))
+    made = routine(kernel)
+    assert made is not None
+    assert [phase.tasks > 1 for phase in made.phases] == [True, False]
+    assert agrees(kernel, inputs_of(kernel), "a sum", 4.0)
+
+
+@pytest.mark.parametrize("columns", [3, 24, 64, 100])
+def test_few_columns_are_reduced_in_chunks(columns: int) -> None:
+    (kernel,) = kernels_of(lambda x, b: (x.sum(0) * b, x.min(0)), shaped(120_001, columns), shaped(columns))
+    made = routine(kernel)
+    assert made is not None
+    assert len(made.phases) == 2
+    assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 9), (300, 40, 33), (2, 30_000, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_may_reduce_the_same_numbers(shape: tuple[int, int, int], dtype: str) -> None:
+    def f(x: Any) -> Any:
+        copies = jnp.broadcast_to(x[:, :, None], shape).transpose(0, 2, 1)
+        most = copies.max((0, 2), keepdims=True)
+        return most, copies - most, copies.sum((0, 2), dtype=x.dtype)
+
+    for kernel in kernels_of(f, shaped(*shape[:2], dtype=dtype)):
+        assert agrees(kernel, inputs_of(kernel), "copies", 4.0)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_sums_are_as_exact_as_those_of_pairs(axis: int | None) -> None:
+    (kernel,) = kernels_of(lambda x: x.sum(axis), shaped(1000, 3000))
+    rng = np.random.default_rng(0)
+    x = rng.random((1000, 3000)).astype(np.float32)
+    found = run_kernel(kernel, [x])
+    assert found is not None
+    exact = x.astype(np.float64).sum(axis)
+    worst = lambda y: np.max(np.abs(y.reshape(exact.shape) - exact) / exact)
+    assert worst(found[0]) <= worst(x.sum(axis)) + 1e-7
+
+
+def test_nan_wins_and_the_first_of_equals() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (50, 40)).astype(np.float32)
+    x[5, 7] = x[5, 30] = x[6, 0] = x[7, 39] = x[20, 3] = np.nan
+    x[8] = -np.inf
+    x[9] = np.inf
+    for axis in (0, 1):
+        f = lambda x, axis=axis: (x.max(axis), x.min(axis), lax.argmax(x, axis), lax.argmin(x, axis))
+        for kernel in kernels_of(f, shaped(50, 40)):
+            assert agrees(kernel, [x], "extremes")
+
+
+def test_an_optimizer_step() -> None:
+    (kernel,) = kernels_of(adam, *[shaped(40, 33)] * 4, shaped())
+    assert agrees(kernel, [np.abs(x) for x in inputs_of(kernel)], "adam", 4.0)
+
+
+def test_texts_are_the_same_every_time() -> None:
+    (kernel,) = kernels_of(layer_norm, shaped(50, 400), shaped(400), shaped(400))
+    first, second = routine(kernel), routine(kernel)
+    assert first == second
+
+
+@given(steps=programs)
+@settings(max_examples=25, deadline=None)
+def test_random_programs(steps: Any) -> None:
+    inputs = drawn(1, 2, np.float64)
+    f = lambda x, y: run_program(steps, (x, y), True)
+    for kernel in partition_of(f, *inputs).kernels:
+        agrees(kernel, inputs_of(kernel), f"{steps}", 100.0)
+
+
+def test_parts_of_long_rows() -> None:
+    """Tasks begin and end in the middle of the parts of a concatenation."""
+    (kernel,) = kernels_of(lambda x, y: jnp.concatenate([x, y, x]), shaped(50_001), shaped(100_003))
+    made = routine(kernel)
+    assert made is not None
+    assert made.phases[0].tasks > 1
+    assert agrees(kernel, inputs_of(kernel), "a concatenation")
+
+
+def test_many_columns_are_read_by_rows() -> None:
+    f = lambda x, w, c: ((x * w[:, None]).sum(0) + c, x.max(0))
+    (kernel,) = kernels_of(f, shaped(3001, 203), shaped(3001), shaped(203))
+    made = routine(kernel)
+    assert made is not None
+    assert [phase.symbol for phase in made.phases] == ["chunks", "rows"]
+    assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)

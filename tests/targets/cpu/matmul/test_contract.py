@@ -1,0 +1,76 @@
+"""Contractions as machine code, against the interpreter of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn.numpy as jnp
+from tests.compiler.ir.oracle import partition_of
+from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
+from tests.targets.cpu.running import run_routine
+from volta_fn.compiler.fusion.limits import Limits
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.targets.cpu.matmul import contraction, contracts
+
+pytest.importorskip("llvmlite")
+
+LIMITS = Limits(buffers=48, contracts=contracts)
+
+
+def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
+    """The kernels of a function's program as this lane has them."""
+    return kernels_in(function, shapes, dtype, LIMITS)
+
+
+def check(kernel: Kernel, pieces: int = 1) -> None:
+    """The routine of a kernel gives what the kernel means, for small numbers of its dtypes."""
+    inputs = inputs_of(kernel)
+    routine = contraction(kernel)
+    assert routine is not None
+    got = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)], pieces)
+    check_results(kernel, inputs, got)
+
+
+@pytest.mark.parametrize("m, k, n", [(2, 3, 2), (13, 40, 9), (67, 500, 33), (6, 17_000, 24), (300, 70, 100), (3, 64, 50), (140, 4, 4100)])
+def test_epilogues_of_products_of_any_size(m: int, k: int, n: int) -> None:
+    """Single tiles, edges, blocks of k, sums cut into parts, many tasks, a few rows, lines too long for strips."""
+    (kernel,) = kernels_of(gelu_layer, [(m, k), (k, n), (n,)], np.float32)
+    check(kernel, pieces=3)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.int64])
+def test_dtypes(dtype: Any) -> None:
+    (kernel,) = kernels_of(lambda x, w, b: (x @ w + b) * x[:, :1], [(11, 20), (20, 19), (19,)], dtype)
+    check(kernel)
+
+
+def test_operands_are_read_and_results_stored_through_index_maps() -> None:
+    found = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if contracts(kernel)]
+    assert len(found) == 2
+    for kernel in found:
+        check(kernel, pieces=2)
+
+
+def test_a_transposed_result_makes_rows_columns() -> None:
+    (kernel,) = kernels_of(
+        lambda p, q: jnp.einsum("bhts,bthd->bhds", p, q).transpose(0, 3, 1, 2), [(2, 3, 9, 17), (2, 9, 3, 8)], np.float32
+    )
+    check(kernel)
+
+
+def test_columns_of_several_axes() -> None:
+    """Heads of a product's columns are stored apart: each line of sums is gone over in runs."""
+    function = lambda x, w, b: (x @ w + b).reshape(2, 9, 3, 10).transpose(0, 2, 1, 3) * 2.0
+    (kernel,) = kernels_of(function, [(18, 7), (7, 30), (30,)], np.float32)
+    check(kernel)
+
+
+def test_what_this_lane_leaves_to_others() -> None:
+    """Complex numbers, and operands that no way of packing goes along."""
+    assert not kernels_of(lambda x, w: x @ w, [(4, 5), (5, 6)], np.complex64)
+    partition = partition_of(lambda x, w: x[:, ::2] @ w, np.ones((4, 10), np.float32), np.ones((5, 6), np.float32), limits=LIMITS)
+    assert [contracts(kernel) for kernel in partition.kernels] == [False, True]

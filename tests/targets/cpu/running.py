@@ -1,0 +1,78 @@
+"""Running one routine by itself: its text compiled, its phases called one after another."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.targets.cpu.llvm.machine import compile_object, load_objects
+from volta_fn.targets.cpu.llvm.text import Part
+from volta_fn.targets.cpu.routine import Routine
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+#: Bytes around outputs and workspace that a routine must leave as they are.
+_MARGIN = 64
+
+
+@functools.lru_cache(maxsize=256)
+def entries(text: str, symbols: tuple[str, ...], shared: tuple[Part, ...] = ()) -> tuple[int, ...]:
+    """The addresses of a text's entry points, which may call shared functions."""
+    return tuple(load_objects([compile_object(text), *[_code(part) for part in shared]], symbols))
+
+
+@functools.cache
+def _code(part: Part) -> bytes:
+    return compile_object(part.text)
+
+
+class Guarded:
+    """Memory, aligned to 64 bytes, that is full of 0xA5, with margins that tell whether somebody wrote beyond its ends."""
+
+    def __init__(self, size: int) -> None:
+        self.raw = np.full(size + 2 * _MARGIN + 64, 0xA5, np.uint8)
+        self.start = _MARGIN + (-(self.raw.ctypes.data + _MARGIN) % 64)
+        self.size = size
+
+    @property
+    def inside(self) -> np.ndarray:
+        """The bytes between the margins."""
+        return self.raw[self.start : self.start + self.size]
+
+    def check(self, what: str) -> None:
+        """Fail if a margin was written to."""
+        before, after = self.raw[: self.start], self.raw[self.start + self.size :]
+        assert (before == 0xA5).all() and (after == 0xA5).all(), f"{what}: written beyond its ends"
+
+
+def run_routine(
+    routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], np.dtype]], pieces: int = 1
+) -> list[np.ndarray]:
+    """The results of a routine on contiguous copies of `inputs`.
+
+    Every phase's tasks are split into so many `pieces`, done one by one in reverse order: tasks must not depend on each other. Fails if
+    an operand is changed, or if memory next to results or workspace is.
+    """
+    held = [Guarded(x.nbytes) for x in inputs]
+    for guarded, x in zip(held, inputs, strict=True):
+        guarded.inside[:] = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
+    before = [guarded.inside.copy() for guarded in held]
+    made = [Guarded(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize) for shape, dtype in outputs]
+    extra = [Guarded(routine.workspace)] if routine.workspace else []
+    memory = [*held, *made, *extra]
+    pointers = np.array([m.raw.ctypes.data + m.start for m in memory] + [0], np.int64)
+    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.phases]), routine.shared)
+    for phase, address in zip(routine.phases, addresses, strict=True):
+        cuts = np.linspace(0, phase.tasks, max(1, min(pieces, phase.tasks)) + 1).astype(int).tolist()
+        for begin, end in reversed(list(itertools.pairwise(cuts))):
+            _ENTRY(address)(pointers.ctypes.data, begin, end)
+    for number, (guarded, old) in enumerate(zip(held, before, strict=True)):
+        guarded.check(f"operand {number}")
+        assert (guarded.inside == old).all(), f"operand {number} was changed"
+    for number, guarded in enumerate([*made, *extra]):
+        guarded.check(f"result {number}" if number < len(made) else "the workspace")
+    return [g.inside.copy().view(dtype).reshape(shape) for g, (shape, dtype) in zip(made, outputs, strict=True)]

@@ -1,0 +1,89 @@
+"""Functions that routines share: compiled once, kept on disk, made again when they are gone from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from volta_fn.compiler.lowering.program import Source
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.matmul import dot_general
+from volta_fn.targets.cpu.runtime import code_cache, objects
+
+FLOAT = np.dtype(np.float32)
+#: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
+COLUMNS = 8 * host().lanes(4)
+
+
+def product(m: int, k: int, n: int) -> Source:
+    """A product of matrices."""
+    avals = ShapedArray((m, k), FLOAT), ShapedArray((k, n), FLOAT)
+    return Source(
+        ("product", m, k, n), lambda: dot_general(avals, {"dimension_numbers": (((1,), (0,)), ((), ())), "preferred_element_type": None})
+    )
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are compiled, in a process that has no objects yet."""
+    texts: list[str] = []
+    compile_object = code_cache.compile_object
+
+    def noted(text: str, *suffix: str) -> bytes:
+        texts.append(text)
+        return compile_object(text, *suffix)
+
+    monkeypatch.setattr(objects, "folder", lambda: tmp_path)
+    monkeypatch.setattr(code_cache, "compile_object", noted)
+    return texts
+
+
+def multiplying(texts: list[str]) -> list[str]:
+    """The texts of functions that multiply, in which all the arithmetic is."""
+    return [text for text in texts if "fma" in text or "fmul" in text]
+
+
+def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) -> None:
+    library = code_cache.Library()
+    library.load([product(48, 40, COLUMNS)])
+    functions = len(multiplying(compiled))
+    assert functions
+    library.load([product(72, 72, COLUMNS), product(48, 200, COLUMNS)])
+    assert len(multiplying(compiled)) == functions
+
+
+def test_another_process_finds_them_on_disk(compiled: list[str]) -> None:
+    code_cache.Library().load([product(48, 40, COLUMNS)])
+    before = len(compiled)
+    code_cache.Library().load([product(48, 40, COLUMNS)])
+    assert len(compiled) == before
+    code_cache.Library().load([product(72, 40, COLUMNS)])
+    assert len(compiled) == before + 1
+
+
+def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_path: Path) -> None:
+    code_cache.Library().load([product(48, 40, COLUMNS)])
+    before = len(compiled)
+    shared = [path for path in tmp_path.rglob("*") if path.is_file() and b'"phases": []' in path.read_bytes()]
+    assert shared
+    for path in shared:
+        path.unlink()
+    found = code_cache.Library().load([product(48, 40, COLUMNS)])
+    assert len(compiled) > before
+    assert found[0] is not None
+
+
+def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, *suffix: str) -> Any:
+        raise RuntimeError("no code for this")
+
+    library, good = code_cache.Library(), code_cache.compile_object
+    monkeypatch.setattr(code_cache, "compile_object", broken)
+    with pytest.raises(RuntimeError, match="no code"):
+        library.load([product(48, 40, COLUMNS)])
+    monkeypatch.setattr(code, "compile_object", good)
+    assert library.load([product(48, 40, COLUMNS)])[0] is not None

@@ -1,0 +1,51 @@
+"""Machine code on disk: what is read is what was written, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from volta_fn.targets.cpu.runtime import objects
+
+ENTRY = objects.Compiled(b"code\x00with\nlines", (("first", 3, 1.5), ("second", 1, 0.0)), 128)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "folder", lambda: tmp_path / "cache")
+
+
+def entry_file(tmp_path: Path, name: str) -> Path:
+    return tmp_path / "cache" / name[:2] / name
+
+
+def test_an_entry_comes_back() -> None:
+    name = objects.name_of("a routine")
+    assert objects.read_compiled(name) is None
+    objects.write_compiled(name, ENTRY)
+    assert objects.read_compiled(name) == ENTRY
+
+
+def test_names_differ_by_routine() -> None:
+    assert objects.name_of("one") != objects.name_of("two")
+    assert objects.name_of("one") == objects.name_of("one")
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d[:40], lambda d: b"", lambda d: d[:-3] + b"xyz", lambda d: b"other" + d])
+def test_a_damaged_entry_is_deleted(tmp_path: Path, damage: object) -> None:
+    name = objects.name_of("a routine")
+    objects.write_compiled(name, ENTRY)
+    path = entry_file(tmp_path, name)
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]  # a function of bytes
+    assert objects.read_compiled(name) is None
+    assert not path.exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the folder's place")
+    name = objects.name_of("a routine")
+    objects.write_compiled(name, ENTRY)
+    assert objects.read_compiled(name) is None

@@ -1,0 +1,130 @@
+"""Tasks shared out to threads: each is done once, whoever does it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from volta_fn.errors import ArgumentError
+from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.runtime.pool import Workers, thread_count, write_pool
+
+
+def pool_and_task() -> tuple[list[int], int]:
+    """A pool of its own (share, work, reset), and a routine that adds 1 to the int64 with the task's number, slowly."""
+    module = Module()
+    write_pool(module)
+    buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+    f = Function(module, "task", [buffers, begin, end])
+    counts = f.load("ptr", buffers, 8)
+
+    def count(i: Value, _: list[Value]) -> None:
+        place = f.at(counts, "i64", i)
+        spent = f.loop(i64(0), i64(100), 1, [i64(0)], lambda k, c: [f.let("i64", f"xor {c[0]}, {k.name}")])[0]
+        once = f.binary("or", f.binary("and", spent, i64(0)), i64(1))
+        f.store(f.binary("add", f.load("i64", place, 8), once), place, 8)
+
+    f.loop(begin, end, 1, [], count)
+    f.finish()
+    *pool, task = load_object(compile_object(str(module)), ["share", "work", "reset", "task"])
+    return pool, task
+
+
+@pytest.mark.parametrize("tasks, threads", [(0, 4), (1, 4), (7, 4), (10_000, 4), (10_000, 70)])
+def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by more threads than there are parts."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", str(threads))
+    (share_address, work, reset), task = pool_and_task()
+    workers = Workers(work, reset)
+    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+
+    def many(rounds: int) -> None:
+        counts = np.zeros(max(tasks, 1), np.int64)
+        buffers = np.array([counts.ctypes.data], np.int64)
+        for _ in range(rounds):
+            share(task, buffers.ctypes.data, tasks)
+        assert (counts[:tasks] == rounds).all()
+
+    callers = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    many(50)
+    assert workers is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say on which CPU a thread may run")
+def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the same CPU, where there is another; on the one that was forbidden before, when the caller has left it."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
+    threads_before = threads_of_process()
+    (share_address, work, reset), task = pool_and_task()
+    workers = Workers(work, reset)
+    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+    counts = np.zeros(8, np.int64)
+    buffers = np.array([counts.ctypes.data], np.int64)
+    allowed = os.sched_getaffinity(0)
+    try:
+        for cpu in sorted(allowed)[:2]:
+            os.sched_setaffinity(0, {cpu})
+            deadline = time.monotonic() + 30
+            while True:
+                time.sleep(0.002)  # by then, workers sleep, unless the machine is busy
+                share(task, buffers.ctypes.data, len(counts))
+                found = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
+                if found == [allowed - {cpu} or allowed] * 2:
+                    break
+                assert time.monotonic() < deadline, (cpu, found)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert workers is not None
+
+
+def threads_of_process() -> set[int]:
+    """The system's numbers of this process's threads."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOLTA_NUM_THREADS", raising=False)
+    assert thread_count() >= 1
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
+    assert thread_count() == 3
+    for bad in ("0", "many", "-1"):
+        monkeypatch.setenv("VOLTA_NUM_THREADS", bad)
+        with pytest.raises(ArgumentError, match="VOLTA_NUM_THREADS"):
+            thread_count()
+
+
+ASK_AT_ONCE = """
+import threading
+from volta_fn.targets.cpu.runtime.support_code import machinery
+
+found, start = [], threading.Barrier(8)
+
+def ask():
+    start.wait()
+    found.append(machinery())
+
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 8 and all(m is found[0] for m in found)
+"""
+
+
+def test_threads_that_ask_at_once_get_one_pool() -> None:
+    subprocess.run([sys.executable, "-c", ASK_AT_ONCE], check=True)

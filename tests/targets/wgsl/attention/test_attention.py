@@ -1,0 +1,138 @@
+"""Attention in WGSL, against its definition and gradients in float64; and programs that use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from benchmarks.workloads import named
+from benchmarks.workloads.case import arrays_in, contestant, library
+from tests.targets.wgsl.running import facts, run_routine
+from volta_fn.compiler.attention import Axes, Form
+from volta_fn.compiler.lowering.program import body_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.attention import attention, attention_gradient, schedule, worthwhile
+from volta_fn.targets.wgsl.attention.problem import attention_of
+from volta_fn.targets.wgsl.capabilities import Facts
+
+GPU = vf.devices("gpu")[0]
+LEAST = -0.7 * float(np.finfo(np.float32).max)
+
+#: Arrays (batch, heads, rows, features), and (batch, rows, heads, features).
+HEADS_FIRST, ROWS_FIRST = Axes((0, 1), 2, 3), Axes((0, 2), 1, 3)
+
+
+def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, d: np.ndarray, seen: np.ndarray, scale: float) -> list[np.ndarray]:
+    """The result, and the gradients, by their definition."""
+    each = q.shape[1] // k.shape[1]
+    keys, values = np.repeat(k, each, 1), np.repeat(v, each, 1)
+    logits = np.where(seen, q @ keys.swapaxes(2, 3) * scale, LEAST)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    out = weights @ values
+    slopes = np.where(seen, weights * (d @ values.swapaxes(2, 3) - (d * out).sum(-1, keepdims=True)), 0) * scale
+    to_k, to_v = slopes.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d
+    together = [x.reshape(x.shape[0], k.shape[1], each, *x.shape[2:]).sum(2) for x in (to_k, to_v)]
+    return [out, slopes @ keys, *together]
+
+
+#: Batch, heads, groups, T, S, features, value features; and what is seen.
+CASES = [((2, 4, 2, 40, 40, 16, 16), "causal"), ((1, 2, 2, 33, 70, 20, 24), "masked")]
+
+
+@pytest.mark.parametrize(("sizes", "kind"), CASES)
+def test_attention_and_its_gradients(sizes: tuple[int, ...], kind: str) -> None:
+    check(sizes, kind, np.float32, 1e-5)
+
+
+#: Bytes of workgroup memory on any device, and on some.
+MEMORY = [16 << 10, 32 << 10]
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    """With schedules for that (with less unrolled, which compiles sooner), by workgroups that have several blocks of keys."""
+    for name in ("_MANY", "_ENOUGH"):
+        monkeypatch.setattr(schedule, name, 0)
+    for name in ("_FORWARD", "_WIDE"):
+        monkeypatch.setattr(schedule, name, getattr(schedule, name)._replace(unroll=4))
+    check((1, 2, 1, 150, 280, 64, 72), "causal", np.float32, 1e-5, workgroup_memory=memory)
+
+
+@pytest.mark.parametrize("many", [0, 1 << 30])
+@pytest.mark.parametrize("width", [16, 64, 100, 128])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
+    monkeypatch.setattr(schedule, "_MANY", many)
+    rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), Facts(workgroup_memory=memory)
+    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
+    for found, transposed in ((schedule.forward_schedule(a, limits), False), (schedule.backward_schedule(a, limits), True)):
+        assert 16 * found.memory(width, transposed=transposed) <= memory
+        assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.pieces
+
+
+def test_halves_that_do_not_fill_words() -> None:
+    check((1, 1, 1, 5, 7, 10, 6), "both", np.float16, 4e-3)
+
+
+def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **limits: int) -> None:
+    """Compare results and gradients, relative to the largest of each. Keys and cotangents have their rows first."""
+    batch, heads, groups, t, s, width, v_width = sizes
+    rng, plain = np.random.default_rng(0), Facts(float64=facts().float64, int64=facts().int64)._replace(**limits)
+    shapes = (batch, heads, t, width), (batch, groups, s, width), (batch, groups, s, v_width), (batch, heads, t, v_width)
+    q, k, v, d = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    mask = rng.random((1, heads, t, s)) < 0.5
+    mask[0, 0, 0] = False  # a query that sees nothing weighs all keys alike
+    masked, causal = kind in ("masked", "both"), kind in ("causal", "both")
+    seen = mask if masked else np.ones((t, s), np.bool_)
+    seen = seen & (np.arange(s) <= np.arange(t)[:, None]) if causal else seen
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, width**-0.5, LEAST, causal, masked)
+
+    def avals(arrays: list[np.ndarray]) -> tuple[ShapedArray, ...]:
+        return tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
+
+    operands = [q, k.swapaxes(1, 2), v, *([mask] if masked else [])]
+    routine = attention(avals(operands), {"form": form._replace(cotangent=None)}, plain)
+    out, statistics = run_routine(routine, operands, [(d.shape, dtype), ((batch * heads, t, 2), np.float32)])
+    operands += [out, statistics, d.swapaxes(1, 2)]
+    routine = attention_gradient(avals(operands), {"form": form}, plain)
+    assert all(len(dispatch.buffers) <= plain.buffers for dispatch in routine.dispatches)
+    to_q, to_k, to_v = run_routine(routine, operands, [(x.shape, dtype) for x in operands[:3]])
+    wanted = expected(*(x.astype(np.float64) for x in (q, k, v, d)), seen, form.scale)
+    for name, x, y in zip(("out", "q", "k", "v"), [out, to_q, to_k.swapaxes(1, 2), to_v], wanted, strict=True):
+        assert np.abs(x.astype(np.float64) - y).max() <= tolerance * max(np.abs(y).max(), 1), name
+
+
+def test_worth_while() -> None:
+    def judged(axes: Axes, rows: int, width: int) -> bool:
+        shape = (8, 16, rows, width) if axes is HEADS_FIRST else (8, rows, 16, width)
+        array = ShapedArray(shape, np.dtype(np.float32))
+        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, causal=True, masked=False), Facts())
+
+    assert judged(HEADS_FIRST, 1024, 64)
+    assert judged(ROWS_FIRST, 1024, 128)
+    assert judged(HEADS_FIRST, 16, 64)
+    assert not judged(HEADS_FIRST, 8, 64)  # blocks would be mostly empty
+    assert not judged(HEADS_FIRST, 1024, 256)
+    assert not judged(HEADS_FIRST, 16384, 128)  # more than a shader can bind
+    assert not judged(Axes((0, 1), 3, 2), 1024, 64)  # features are no neighbours
+
+
+def test_a_training_step_has_no_array_of_all_weights() -> None:
+    tokens = 24
+    case = named("train/gpt").make(np.random.default_rng(0), batch=2, tokens=tokens, width=16, layers=1, heads=2, vocabulary=11)
+    step = vf.jit(case.functional(library("volta_fn")))
+    lowered = step.lower(*case.inputs).jaxpr
+    items = body_of(lowered, GPU.backend.gpu.lane).items
+    made = [v.aval for item in items for v in item.results]
+    assert not [a for a in made if a.shape[-2:] == (tokens, tokens)]
+    names = [item.source.key[0] for item in items if item.source is not None]
+    assert (names.count("attention"), names.count("attention_gradient")) == (1, 1)
+    expected_ = arrays_in(contestant("volta_fn", case).call())
+    with vf.default_device(GPU):
+        found = arrays_in(contestant("volta_fn", case).call())
+    for x, y in zip(found, expected_, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)

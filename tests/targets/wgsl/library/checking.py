@@ -1,0 +1,44 @@
+"""Routines of single primitives beside what the primitives mean in NumPy, on what every device has and on all that this one has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.targets.reference import assert_same, reference
+from tests.targets.wgsl.running import facts, run_routine
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library import ROUTINES
+from volta_fn.targets.wgsl.routine import Routine
+
+
+def least_facts() -> Facts:
+    """What every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
+    known = facts()
+    return Facts(float64=known.float64, int64=known.int64)
+
+
+def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: Facts) -> Routine:
+    """The routine, which binds no more than the device can."""
+    avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
+    routine = ROUTINES[name](avals, params, known)
+    assert routine is not None, f"no routine of {name} for {avals}, {params}"
+    assert all(len(d.buffers) <= known.buffers for d in routine.dispatches), "more buffers than the device binds"
+    return routine
+
+
+def results(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: Facts, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the routine gives."""
+    return run_routine(routine_of(name, inputs, params, known), inputs, [(x.shape, x.dtype) for x in like])
+
+
+def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
+    """The routine agrees with the primitive's NumPy function."""
+    expected = reference(name, inputs, params)
+    outputs = [(x.shape, x.dtype) for x in expected]
+    for routine in {routine_of(name, inputs, params, known) for known in (least_facts(), facts())}:
+        for got, wanted in zip(run_routine(routine, inputs, outputs), expected, strict=True):
+            assert_same(got, wanted, exact)

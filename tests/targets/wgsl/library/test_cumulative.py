@@ -1,0 +1,44 @@
+"""Cumulative operations along every axis, of lengths that each way of accumulating takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.targets.wgsl.library.checking import check
+from volta_fn.targets.wgsl.library import cumulative
+
+CASES = [("cumsum", dtype, reverse) for dtype in ("float32", "uint8", "float16") for reverse in (False, True)]
+
+
+@pytest.mark.parametrize(("name", "dtype", "reverse"), [*CASES, ("cumprod", "int32", True), ("cummax", "float16", False)])
+def test_rows_and_columns(name: str, dtype: str, reverse: bool) -> None:
+    rng = np.random.default_rng(0)
+    kind = np.dtype(dtype)
+    x = rng.uniform(0.9, 1.1, (3, 301)).astype(kind) if kind.kind == "f" else rng.integers(0, 50, (3, 301)).astype(kind)
+    check(name, [x], {"axis": 1, "reverse": reverse}, exact=False)
+    check(name, [x], {"axis": 0, "reverse": reverse}, exact=False)
+    check(name, [x[:, :300].copy()], {"axis": 1, "reverse": reverse}, exact=False)
+
+
+@pytest.mark.parametrize(("name", "shape", "axis"), [("cumsum", (9000,), 0), ("cummin", (2, 9001), 1), ("cumprod", (700, 2), 0)])
+def test_long_lines(name: str, shape: tuple[int, ...], axis: int) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.int32)
+    check(name, [x], {"axis": axis, "reverse": False})
+
+
+def test_more_tiles_than_are_scanned_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cumulative, "_EACH_OF_MANY", 4)
+    check("cumsum", [np.random.default_rng(0).integers(-3, 4, 1024 * 2050 + 1).astype(np.int32)], {"axis": 0, "reverse": False})
+
+
+def test_nan_stays() -> None:
+    x = np.random.default_rng(0).normal(size=3000).astype(np.float32)
+    x[1200] = np.nan
+    check("cummax", [x], {"axis": 0, "reverse": False})
+    check("cummin", [x], {"axis": 0, "reverse": True})
+
+
+def test_products_overflow_one_by_one() -> None:
+    x = np.repeat(np.array([1e-30, 1e30], np.float32), 600)
+    check("cumprod", [x], {"axis": 0, "reverse": False})

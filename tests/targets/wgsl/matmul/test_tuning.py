@@ -1,0 +1,100 @@
+"""Tuning: what is wrong cannot win, the fastest is remembered, and files are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.targets.products import MATRICES
+from tests.targets.wgsl.running import run_routine
+from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
+from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.compiler.lowering.program import body_of
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul import tuned_schedules, tuning
+from volta_fn.targets.wgsl.matmul.choice import candidates, choose
+from volta_fn.targets.wgsl.matmul.compute_dtype import working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.routine import Routine
+
+FLOAT = np.dtype(np.float32)
+FACTS = Facts(adapter="a device of tests")
+
+
+@pytest.fixture(autouse=True)
+def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(tuned_schedules, "_learnt", {})
+    yield
+
+
+def product(m: int, n: int, k: int) -> Contraction:
+    return of_problem(problem_of((m, k), (k, n), MATRICES, (FLOAT,) * 3))
+
+
+class Machine:
+    """Runs routines, and says of those in a list that they took so long; others take a second."""
+
+    def __init__(self, seconds: dict[int, float], wrong: int = -1) -> None:
+        self.seconds, self.wrong, self.count = seconds, wrong, 0
+
+    def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
+        (result,) = run_routine(routine, operands, [((size,), dtype)])
+        number, self.count = self.count, self.count + 1
+        return result + (number == self.wrong), self.seconds.get(number, 1.0)
+
+
+def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> None:
+    c, work, path = product(40, 36, 50), working(FLOAT), tmp_path / "tuned.json"
+    tried = candidates(c, work, FACTS, 3)
+    found = tuning.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
+    assert [timing.schedule for timing in found] == [tried[2], tried[0], tuning.SIMPLE]
+    assert choose(c, work, FACTS) == tried[2]
+    assert choose(c, work, FACTS._replace(adapter="another")) == tried[0]
+    assert choose(product(44, 36, 50), work, FACTS) == candidates(product(44, 36, 50), work, FACTS, 1)[0]
+    assert tuned_schedules.read(path) == {FACTS.adapter: {tuned_schedules.class_of(c): tried[2]}}
+    other = product(8, 12, 50)
+    tuning.tune(other, work, FACTS, Machine({}).trial, path=path, count=1)
+    assert set(tuned_schedules.read(path)[FACTS.adapter]) == {tuned_schedules.class_of(c), tuned_schedules.class_of(other)}
+
+
+def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
+    c, work = product(40, 36, 50), working(FLOAT)
+    tuned_schedules.learn({FACTS.adapter: {tuned_schedules.class_of(c): Schedule(256, 256, 32, 8, 8)}})
+    assert choose(c, work, FACTS) == candidates(c, work, FACTS, 1)[0]
+
+
+def test_a_product_among_others_may_have_another_schedule() -> None:
+    gpu = vf.devices("gpu")[0].backend.gpu
+    adapter, c, name = gpu.facts.adapter, product(64, 64, 32), tuned_schedules.class_of(product(64, 64, 32))
+    by_itself, among = Schedule(32, 32, 16, 4, 4, unroll=4, once=True), Schedule(64, 64, 16, 8, 8, unroll=4, once=True)
+    tuned_schedules.learn({adapter: {name: by_itself, name + tuned_schedules.AMONG: among}})
+    assert choose(c, working(FLOAT), gpu.facts) == by_itself
+    assert choose(c, working(FLOAT), gpu.facts, among=True) == among
+    assert choose(product(64, 64, 16), working(FLOAT), gpu.facts, among=True) == choose(product(64, 64, 16), working(FLOAT), gpu.facts)
+
+    def groups(function: Any) -> list[tuple[int, int, int]]:
+        types = [vf.ShapeDtypeStruct(shape, "float32") for shape in ((64, 32), (32, 64), (64, 16))]
+        items = body_of(vf.make_jaxpr(function)(*types), gpu.lane).items
+        return [item.source.make().dispatches[0].groups for item in items if item.source is not None]
+
+    assert groups(lambda x, y, z: x @ y) == [(4, 1, 1)]
+    assert groups(lambda x, y, z: (x @ y, y @ z))[0] == (1, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"b": {"size": 3}}}'])
+def test_files_that_are_none_of_ours(tmp_path: Path, text: str) -> None:
+    path: Any = tmp_path / "tuned.json"
+    path.write_text(text)
+    assert tuned_schedules.read(path) == {}
+    assert tuned_schedules.read(tmp_path / "missing.json") == {}
+
+
+def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
+    assert tuned_schedules.SHIPPED.exists()
+    assert tuned_schedules.shipped()
+    assert all(schedule.invocations <= 1024 for known in tuned_schedules.shipped().values() for schedule in known.values())

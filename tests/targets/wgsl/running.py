@@ -1,0 +1,132 @@
+"""Running one routine by itself, through wgpu's ordinary calls, with every check that it has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import wgpu
+
+import volta_fn as vf
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: The features that shaders may use, and the names of their facts.
+_FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
+
+#: What results and workspaces are full of before a routine runs, and what a buffer has behind its end.
+_FILLING = 0xA5
+_MARGIN = 64
+
+
+@functools.cache
+def device() -> Any:
+    """The machine's GPU, or the software one."""
+    adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+    features = [name for name in _FEATURES if name in adapter.features]
+    limits = {k: v for k, v in adapter.limits.items() if k.startswith("max-")}
+    return adapter.request_device_sync(required_features=features, required_limits=limits)
+
+
+@functools.cache
+def facts() -> Facts:
+    """What that GPU can do; how it computes is known to the backend, which has tried."""
+    limits = device().limits
+    known = {fact: name in device().features for name, fact in _FEATURES.items()}
+    info = device().adapter.info
+    tested = vf.devices("gpu")[0].backend.gpu.facts  # type: ignore[attr-defined]  # a GPU's
+    return Facts(
+        **known,
+        subgroup_least=info.get("subgroup_min_size", 4) or 4,
+        subgroup_most=info.get("subgroup_max_size", 128) or 128,
+        buffers=limits["max-storage-buffers-per-shader-stage"],
+        binding=limits["max-storage-buffer-binding-size"],
+        workgroup_memory=limits["max-compute-workgroup-storage-size"],
+        invocations=limits["max-compute-invocations-per-workgroup"],
+        groups=limits["max-compute-workgroups-per-dimension"],
+        alignment=limits["min-storage-buffer-offset-alignment"],
+        fma=tested.fma,
+        subnormals=tested.subnormals,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _pipeline(source: str) -> Any:
+    module = device().create_shader_module(code=source)
+    return device().create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+
+
+def _padded(size: int) -> int:
+    return max(-(-size // 4) * 4, 4)
+
+
+class _Held:
+    """A buffer with a margin that tells whether somebody wrote beyond its end."""
+
+    def __init__(self, content: bytes) -> None:
+        self.size = len(content)
+        data = content + bytes([_FILLING]) * (_padded(self.size) - self.size + _MARGIN)
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+        self.buffer = device().create_buffer_with_data(data=data, usage=usage)
+
+    def content(self, what: str) -> bytes:
+        """Its bytes. Fails if the margin is not what it was."""
+        data = bytes(device().queue.read_buffer(self.buffer))
+        assert data[_padded(self.size) :] == bytes([_FILLING]) * _MARGIN, f"{what}: written beyond its end"
+        return data[: self.size]
+
+
+def run_routine(
+    routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], *, margins: bool = True
+) -> list[np.ndarray]:
+    """The results of a routine. Fails if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
+
+    Shaders that ask for a buffer's length see the margin, too, unless there are none.
+    """
+    found = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins)
+    if any(d.better is not None for d in routine.dispatches):
+        for x, y in zip(found, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins), strict=True):
+            assert x.tobytes() == y.tobytes(), "a better shader gives other bits"
+    return found
+
+
+def _run(
+    routine: Routine, texts: Sequence[str], inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], margins: bool
+) -> list[np.ndarray]:
+    sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in outputs]
+    contents = [np.ascontiguousarray(x).tobytes() for x in inputs]
+    contents += [bytes([_FILLING]) * size for size in (*sizes, *routine.workspaces)]
+    held = [_Held(c) for c in contents]
+    encoder = device().create_command_encoder()
+    run = encoder.begin_compute_pass()
+    for dispatch, text in zip(routine.dispatches, texts, strict=True):
+        pipeline = _pipeline(text)
+        entries = []
+        for place, number in enumerate(dispatch.buffers):
+            size = held[number].buffer.size if margins else _padded(held[number].size)
+            entries.append({"binding": place, "resource": {"buffer": held[number].buffer, "offset": 0, "size": size}})
+        run.set_pipeline(pipeline)
+        run.set_bind_group(0, device().create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
+        run.dispatch_workgroups(*dispatch.groups)
+    run.end()
+    device().queue.submit([encoder.finish()])
+    found = [h.content(f"buffer {number}") for number, h in enumerate(held)]
+    for number, (x, data) in enumerate(zip(contents[: len(inputs)], found, strict=False)):
+        assert x == data, f"operand {number} was changed"
+    results = found[len(inputs) : len(inputs) + len(outputs)]
+    return [np.frombuffer(data, dtype).reshape(shape).copy() for data, (shape, dtype) in zip(results, outputs, strict=True)]
+
+
+@functools.cache
+def known_width() -> Facts:
+    """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
+    shader = Shader(facts(), 128)
+    size = shader.builtin("subgroup_size")
+    target = shader.buffer(0, np.dtype(np.uint32), written=True)
+    shader.line(f"{target.name}[{shader.local}] = {size};")
+    (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
+    assert len(np.unique(sizes)) == 1
+    return facts()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))

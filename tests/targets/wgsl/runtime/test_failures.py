@@ -1,0 +1,199 @@
+"""What goes wrong on a GPU: each time a typed error, and the next step that fits runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import numpy as jnp
+from volta_fn.core.device import Device
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import bind
+from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.wgsl.runtime.leak_detector import Trend
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST
+
+GPU = vf.devices("gpu")[0]
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """A device of its own, which may be broken."""
+    other = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    with vf.default_device(other):
+        yield other
+
+
+def test_no_room(device: Device) -> None:
+    pool = device.backend.gpu.pool
+    vf.set_memory_limit(1 << 20, device)
+    small = jnp.ones(1000)
+    step = vf.jit(lambda x: x * 2)
+    with pytest.raises(vf.errors.OutOfMemoryError, match=r"beyond the limit of 1048576 bytes.*donate"):
+        jnp.ones((1 << 19,))
+    with pytest.raises(vf.errors.OutOfMemoryError):
+        vf.device_put(np.ones(1 << 18, np.float32), device)
+    for _ in range(3):
+        half = vf.device_put(np.ones(1 << 17, np.float32), device)  # no room for two, so the first must go
+        assert float(half[5]) == 1.0
+        del half
+    assert float(step(small)[3]) == 2.0
+    assert vf.device_memory_stats(device).held == pool.held <= 1 << 20
+    vf.set_memory_limit(None, device)
+    assert float(jnp.ones(1 << 19).sum()) == 1 << 19
+
+
+def test_memory_is_given_back(device: Device) -> None:
+    array = 1 << 18
+    x = jnp.ones(array // 4)
+    (x + 1).block_until_ready()
+    before = vf.device_memory_stats(device)
+    assert array <= before.in_use < array + 4096 < 2 * array <= before.held
+    assert before.peak >= 2 * array
+    vf.free_memory(device)
+    assert array <= vf.device_memory_stats(device).held < array + 4096
+    assert float((x + 1)[7]) == 2.0
+    del x
+    assert vf.device_memory_stats(device).in_use < 1 << 12
+
+
+def test_an_array_larger_than_any_buffer(device: Device) -> None:
+    device.backend.gpu.pool.largest = 1 << 20
+    with pytest.raises(vf.errors.OutOfMemoryError, match="larger than the GPU's largest buffer"):
+        jnp.ones(1 << 19)
+
+
+def test_a_lost_device_is_opened_again(device: Device) -> None:
+    step = vf.jit(lambda x: x + 1)
+    x = jnp.ones(1000)
+    y = step(x)
+    assert float(y[0]) == 2.0
+    vf.set_memory_limit(1 << 26, device)
+    device.backend.gpu.opened.device.destroy()
+    for use in (lambda: np.asarray(y), lambda: step(x), lambda: x + x, lambda: np.asarray(x)):
+        with pytest.raises(vf.errors.DeviceError, match="make them again") as caught:
+            use()
+        assert caught.value.message == LOST
+    assert float(step(jnp.ones(1000))[3]) == 2.0
+    assert vf.device_memory_stats(device).limit == 1 << 26
+
+
+def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> None:
+    """Its arrays are gone; new ones are on the device that is opened next, and the first step there runs."""
+    step = vf.jit(lambda x: (x @ x * 0.01, x.sum()))
+    x, total = step(jnp.ones((100, 100)))
+    float(total)  # from now on totals are sent at once
+    x, total = step(x)
+    queue = device.backend.gpu.queue
+    with queue.lock:
+        queue.submit()
+        device.backend.gpu.opened.device.destroy()
+    with pytest.raises(vf.errors.DeviceError) as caught:
+        queue.readbacks.arrived.clear()
+        queue.readbacks.arrived.update(dict.fromkeys(queue.readbacks.expected, 3))  # what the library says of copies that will never arrive
+        float(total)
+    assert caught.value.message == LOST
+    assert float(step(jnp.ones((100, 100)))[1]) == 10_000
+
+
+def test_a_shader_for_a_device_that_is_lost_is_no_bad_shader(device: Device) -> None:
+    device.backend.gpu.opened.device.destroy()
+    with pytest.raises(vf.errors.DeviceError) as caught:
+        vf.jit(lambda x: jnp.tanh(x) + 3)(jnp.ones(5))
+    assert caught.value.message == LOST
+
+
+def test_a_wait_ends(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = device.backend.gpu.queue
+    y = jnp.ones(1000) + 1
+    monkeypatch.setattr(queue, "timeout", 0.0)
+    with pytest.raises(vf.errors.DeviceError, match=r"finished nothing for 0 seconds.*waiting again may help"):
+        queue.wait_for(lambda: False)
+    monkeypatch.undo()
+    assert float(y[0]) == 2.0
+
+
+def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    facts = least.backend.gpu.facts
+    assert not (facts.float64 or facts.int64 or facts.float16 or facts.subgroups)
+    assert (facts.buffers, facts.binding, facts.workgroup_memory, facts.alignment) == (8, 1 << 27, 1 << 14, 256)
+    with vf.default_device(least):
+        for dtype in ("float64", "int64", "uint64", "complex128"):
+            with pytest.raises(vf.errors.DTypeError, match=f"has no {dtype}.*'cpu'"):
+                jnp.ones(3, dtype)
+        with pytest.raises(vf.errors.DTypeError, match="has no float64"):
+            vf.jit(lambda x: x.astype("float64").sum())(jnp.ones(3))
+        assert float(vf.jit(lambda x: x.astype("float16").sum())(jnp.ones(3))) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "wanted"),
+    [("MEMORY", "1 GiB", "bytes"), ("MEMORY", "-1", "bytes"), ("TIMEOUT", "long", "seconds"), ("LIMITS", "browser", "'webgpu'")],
+)
+def test_settings_that_mean_nothing(variable: str, value: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"VOLTA_GPU_{variable}", value)
+    with pytest.raises(vf.errors.ArgumentError, match=f"VOLTA_GPU_{variable} must be .*{wanted}.*got '{value}'"):
+        GpuBackend(GPU.backend.adapter).memory()
+
+
+def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name and kind, and features and limits as it was opened with."""
+    assert GPU.name == GPU.device_kind == GPU.backend.adapter.info["device"]
+    assert GPU.kind in ("discrete", "integrated", "virtual", "cpu", "unknown")
+    assert GPU.limits["max-compute-workgroup-size-x"] >= 256
+    assert ("shader-f16" in GPU.features) == GPU.backend.gpu.facts.float16
+    monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    assert not least.features
+    assert least.limits["max-storage-buffers-per-shader-stage"] == 8
+    assert least.limits["max-storage-buffer-binding-size"] == 1 << 27
+
+
+def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from volta_fn.targets.wgsl.runtime import adapter
+
+    monkeypatch.setenv("VOLTA_GPU_ADAPTER", "Voodoo 2")
+    with pytest.raises(vf.errors.DeviceError, match=r"no GPU is called 'Voodoo 2'.*there are"):
+        adapter.adapters.__wrapped__()
+
+
+def test_arrays_larger_than_all_bindings(device: Device) -> None:
+    gpu = device.backend.gpu
+    gpu.facts = gpu.facts._replace(binding=1 << 12, buffers=8)
+    x = jnp.ones((97, 97))
+    with pytest.raises(vf.errors.OutOfMemoryError, match=r"see: 4096 bytes at once, 8 times, .*needs 11 times.*smaller batches"):
+        x.sum()
+    np.testing.assert_array_equal(np.asarray(x * 2), np.full((97, 97), 2))
+
+
+def test_memory_that_grows_from_step_to_step_is_warned_of_before_it_is_exhausted(device: Device) -> None:
+    step = vf.jit(lambda x: (x * 0.5, x + 1))
+    vf.set_memory_limit(1 << 22, device)
+    x, kept = jnp.ones(1000), []
+    with pytest.warns(vf.errors.MemoryGrowthWarning, match=r"more of the GPU's memory in use at each call.*4194304 at most.*float\(loss\)"):
+        for _ in range(1000):
+            x, more = step(x)
+            kept.append(more)
+            if len(kept) % 10 == 0 and vf.device_memory_stats(device).in_use > 3 << 20:
+                break
+    kept.clear()
+    for _ in range(1000):  # memory that does not grow is no matter
+        x, more = step(x)
+
+
+def test_growth_that_ends_before_the_limit_is_no_matter() -> None:
+    trend = Trend()
+    for call in range(1, 5000):
+        trend.look(1000 * min(call, 300), 1 << 20)
+
+
+def test_an_evaluation_by_numpy_that_gives_another_shape(device: Device) -> None:
+    first = Primitive("first", lambda x: x.update(shape=(2,)), evaluate=lambda x: x[:1], listed=False)
+    with pytest.raises(vf.errors.ShapeError, match=r"first promises an array of shape \(2,\).*gave \(1,\)"):
+        np.asarray(bind(first, jnp.ones(3)))
+    assert float(jnp.ones(3).sum()) == 3

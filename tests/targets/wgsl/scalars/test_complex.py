@@ -1,0 +1,77 @@
+"""Complex arithmetic and functions against NumPy's in complex128: off by some units in the last place of the whole number."""
+
+import numpy as np
+import pytest
+
+import volta_fn  # noqa: F401  # declares the primitives
+from tests.targets.scalar_samples import complex_pairs
+from tests.targets.wgsl.scalars.running import Call, run
+from volta_fn.core.primitive import PRIMITIVES
+
+DTYPES = [np.dtype(np.complex64), np.dtype(np.complex128)]
+EXACT = ["add", "sub", "neg", "conj", "real", "imag", "eq", "ne", "max", "min"]
+
+
+@pytest.fixture(autouse=True)
+def silent():
+    """Special arguments are the point here."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def calls_of(ops, operands):
+    """The calls, with what the evaluation rules say."""
+    expected = [PRIMITIVES[op].evaluate(*operands[: PRIMITIVES[op].arity], **params) for op, params in ops]
+    calls = [Call(op, tuple(range(PRIMITIVES[op].arity)), e.dtype, params) for (op, params), e in zip(ops, expected, strict=True)]
+    return calls, expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_exact(dtype):
+    operands = complex_pairs(dtype)
+    calls, expected = calls_of([(op, {}) for op in EXACT], operands)
+    for call, actual, wanted in zip(calls, run(calls, operands), expected, strict=True):
+        np.testing.assert_array_equal(actual, wanted, call.op)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_special_values(dtype):
+    operands = complex_pairs(dtype)
+    calls, expected = calls_of([("mul", {}), ("div", {}), ("abs", {})], operands)
+    for call, actual, wanted in zip(calls, run(calls, operands), expected, strict=True):
+        near = 4 * np.finfo(dtype).eps
+        with np.errstate(all="ignore"):
+            sizes = np.where(np.isfinite(wanted), np.abs(wanted), 0)
+        for a, e in ((actual.real, wanted.real), (actual.imag, wanted.imag)):
+            same = (a == e) | (np.isnan(a) & np.isnan(e)) | (np.abs(a - e) <= near * np.maximum(sizes, np.finfo(dtype).tiny))
+            assert same.all(), (call.op, operands[0][~same][:5], operands[1][~same][:5], a[~same][:5], e[~same][:5])
+
+
+FUNCTIONS = [
+    *"exp exp2 expm1 log log2 log1p sqrt rsqrt logistic sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh".split(),
+    *["mul", "div", "abs", "sign", "pow"],
+]
+
+
+#: In complex128 the formulas are the same.
+SOME = "exp log sqrt tanh asin mul div pow".split()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions(dtype):
+    """All quadrants, near 0 and far, on the axes, and on both sides of the branch cuts."""
+    rng = np.random.default_rng(7)
+    sizes = np.repeat([1.0, 0.01, 5.0], 400)
+    x, y = ((rng.normal(size=1200) + 1j * rng.normal(size=1200)) * sizes for _ in range(2))
+    x[:10] = [1, -1, 1j, -1j, 2, -2, 0.5, -0.5, complex(-2, -0.0), complex(2, -0.0)]
+    operands = [x.astype(dtype), y.astype(dtype)]
+    ops = [*[(op, {}) for op in (FUNCTIONS if dtype == np.complex64 else SOME)], *[("integer_pow", {"y": n}) for n in (2, 5, -1, -2)]]
+    calls, _ = calls_of(ops, operands)
+    wide = [v.astype(np.clongdouble) for v in operands]
+    for call, actual in zip(calls, run(calls, operands), strict=True):
+        name = (call.op, dict(call.params))
+        whole = [v.astype(np.complex128) for v in wide] if call.op in ("logistic", "sign") else wide
+        expected = PRIMITIVES[call.op].evaluate(*whole[: len(call.operands)], **call.params)
+        apart = np.where(actual == expected, 0, np.abs(actual - expected))
+        near = (16 if call.op != "pow" else 200) * np.finfo(dtype).eps
+        assert (apart <= near * np.abs(expected)).all(), (name, (apart / np.abs(expected)).max() / np.finfo(dtype).eps)

@@ -1,0 +1,69 @@
+"""Operations on literals give what they give for numbers from memory, and every compiler takes them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import volta_fn.primitives.fma
+import volta_fn.primitives.special
+import volta_fn.primitives.trigonometric  # noqa: F401  # declare what programs ask for late
+from tests.targets.scalar_samples import CASES, assert_same_bits
+from tests.targets.wgsl import running
+from volta_fn import dtypes
+from volta_fn.codegen.scalars.functions.table import APPROXIMATE
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
+
+FLOATS, WHOLE = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", "int32", "uint32", "int64", "uint64")
+
+
+def few_values(dtype):
+    """Some numbers of a dtype, with what compilers refuse to compute with or compute otherwise."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype in dtypes.INTEGERS:
+        info = np.iinfo(dtype)
+        return np.array([7, info.bits, 0, info.max, info.min], dtype)
+    return np.array([0.3, -2.5, np.inf, -0.0, np.nan], dtype)
+
+
+def results(ops, dtype, columns, literal):
+    """The results of operations on columns of numbers, of which those are literals that `literal` says."""
+    shader, read = Shader(running.facts()), [c for c, known in zip(columns, literal, strict=True) if not known]
+    inputs = [shader.buffer(i, dtype) for i in range(len(read))]
+    made = [np.asarray(PRIMITIVES[op].evaluate(*[c[:1] for c in columns])).dtype for op in ops]
+    outputs = [shader.buffer(len(read) + i, one, written=True) for i, one in enumerate(made)]
+    with shader.block(f"if ({shader.group} == 0u && {shader.local} == 0u)"):
+        for k in range(len(columns[0])):
+            place, loads = shader.let("u32", f"{k}u"), iter(inputs)
+            numbers = [constant(dtype, c[k]) if known else next(loads).load(place) for c, known in zip(columns, literal, strict=True)]
+            for op, out, result in zip(ops, outputs, made, strict=True):
+                out.store(place, apply(shader, op, numbers, result, {}))
+    return running.run_routine(Routine((shader.dispatch(1),)), read, [(columns[0].shape, one) for one in made])
+
+
+@pytest.mark.parametrize("arity", [1, 2])
+@pytest.mark.parametrize("name", [*FLOATS, *WHOLE])
+def test_literals_are_as_numbers_from_memory(name, arity):
+    dtype = np.dtype(dtypes.bfloat16 if name == "bfloat16" else name)
+    known = [op for op, one in CASES if one == dtype] + (sorted(APPROXIMATE) if name in FLOATS else [])
+    ops = [op for op in known if PRIMITIVES[op].arity == arity and supports(op, [dtype] * arity, {}, running.facts())]
+    columns = [np.roll(few_values(dtype), -i) for i in range(arity)]
+    with np.errstate(all="ignore"):
+        for start in range(0, len(ops), 6):
+            some = ops[start : start + 6]
+            wanted = results(some, dtype, columns, [False] * arity)
+            for literal in list(itertools.product([True, False], repeat=arity))[:-1]:
+                for op, found, right in zip(some, results(some, dtype, columns, literal), wanted, strict=True):
+                    check(op, found, right)
+
+
+def check(op, found, right):
+    """The same bits; of approximations, of which compilers may make other sums, nearly the same number."""
+    if op in APPROXIMATE and right.dtype in dtypes.FLOATS:
+        close = 4 * dtypes.finfo(right.dtype).eps
+        np.testing.assert_allclose(found.astype(np.float64), right.astype(np.float64), rtol=float(close), atol=0, err_msg=op)
+    else:
+        assert_same_bits(found, right)

@@ -1,7 +1,0 @@
-"""The CPU by NumPy: always available, and the definition of every primitive's semantics.
-
-`backend` is the interface to the driver, `program` runs a plan as a Python function, and `kernels` names the functions that evaluate
-primitives where these do not stand at the declaration: `contraction`; `convolution`, which brings all to one canonical `correlation`,
-computed by `tiling` and `patches`, `shifting`, `images_last` or `spectral`; `windows` by `sliding`; `indexing`, `sorting`, `cumulative`,
-`reductions`, `linalg`, `fourier`, `random_bits` and `control_flow`. `blocks` allocates memory, `quiet` silences NumPy's warnings.
-"""

@@ -1,0 +1,136 @@
+"""The windows of a gather or scatter: how index vectors tell where in the operand each begins, and where their elements lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.codegen.geometry.strides import Dims, merged, row_major
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.gather import gather_p
+from volta_fn.primitives.indexing import GatherScatterMode
+
+
+class Starts(NamedTuple):
+    """The windows of a call.
+
+    Attributes:
+        indices: the aval of the index vectors.
+        addressed: for each entry of an index vector, the operand's dimension, its stride, and the greatest valid start.
+        batching: for each dimension that runs in step with the indices: itself, its stride, and the dimension of the batch.
+        clips: whether invalid windows move inside; else they are filled, or left out.
+    """
+
+    indices: ShapedArray
+    addressed: tuple[tuple[int, int, int], ...]
+    batching: tuple[tuple[int, int, int], ...]
+    clips: bool
+
+    @property
+    def batch(self) -> Dims:
+        """The dimensions along which windows are numbered."""
+        return self.indices.shape[:-1]
+
+    @property
+    def number(self) -> int:
+        """The number of windows."""
+        return math.prod(self.batch)
+
+    @property
+    def places(self) -> Dims:
+        """The operand's dimensions along which windows have places of their own."""
+        return tuple([entry[0] for entry in self.addressed + self.batching])
+
+
+class Layout(NamedTuple):
+    """Where windows lie in an array that holds them one per batch coordinate (a gather's result, a scatter's updates).
+
+    Attributes:
+        batch: sizes and strides of the batch, `merged`.
+        lead: sizes, strides here and strides in the operand of the window's dimensions before the batch, `merged`.
+        rest: the same of the others.
+    """
+
+    batch: tuple[Dims, ...]
+    lead: tuple[Dims, ...]
+    rest: tuple[Dims, ...]
+
+
+class IndexedWindows(NamedTuple):
+    """The windows of a gather or scatter, their sizes, and where they lie in its result or updates."""
+
+    starts: Starts
+    sizes: Dims
+    layout: Layout
+
+
+def gather_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> IndexedWindows:
+    """The windows of a gather."""
+    operand, indices = avals
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
+    clips = params["mode"] is not GatherScatterMode.FILL_OR_DROP
+    starts = _starts(operand, indices, sizes, numbers.start_index_map, batching, clips)
+    absent = numbers.operand_batching_dims + numbers.collapsed_slice_dims
+    result = gather_p.result_avals(avals, params)
+    return IndexedWindows(starts, sizes, _layout(result.shape, numbers.offset_dims, _window(operand, sizes, absent)))
+
+
+def scatter_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> IndexedWindows:
+    """The windows of a scatter."""
+    operand, indices, updates = avals
+    numbers = params["dimension_numbers"]
+    absent = numbers.operand_batching_dims + numbers.inserted_window_dims
+    inside = iter([updates.shape[d] for d in numbers.update_window_dims])
+    sizes = tuple([1 if d in absent else next(inside) for d in range(operand.ndim)])
+    batching = list(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
+    clips = params["mode"] is GatherScatterMode.CLIP
+    starts = _starts(operand, indices, sizes, numbers.scatter_dims_to_operand_dims, batching, clips)
+    return IndexedWindows(starts, sizes, _layout(updates.shape, numbers.update_window_dims, _window(operand, sizes, absent)))
+
+
+def default_fill(dtype: np.dtype) -> Any:
+    """What a gather fills invalid windows with unless it is told: the least signed integer, the greatest unsigned one, True, or NaN."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.nan
+
+
+def _starts(
+    operand: ShapedArray,
+    indices: ShapedArray,
+    sizes: Sequence[int],
+    addressed: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    clips: bool,
+) -> Starts:
+    strides = row_major(operand.shape)
+    return Starts(
+        indices,
+        tuple([(d, strides[d], operand.shape[d] - sizes[d]) for d in addressed]),
+        tuple([(d, strides[d], partner) for d, partner in batching]),
+        clips,
+    )
+
+
+def _window(operand: ShapedArray, sizes: Sequence[int], absent: Sequence[int]) -> list[tuple[int, int]]:
+    """Size and stride of the operand's dimensions that windows have."""
+    strides = row_major(operand.shape)
+    return [(size, strides[d]) for d, size in enumerate(sizes) if d not in absent]
+
+
+def _layout(shape: Sequence[int], window_dims: Sequence[int], window: Sequence[tuple[int, int]]) -> Layout:
+    strides = row_major(shape)
+    batch = [d for d in range(len(shape)) if d not in window_dims]
+    first = batch[0] if batch else len(shape)
+    inside = [(d, size, strides[d], step) for d, (size, step) in zip(window_dims, window, strict=True)]
+    lead = [dims for d, *dims in inside if d < first]
+    rest = [dims for d, *dims in inside if d >= first]
+    return Layout(
+        merged([shape[d] for d in batch], [strides[d] for d in batch]),
+        merged(*(zip(*lead, strict=True) if lead else ((), (), ()))),
+        merged(*(zip(*rest, strict=True) if rest else ((), (), ()))),
+    )

@@ -1,0 +1,73 @@
+"""Powers and cube roots."""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum_ordered
+from volta_fn.codegen.scalars.functions.exponential import exp2, exp2_of_sum
+from volta_fn.codegen.scalars.functions.in_float64 import wide
+from volta_fn.codegen.scalars.functions.logarithm import log2, log2_in_parts
+from volta_fn.codegen.scalars.values import Values
+
+
+def pow(x: Values, y: Values) -> Values:  # the primitive's name
+    """x^y = 2^(y log2 |x|), where the logarithm has a dozen digits more than the result: float32 computes in float64 if it can."""
+    size = x.abs()
+    if x.bits == 32 and x.widens:
+        exponent = log2(size.widened()) * y.widened()
+        power = exp2(exponent).narrowed()
+    else:
+        power = _power_in_parts(size, y)
+    return _special(x, y, power)
+
+
+def _power_in_parts(size: Values, y: Values) -> Values:
+    high, low = log2_in_parts(size)
+    most = {32: 1e30, 64: 1e290}[y.bits]
+    factor = y.clamped(-most, most)
+    product, error = exact_product(high, factor)
+    total, more = exact_sum_ordered(product, error + low * factor)
+    ordinary = high.abs().below(math.inf)
+    return exp2_of_sum(ordinary.select(total, product), ordinary.select(more, 0.0))
+
+
+def _special(x: Values, y: Values, power: Values) -> Values:
+    """x^y from |x|^y, as C has it: 1 for x = 1 and for y = 0 even with NaN; of negative x only whole powers."""
+    size, infinite = x.abs(), y.abs().equals(math.inf)
+    one = size.equals(1.0)
+    power = (infinite & one).select(1.0, power)
+    whole = y.trunc().equals(y)
+    half = y * 0.5
+    odd = whole & half.trunc().compare("one", half) & y.abs().below(2.0 ** (24 if x.bits == 32 else 53))
+    negative = x.as_bits().below(0)
+    power = (negative & odd).select(-power, power)
+    nowhere = negative & ~whole & size.above(0.0) & size.below(math.inf)
+    power = nowhere.select(math.nan, power)
+    power = (x.is_nan() | y.is_nan()).select(x + y, power)
+    return (x.equals(1.0) | y.equals(0.0)).select(1.0, power)
+
+
+def _cbrt(x: Values) -> Values:
+    """Of infinity and NaN nothing is computed: a GPU's compiler has taken the NaN that follows instead of what was chosen."""
+    finite = x.abs().below(math.inf)
+    return finite.select(_cbrt_finite(finite.select(x, 1.0)), x)
+
+
+def _cbrt_finite(x: Values) -> Values:
+    size, digits = x.abs(), {32: 20, 64: 100}[x.bits]
+    large = size.above(1.0)
+    scaled = size * large.select(2.0 ** (-3 * digits), x.like(2.0 ** (3 * digits)))
+    root = exp2(log2(scaled) * (1.0 / 3.0))
+    square, error = exact_product(root, root)
+    cube, rest = exact_product(square, root)
+    residual = (cube - scaled) + error.fma(root, rest)
+    better = root - residual / (square * 3.0)
+    result = better * large.select(2.0**digits, x.like(2.0**-digits))
+    return size.equals(0.0).select(x, result.signed(x))
+
+
+@wide(single=_cbrt)
+def cbrt(x: Values) -> Values:
+    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
+    return _cbrt(x)

@@ -1,0 +1,58 @@
+"""The remainder of floats, which is exact."""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.codegen.scalars.values import BIAS, SIGNIFICAND, Values
+
+
+def rem(x: Values, y: Values) -> Values:
+    """What is left of x after division by y toward zero, with x's sign; NaN if y is 0 or x infinite."""
+    size, divisor = x.abs(), y.abs()
+    limit = divisor * 2.0 ** (SIGNIFICAND[x.bits] - 1)
+    hard = size.above(limit) & size.below(math.inf) & divisor.above(0.0)
+    rest = hard.rarely("rem.hard", _hard, [size, divisor], _step(size, divisor))
+    whole = divisor.equals(math.inf) & size.below(math.inf)
+    return whole.select(size, rest).signed(x)
+
+
+def _step(x: Values, y: Values) -> Values:
+    """The remainder where the quotient is small: rounded it may only be one too large. Beside small divisors that is made visible to
+    devices that take subnormal numbers for zeros."""
+    small = y.below(2.0 ** -(BIAS[y.bits] * 3 // 4))
+    digits = 2 * SIGNIFICAND[y.bits]
+    up, down = small.select(2.0**digits, x.like(1.0)), small.select(2.0**-digits, x.like(1.0))
+    dividend, divisor = x * up, y * up
+    rest = (dividend / divisor).trunc().fma(-divisor, dividend)
+    return rest.below(0.0).select(rest + divisor, rest) * down
+
+
+def _hard(x: Values, y: Values) -> Values:
+    """Remainders by multiples 2^k y of the divisor, as large as quotients allow, until the divisor itself is one."""
+    digits, bias = SIGNIFICAND[x.bits] - 2, BIAS[x.bits]
+    turns = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
+    return x.repeated(turns, lambda rest: _step(rest, _multiple(rest, y, digits)))
+
+
+def _multiple(x: Values, y: Values, digits: int) -> Values:
+    """y 2^k, k >= 0, where the quotient by it has so many digits, or k is 0."""
+    apart = _exponent(x) - _exponent(y) - digits
+    k = apart.below(0).select(0, apart)
+    half = k.shift_right(1)
+    for power in (half, k - half):  # 2^k itself may be out of range
+        quarter = power.shift_right(1)
+        y = y * _power_of_two(quarter) * _power_of_two(power - quarter)
+    return y
+
+
+def _power_of_two(n: Values) -> Values:
+    return ((n + BIAS[n.bits]) << SIGNIFICAND[n.bits]).as_float()
+
+
+def _exponent(x: Values) -> Values:
+    """The place of the highest digit of x > 0."""
+    place = SIGNIFICAND[x.bits]
+    tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
+    found = tiny.select(x * 2.0**place, x).as_bits().shift_right(place)
+    return tiny.select(found - place, found)

@@ -1,0 +1,208 @@
+"""sin, cos, tan and their inverses.
+
+The argument is brought into one half period with pi in three parts (Cody and Waite), each subtraction a fused multiply-add. Where that is
+not enough, which is rare, a branch leads to `Values.quarter_turns`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum, exact_sum_ordered
+from volta_fn.codegen.scalars.values import Values
+
+#: pi in three parts.
+_PI = {
+    32: (3.1415927410125732421875, -8.7422776573475857731e-8, -3.4302490200117637e-15),
+    64: (3.1415926535897931, 1.2246467991473532e-16, -2.994769809718339e-33),
+}
+
+#: (sin(x) - x) / x^3 in powers of x^2, for |x| <= pi/2.
+_SIN: dict[int, tuple[float, ...]] = {
+    32: (2.6048408e-06, -0.00019809381, 0.00833306648, -0.166666597),
+    64: (
+        -8.0039465724909745e-18, 2.8104490311164389e-15, -7.6471383792420479e-13, 1.6059043464945713e-10, -2.5052108382236088e-08,
+        2.7557319223970362e-06, -0.00019841269841269803, 0.0083333333333333332, -0.16666666666666666,
+    ),
+}  # fmt: skip
+
+#: (tan(x) - x) / x^3 in powers of x^2, for |x| <= pi/4.
+_TAN: dict[int, tuple[float, ...]] = {
+    32: (0.00446248427, -8.55729668e-05, 0.0109741567, 0.0212288201, 0.0540702045, 0.133325741, 0.333333522),
+    64: (
+        8.6832570528520804e-06, -1.9149667768532336e-05, 3.8068246726025016e-05, -1.2710750935691415e-05, 5.679905346903631e-05,
+        8.9392874549310602e-05, 0.00024142912850872629, 0.00058952683496082535, 0.0014559108900535028, 0.0035921200588416337,
+        0.0088632360707747663, 0.021869488514143123, 0.053968253968721805, 0.13333333333332942, 0.33333333333333331,
+    ),
+}  # fmt: skip
+
+#: (asin(x) - x) / x^3 in powers of x^2, for |x| <= 1/2.
+_ASIN: dict[int, tuple[float, ...]] = {
+    32: (0.0422118157, 0.0241520889, 0.0454760417, 0.0749525204, 0.166667536),
+    64: (
+        0.028169218060881414, -0.010749050339697808, 0.016035514349148822, 0.0078029494773533175, 0.011875494382636922,
+        0.013929652902326633, 0.017355259955786323, 0.02237204763174451, 0.03038194736709848, 0.044642857103423646,
+        0.075000000000207637, 0.16666666666666649,
+    ),
+}  # fmt: skip
+
+#: (atan(x) - x) / x^3 in powers of x^2, for |x| <= 1.
+_ATAN: dict[int, tuple[float, ...]] = {
+    32: (0.00297553698, -0.0165850837, 0.0435600914, -0.0758115426, 0.106792226, -0.142142847, 0.199941471, -0.333331674),
+    64: (
+        1.8061954618612151e-05, -0.00019996189377901382, 0.0010496035084968515, -0.0034958859739163094, 0.0083689311784501622,
+        -0.015535152475414177, 0.023696731580048622, -0.031277189066996385, 0.037494868125352472, -0.042603566326016522,
+        0.047377495795277787, -0.052579733342841106, 0.058815068777936561, -0.066665646992891042, 0.076922989710332165,
+        -0.090909085908919343, 0.11111111093490827, -0.14285714285384132, 0.19999999999997531, -0.33333333333333331,
+    ),
+}  # fmt: skip
+
+#: Up to here three parts of pi do.
+_LARGE = {32: 1e5, 64: 1e9}
+
+
+def _sine(r: Values, turns: Values, rest: Values | None = None) -> Values:
+    """sin(r + rest), negated where the last bit of `turns` is set."""
+    square = r * r
+    series = square.polynomial(_SIN[r.bits])
+    sine = (square * r).fma(series, r) if rest is None else (square * r).fma(series, rest) + r
+    return (sine.as_bits() ^ (turns << (r.bits - 1))).as_float()
+
+
+def _reduced(x: Values, turns: Values, scale: float) -> Values:
+    """x - turns pi scale."""
+    for part in _PI[x.bits]:
+        x = turns.fma(-part * scale, x)
+    return x
+
+
+def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable[[Values], Values], x: Values) -> Values:
+    """`ordinary`, and `large` where the argument is large (or infinite)."""
+    usual = ordinary(x)
+    return x.abs().compare("oge", _LARGE[x.bits]).rarely(name, large, [x], usual)
+
+
+def sin(x: Values) -> Values:
+    """The sine."""
+    return _with_large("sin.large", _sin_ordinary, _sin_large, x)
+
+
+def _sin_ordinary(x: Values) -> Values:
+    turns, count = x.counted(1 / math.pi)
+    sine = _sine(_reduced(x, turns, 1.0), count)
+    return x.equals(0.0).select(x, sine)
+
+
+def _sin_large(x: Values) -> Values:
+    """In quarter turns: an odd number of them makes the sine a cosine."""
+    return _of_quarters(*x.quarter_turns())
+
+
+def cos(x: Values) -> Values:
+    """The cosine."""
+    return _with_large("cos.large", _cos_ordinary, _cos_large, x)
+
+
+def _cos_ordinary(x: Values) -> Values:
+    """The zeros of the cosine are at (n + 1/2) pi."""
+    turns, count = x.abs().counted(1 / math.pi, -0.5)
+    halves = turns.fma(2.0, 1.0)
+    return _sine(_reduced(x.abs(), halves, 0.5), count + 1)
+
+
+def _cos_large(x: Values) -> Values:
+    quarters, r, rest = x.quarter_turns()
+    return _of_quarters(quarters + 1, r, rest)
+
+
+def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
+    """sin(r + rest + quarters pi/2), |r| <= pi/4: the cosine of r is the sine of pi/2 - |r|."""
+    odd = (quarters & 1).compare("ne", 0)
+    high, low, _ = _PI[r.bits]
+    complement, error = exact_sum_ordered(r.like(high / 2), -r.abs())
+    outward = r.below(0.0).select(-rest, rest)
+    angle = odd.select(complement + ((error - outward) + low / 2), r)
+    return _sine(angle, quarters.shift_right(1), odd.select(0.0, rest))
+
+
+def tan(x: Values) -> Values:
+    """The tangent."""
+    return _with_large("tan.large", _tan_ordinary, _tan_large, x)
+
+
+def _tan_ordinary(x: Values) -> Values:
+    """Here the error of r counts, too: r + rest is the reduced argument."""
+    turns, count = x.counted(2 / math.pi)
+    first, second, third = [-part * 0.5 for part in _PI[x.bits]]
+    product, error = exact_product(turns, second)
+    r, rest = exact_sum(turns.fma(first, x), product)
+    rest = turns.fma(third, rest + error)
+    return x.equals(0.0).select(x, _tangent(r, rest, count))
+
+
+def _tan_large(x: Values) -> Values:
+    quarters, r, rest = x.quarter_turns()
+    return _tangent(r, rest, quarters)
+
+
+def _tangent(r: Values, rest: Values, quarters: Values) -> Values:
+    """tan(r + rest + quarters pi/2): an odd number of quarters makes it -1 / tan(r)."""
+    square = r * r
+    tangent = (square * r).fma(square.polynomial(_TAN[r.bits]), rest) + r
+    return (quarters & 1).compare("ne", 0).select(-1.0 / tangent, tangent)
+
+
+def _asin_parts(x: Values) -> tuple[Values, Values, Values]:
+    """Whether |x| > 1/2, and in two parts the arc sine of |x| or, if so, of sqrt((1 - |x|) / 2)."""
+    size = x.abs()
+    big = size.above(0.5)
+    square = big.select(size.fma(-0.5, 0.5), size * size)
+    root = big.select(square.sqrt(), size)
+    return big, root, (root * square) * square.polynomial(_ASIN[x.bits])
+
+
+def asin(x: Values) -> Values:
+    """The arc sine: asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
+    big, root, rest = _asin_parts(x)
+    high, low, _ = _PI[x.bits]
+    return big.select(root.fma(-2.0, high / 2) + rest.fma(-2.0, low / 2), root + rest).signed(x)
+
+
+def acos(x: Values) -> Values:
+    """The arc cosine: acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x)."""
+    big, root, rest = _asin_parts(x)
+    high, low, _ = _PI[x.bits]
+    angle = root + rest
+    outer = x.below(0.0).select(root.fma(-2.0, high) + rest.fma(-2.0, low), angle * 2.0)
+    return big.select(outer, (x.like(low / 2) - angle.signed(x)) + high / 2)
+
+
+def _arc(square: Values, ratio: Values) -> Values:
+    return (ratio * square).fma(square.polynomial(_ATAN[ratio.bits]), ratio)
+
+
+def atan(x: Values) -> Values:
+    """The arc tangent; beyond 1, pi/2 - atan(1 / x)."""
+    size = x.abs()
+    big = size.above(1.0)
+    ratio = big.select(1.0 / size, size)
+    angle = _arc(ratio * ratio, ratio)
+    high, low, _ = _PI[x.bits]
+    return big.select((x.like(low / 2) - angle) + high / 2, angle).signed(x)
+
+
+def atan2(y: Values, x: Values) -> Values:
+    """The angle of the point (x, y): of the smaller coordinate over the larger one, then put into its octant."""
+    high, low, _ = _PI[x.bits]
+    rise, run = y.abs(), x.abs()
+    steep = rise.above(run)
+    ratio = steep.select(run, rise) / steep.select(rise, run)
+    both_infinite = rise.equals(math.inf) & run.equals(math.inf)
+    both_zero = rise.equals(0.0) & run.equals(0.0)
+    ratio = both_zero.select(0.0, both_infinite.select(1.0, ratio))
+    angle = _arc(ratio * ratio, ratio)
+    angle = steep.select((x.like(low / 2) - angle) + high / 2, angle)
+    left = x.as_bits().below(0)
+    turned = left.select((x.like(low) - angle) + high, angle)
+    return x.compare("uno", y).select(x + y, turned.signed(y))

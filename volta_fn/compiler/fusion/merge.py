@@ -1,0 +1,89 @@
+"""When two groups are one loop: an equation reads both, so its index in one says what the axes of the other are there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.compiler.fusion.group import Group, Views
+from volta_fn.compiler.ir.index import Affine, Index
+from volta_fn.compiler.ir.views import reduces, reduces_rows
+from volta_fn.compiler.lowering.equations import Step
+from volta_fn.core.jaxpr import Equation
+
+
+class Union(NamedTuple):
+    """How one group, the guest, fits into another, the host."""
+
+    #: The host's names of the guest's axes.
+    axes: dict[int, int]
+    #: The host's inner axes when both are one, if they are decided.
+    inner: frozenset[int] | None
+
+    def inverse(self) -> Union:
+        """How the host fits into the guest, if both have the same number of axes."""
+        back = {new: old for old, new in self.axes.items()}
+        return Union(back, None if self.inner is None else frozenset(back[a] for a in self.inner))
+
+
+def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
+    """How the guest fits into the host, if an equation at `index` of the host shows that it does; else None."""
+    if reduces(eqn) or not _are_apart(guest, host):
+        return None
+    axes: dict[int, int] = {}
+    for atom in eqn.invars:
+        place = guest.find_place(atom, views)
+        if place is None:
+            continue
+        for here, there, n in zip(place, index[len(index) - len(place) :], atom.aval.shape, strict=True):
+            if n != 1 and here is not None and not _match(here, there, guest, host, axes):
+                return None
+    if len(axes) != len(guest.sizes) or len(set(axes.values())) != len(axes):
+        return None
+    return _union(guest, host, axes)
+
+
+def union_of_columns(guest: Group, host: Group) -> Union | None:
+    """How two groups that reduce arrays of the same shape over columns, and load something in common, are one; else None."""
+    first, second = _reduction(guest), _reduction(host)
+    if first is None or second is None or guest.reads.keys().isdisjoint(host.reads) or not _are_apart(guest, host):
+        return None
+    shape = first.eqn.invars[0].aval.shape
+    axes: dict[int, int] = {}
+    if shape != second.eqn.invars[0].aval.shape or len(guest.sizes) != len(host.sizes):
+        return None
+    if not all(_match(here, there, guest, host, axes) for here, there in zip(first.at, second.at, strict=True)):
+        return None
+    union = _union(guest, host, axes)
+    return union if union is not None and union.inner == host.inner else None
+
+
+def _reduction(group: Group) -> Step | None:
+    """A reduction of a group whose loop goes over columns."""
+    return None if group.inner is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
+
+
+def _are_apart(guest: Group, host: Group) -> bool:
+    """Whether neither group reads from the other: one that does was kept out of it for a reason."""
+    return guest.members.keys().isdisjoint(host.reads) and host.members.keys().isdisjoint(guest.reads)
+
+
+def _match(here: Affine, there: Affine, guest: Group, host: Group, axes: dict[int, int]) -> bool:
+    """Pair the axes of two affine numbers that are the same but for the axes' names."""
+    mine, yours = (sorted(a.terms, key=lambda term: term[1]) for a in (here, there))
+    if here.offset != there.offset or [c for _, c in mine] != [c for _, c in yours]:
+        return False
+    return all(guest.sizes[a] == host.sizes[b] and axes.setdefault(a, b) == b for (a, _), (b, _) in zip(mine, yours, strict=True))
+
+
+def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
+    """The union, if everything is still computed per element of a row, or per row."""
+    everything = frozenset(range(len(host.sizes)))
+    mapped = frozenset(axes.values())
+    if guest.inner is not None:
+        row = frozenset(axes[a] for a in guest.inner)
+        return Union(axes, row) if mapped == everything and host.inner in (None, row) else None
+    if mapped in (everything, everything - host.row):
+        return Union(axes, host.inner)
+    leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
+    # What is computed along the leading axes alone decides that these number the rows.
+    return Union(axes, everything - mapped) if host.inner is None and leading else None

@@ -1,0 +1,146 @@
+"""Recomputation: some values are cheaper to compute again than to store and load.
+
+A group may store values for later groups alone, as a forward pass does for a gradient. Where a few cheap scalar operations lead to such
+values from others that are in memory anyway, or from fewer and smaller ones, their readers compute them again from those. What to keep in
+memory is a smallest cut between the values that are read and everything that is there or must not be computed twice: whatever is not in
+`_WORK`, such as transcendental functions, divisions, reductions and random bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from volta_fn.compiler.fusion.group import Group
+from volta_fn.compiler.fusion.limits import Limits
+from volta_fn.compiler.fusion.min_cut import NEVER, smallest_cut
+from volta_fn.compiler.ir.views import is_view
+from volta_fn.core.jaxpr import Atom, Equation, Var
+
+#: Cheap operations, and how much work they are.
+_WORK = dict.fromkeys(
+    "neg abs sign add sub mul max min clamp eq ne lt le gt ge is_finite and or xor not select_n convert_element_type "
+    "real imag complex conj".split(),
+    1,
+) | {"integer_pow": 2}
+#: The largest exponent of a power that is cheap.
+_POWER = 4
+#: Work for one value from which on it is stored.
+_MOST_WORK = 12
+
+
+def recompute(groups: Iterable[Group], kept: Collection[Atom], limits: Limits) -> None:
+    """Let groups compute values of earlier ones again. `kept` has the variables that others than groups need."""
+    groups = list(groups)
+    readers: dict[Var, list[Group]] = {}
+    for group in groups:
+        for var in group.reads:
+            readers.setdefault(var, []).append(group)
+    for group in groups:
+        wanted = [v for v in group.members if v in readers and v not in kept and _is_worth(group.members[v], limits)]
+        if wanted:
+            _Region(group, wanted, readers, kept).apply(limits.buffers)
+
+
+def _is_worth(eqn: Equation, limits: Limits) -> bool:
+    return eqn.outvars[0].aval.nbytes > limits.small and _work(eqn) is not None
+
+
+def _bytes(var: Var) -> int:
+    return var.aval.nbytes
+
+
+def _work(eqn: Equation) -> int | None:
+    """The work of an equation; None if it is not cheap."""
+    if is_view(eqn) or eqn.primitive.name == "iota":
+        return 0
+    if eqn.primitive.name == "integer_pow" and not 0 <= eqn.params["y"] <= _POWER:
+        return None
+    return _WORK.get(eqn.primitive.name)
+
+
+class _Region:
+    """What a group's wanted values are made of, down to what is in memory or expensive."""
+
+    def __init__(self, group: Group, wanted: Sequence[Var], readers: dict[Var, list[Group]], kept: Collection[Atom]) -> None:
+        self.group = group
+        self.wanted = wanted
+        self.readers = readers
+        self.asking = list(dict.fromkeys([g for v in wanted for g in readers[v]]))
+        self.cost: dict[Var, int] = {}
+        self.below: dict[Var, list[Var]] = {}
+        self.work: dict[Var, int] = {}
+        self._explore()
+        for var in self.cost:
+            self.cost[var] = self._cost(var, kept)
+
+    def equation(self, var: Var) -> Equation | None:
+        """What makes a variable in the group, as a step of it, a view, or a recomputation; None for what it loads."""
+        group = self.group
+        return group.members.get(var) or group.pulled.get(var) or group.recomputed.get(var)
+
+    def _explore(self) -> None:
+        """Find the region, deepest variables first."""
+        stack = list(self.wanted)
+        while stack:
+            var = stack[-1]
+            eqn = self.equation(var)
+            operands = [v for v in eqn.invars if isinstance(v, Var)] if eqn is not None and _work(eqn) is not None else []
+            new = [v for v in operands if v not in self.cost]
+            if new and var not in self.below:
+                self.below[var] = operands
+                stack += new
+                continue
+            stack.pop()
+            if var not in self.cost:
+                self._close(var, eqn, operands)
+
+    def _close(self, var: Var, eqn: Equation | None, operands: list[Var]) -> None:
+        work = 0 if eqn is None else (_work(eqn) or 0) + sum(self.work[v] for v in operands)
+        far = work > _MOST_WORK
+        self.cost[var] = 0
+        self.work[var] = 0 if far else work
+        self.below[var] = [] if far else operands
+
+    def _cost(self, var: Var, kept: Collection[Atom]) -> int:
+        """Bytes to store and load if readers load the variable."""
+        if var not in self.group.members:
+            if self.equation(var) is not None:
+                return NEVER >> 8  # not in memory, and no step that could be stored
+            return 0 if all(var in g.reads for g in self.asking) else _bytes(var)
+        is_stored = var in kept or (var in self.readers and var not in self.wanted)
+        return _bytes(var) if is_stored else 2 * _bytes(var)
+
+    def apply(self, limit: int) -> None:
+        """Cut, and let the readers compute what is above the cut."""
+        cut = smallest_cut(self.cost, self.below, self.wanted)
+        ways = {v: self._way(v, cut) for v in self.wanted if v not in cut}
+        plans = []
+        for reader in self.asking:
+            again = [v for v in reader.reads if v in ways]
+            loads = dict.fromkeys([v for v in reader.reads if v not in ways])
+            for var in again:
+                loads |= dict.fromkeys(ways[var][1])
+            if len(loads) + len(reader.required) > limit:
+                return
+            plans.append((reader, again, loads))
+        for reader, again, loads in plans:
+            for var in again:
+                reader.recomputed |= ways[var][0]
+            for var in loads.keys() - reader.reads.keys():
+                self.readers.setdefault(var, []).append(reader)
+            reader.reads = loads
+
+    def _way(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
+        """The equations from the cut to a variable, and those variables of the cut."""
+        equations: dict[Var, Equation] = {}
+        loads: list[Var] = []
+        stack = [var]
+        while stack:
+            at = stack.pop()
+            eqn = self.equation(at)
+            if at in cut or eqn is None:
+                loads.append(at)
+            elif at not in equations:
+                equations[at] = eqn
+                stack += [v for v in eqn.invars if isinstance(v, Var)]
+        return equations, loads

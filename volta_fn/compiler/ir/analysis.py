@@ -1,0 +1,108 @@
+"""What code generation asks of a kernel over and over: where its loads and stores go in memory, and which axes each node depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+
+from volta_fn.compiler.ir.index import Affine, Range, along
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Node, Position, Reduce, operands, stages
+from volta_fn.compiler.ir.views import row_major
+
+Axes = frozenset[int]
+
+#: Bytes of an array that no cache near the core is sure to hold.
+_LONG = 1 << 18
+
+
+class KernelFacts:
+    """A simplified kernel and what follows from it.
+
+    Reductions depend on the axes `each` whatever they read: every turn of these axes is to have its own.
+    """
+
+    def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
+        self.kernel = kernel
+        self.each = each
+        self.inner: Axes = frozenset(kernel.inner)
+        self.outer: Axes = frozenset(range(kernel.outer))
+        self.stages = stages(kernel)
+        #: The number of every load's and store's element in its buffer.
+        self.load_places = {n: row_major(node.index, node.shape) for n, node in self.loads.items()}
+        self.store_places = [row_major(store.index, store.shape) for store in kernel.stores]
+        #: The axes that each node depends on.
+        self.depends: list[Axes] = []
+        for number, node in enumerate(kernel.nodes):
+            self.depends.append(self._depends(number, node))
+
+    def _depends(self, number: int, node: Node) -> Axes:
+        if isinstance(node, Load):
+            return self.load_places[number].axes | _axes_of(node.mask)
+        if isinstance(node, Position):
+            return node.value.axes
+        if isinstance(node, Inside):
+            return _axes_of(node.ranges)
+        read = frozenset[int]().union(*[self.depends[i] for i in operands(node)])
+        return (read - self.inner) | self.each if isinstance(node, Reduce) else read
+
+    @cached_property
+    def loads(self) -> dict[int, Load]:
+        """The loads by their numbers."""
+        return {n: node for n, node in enumerate(self.kernel.nodes) if isinstance(node, Load)}
+
+    @cached_property
+    def reduces(self) -> dict[int, Reduce]:
+        """The reductions by their numbers."""
+        return {n: node for n, node in enumerate(self.kernel.nodes) if isinstance(node, Reduce)}
+
+    @cached_property
+    def passes(self) -> int:
+        """How often a row is gone over."""
+        return max([self.stages[store.value] for store in self.kernel.stores], default=0) + 1
+
+    @cached_property
+    def row_number(self) -> Affine:
+        """The row-major number of an element in its row."""
+        inner = self.kernel.inner
+        return row_major(tuple(map(along, inner)), tuple([self.kernel.sizes[a] for a in inner]))
+
+    def size(self, axes: Iterable[int]) -> int:
+        """The number of turns along axes."""
+        return math.prod(self.kernel.sizes[a] for a in axes)
+
+    def ranges(self, number: int) -> tuple[Range, ...]:
+        """The conditions of a node."""
+        node = self.kernel.nodes[number]
+        return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
+
+    def store_axes(self, number: int) -> Axes:
+        """The axes on which it depends where a store writes what."""
+        return self.store_places[number].axes | self.depends[self.kernel.stores[number].value]
+
+    def dtypes(self) -> set[np.dtype]:
+        """The dtypes of all nodes but constants, or of constants where there is nothing else."""
+        nodes = self.kernel.nodes
+        return {node.dtype for node in nodes if not isinstance(node, Constant)} or {node.dtype for node in nodes}
+
+    def applies(self) -> list[tuple[int, Apply]]:
+        """The scalar operations with their numbers."""
+        return [(n, node) for n, node in enumerate(self.kernel.nodes) if isinstance(node, Apply)]
+
+    def streams(self, axis: int) -> frozenset[int]:
+        """The loads that go through long arrays in the order of memory, if the loop over an axis is the innermost."""
+        order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
+        terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
+        found = [n for n, place in self.load_places.items() if place.terms == terms]
+        return frozenset([n for n in found if self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
+
+
+def coefficient(affine: Affine, axis: int | None) -> int:
+    """By how much an affine number grows with a step along an axis."""
+    return next((c for a, c in affine.terms if a == axis), 0)
+
+
+def _axes_of(ranges: Iterable[Range]) -> Axes:
+    return frozenset[int]().union(*[r.value.axes for r in ranges])

@@ -1,0 +1,176 @@
+"""The kernel IR: one loop nest over scalar operations, from which every code generator prints.
+
+A kernel is a loop over *rows*. Its *outer* axes number the rows, which are independent and run in parallel; its *inner* axes number the
+elements of a row. The body is a list of *nodes*, each a scalar: loads from input buffers, constants, indices, scalar operations (named
+as the elementwise primitives that they are), and *reductions*, which combine an element-wise value over a whole row into one value per
+row. A later node may use that value along the same row again, so that softmax or layer norm, which go over each row several times, are
+one kernel and one pass over memory. Stores write nodes to output buffers.
+
+A value has a *level*: it is per element of a row if it depends on an inner axis, else per row. It has a *stage*: how many earlier passes
+over the row it waits for. Both follow from the nodes (`levels`, `stages`).
+
+Kernels are values: equal ones are equal and hash alike, whatever program they come from. Sizes are part of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.ir.index import Affine, Index, Range
+from volta_fn.core.aval import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, kept as its bits: NaN equals itself, and 0.0 is not -0.0."""
+
+    dtype: np.dtype
+    bits: bytes
+
+    @staticmethod
+    def of(value: Any, dtype: np.dtype) -> Constant:
+        """The constant of a Python or NumPy number."""
+        return Constant(dtype, np.asarray(value, dtype).tobytes())
+
+    @property
+    def value(self) -> np.ndarray:
+        """The number as a zero-dimensional array."""
+        return np.frombuffer(self.bits, self.dtype).reshape(())
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of an input, seen as a contiguous array of `shape`; `fill` (and no access) where a condition of `mask` fails."""
+
+    dtype: np.dtype
+    input: int
+    shape: Shape
+    index: Index
+    mask: tuple[Range, ...]
+    fill: Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An affine function of the axes as a number (`iota`)."""
+
+    dtype: np.dtype
+    value: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Whether all of the conditions hold, as bool."""
+
+    ranges: tuple[Range, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """bool."""
+        return np.dtype(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A scalar operation on earlier nodes: an elementwise primitive by name, with its parameters."""
+
+    dtype: np.dtype
+    op: str
+    operands: tuple[int, ...]
+    params: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """An earlier node combined over the row by a reduction primitive. ``argmax`` and ``argmin`` give the row-major number in the row."""
+
+    dtype: np.dtype
+    op: str
+    operand: int
+
+
+Node = Constant | Load | Position | Inside | Apply | Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """What an input must be: a contiguous array of `size` elements."""
+
+    size: int
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A node written to the output of the store's own number, a contiguous array of `shape`; each element is written once."""
+
+    shape: Shape
+    index: Index
+    value: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loop nest: axes of the given sizes, the first `outer` of which number the rows and the others the elements of a row."""
+
+    sizes: tuple[int, ...]
+    outer: int
+    inputs: tuple[Buffer, ...]
+    nodes: tuple[Node, ...]
+    stores: tuple[Store, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.sizes, self.outer, self.inputs, self.nodes, self.stores))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """The buffers that the kernel writes."""
+        return tuple([Buffer(math.prod(s.shape), self.nodes[s.value].dtype) for s in self.stores])
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The axes of a row."""
+        return tuple(range(self.outer, len(self.sizes)))
+
+
+def operands(node: Node) -> tuple[int, ...]:
+    """The numbers of the nodes that a node reads."""
+    if isinstance(node, Apply):
+        return node.operands
+    return (node.operand,) if isinstance(node, Reduce) else ()
+
+
+def affines(node: Node) -> tuple[Affine, ...]:
+    """The functions of the axes in a node."""
+    if isinstance(node, Load):
+        return (*node.index, *[r.value for r in node.mask])
+    if isinstance(node, Position):
+        return (node.value,)
+    return tuple([r.value for r in node.ranges]) if isinstance(node, Inside) else ()
+
+
+def levels(kernel: Kernel) -> tuple[bool, ...]:
+    """For every node whether it is per element of a row (else it is per row)."""
+    result: list[bool] = []
+    for node in kernel.nodes:
+        own = any(axis >= kernel.outer for affine in affines(node) for axis in affine.axes)
+        result.append(not isinstance(node, Reduce) and (own or any(result[i] for i in operands(node))))
+    return tuple(result)
+
+
+def stages(kernel: Kernel) -> tuple[int, ...]:
+    """For every node the number of passes over the row that must be complete before it can be computed."""
+    result: list[int] = []
+    for node in kernel.nodes:
+        before = max([result[i] for i in operands(node)], default=0)
+        result.append(before + isinstance(node, Reduce))
+    return tuple(result)

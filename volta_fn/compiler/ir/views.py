@@ -1,0 +1,192 @@
+"""Primitives that only say where elements come from, as functions of indices.
+
+A *view* costs nothing: whoever reads its element at an index reads the operand's element at another (`operand_index`). The other way
+round, where a loop visits the operand at some index, it visits the view at `view_index`, if it visits all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from volta_fn.compiler.ir.index import ZERO, Affine, Index, NotAffine, SplitAxis, combine, loop_over, reshaped, split
+from volta_fn.core.aval import Shape
+from volta_fn.core.jaxpr import Equation, Var
+
+#: An index of which some dimensions may be anything (None), as the array repeats along them.
+PartialIndex = tuple[Affine | None, ...]
+
+#: Reductions, which are views of operands along whose reduced dimensions there is one element.
+REDUCTIONS = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin".split())
+
+#: Views that keep the row-major order of elements, so that a contiguous operand serves as the result.
+_IN_ORDER = frozenset({"reshape", "squeeze", "stop_gradient"})
+
+
+def is_view(eqn: Equation) -> bool:
+    """Whether the equation's result is a view of its one operand."""
+    name = eqn.primitive.name
+    if name in REDUCTIONS and not name.startswith("arg"):
+        return all(eqn.invars[0].aval.shape[a] == 1 for a in eqn.params["axes"])
+    return name in _OPERAND_INDEX
+
+
+def reduces(eqn: Equation) -> bool:
+    """Whether the equation is a reduction, and no view."""
+    return eqn.primitive.name in REDUCTIONS and not is_view(eqn)
+
+
+def reduces_rows(eqn: Equation) -> bool:
+    """Whether the equation reduces the last dimension that is longer than one, too."""
+    if not reduces(eqn):
+        return False
+    shape = eqn.invars[0].aval.shape
+    return max([d for d, n in enumerate(shape) if n != 1], default=-1) in eqn.params["axes"]
+
+
+def is_alias(eqn: Equation) -> bool:
+    """Whether the equation's result is its operand's memory, if that is contiguous, under another shape."""
+    if eqn.primitive.name == "broadcast_in_dim":
+        return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+    return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.name in REDUCTIONS)
+
+
+def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
+    """The variables that an equation reads in the end if it reads through `views`."""
+    found: dict[Var, None] = {}
+    stack = eqn.invars[::-1]
+    while stack:
+        atom = stack.pop()
+        if isinstance(atom, Var) and atom not in found:
+            if atom in views:
+                stack += views[atom].invars[::-1]
+            else:
+                found[atom] = None
+    return found
+
+
+def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
+    """Where a view's element comes from. Raises `SplitAxis` or `NotAffine`."""
+    shape = eqn.invars[0].aval.shape
+    if eqn.primitive.name in REDUCTIONS:
+        return _with_ones(index, eqn.params["axes"])
+    return _OPERAND_INDEX[eqn.primitive.name](index, shape, eqn.outvars[0].aval.shape, sizes, **eqn.params)
+
+
+def is_readable(eqn: Equation, views: Mapping[Var, Equation]) -> bool:
+    """Whether indices can say what a view of views of … of an array shows."""
+    sizes, index = loop_over(eqn.outvars[0].aval.shape)
+    while True:
+        try:
+            _through(eqn, index, sizes, views)
+        except SplitAxis as request:
+            sizes, axes = split(sizes, request)
+            index = tuple([i.replaced(axes) for i in index])
+        except NotAffine:
+            return False
+        else:
+            return True
+
+
+def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Mapping[Var, Equation]) -> None:
+    while eqn is not None and eqn.invars:
+        (atom,) = eqn.invars
+        if not isinstance(atom, Var) or not atom.aval.size:
+            return
+        further = views.get(atom)
+        if further is None and eqn.primitive.name == "reshape":
+            return  # an array in memory has the other shape as well
+        index = operand_index(eqn, index, sizes)
+        eqn = further
+
+
+def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> PartialIndex | None:
+    """The index at which a loop visits a view while it visits the operand at `index`; None where it does not visit all of it.
+
+    Raises `SplitAxis` or `NotAffine`.
+    """
+    name, shape, params = eqn.primitive.name, eqn.outvars[0].aval.shape, eqn.params
+    if name == "transpose":
+        return tuple([index[p] for p in params["permutation"]])
+    if name == "rev":
+        return tuple([_reversed(i, n) if d in params["dimensions"] else i for d, (i, n) in enumerate(zip(index, shape, strict=True))])
+    if name == "broadcast_in_dim":
+        result: list[Affine | None] = [None] * len(shape)
+        for i, n, d in zip(index, eqn.invars[0].aval.shape, params["broadcast_dimensions"], strict=True):
+            result[d] = None if n == 1 else i
+        return tuple(result)
+    if name == "stop_gradient":
+        return index
+    if name == "slice":
+        return None
+    return _reshaped_partially(index, eqn.invars[0].aval.shape, shape, sizes)
+
+
+def _reversed(affine: Affine | None, size: int) -> Affine | None:
+    return None if affine is None else affine.times(-1).plus(size - 1)
+
+
+def _reshaped_partially(index: PartialIndex, old: Shape, new: Shape, sizes: Sequence[int]) -> PartialIndex | None:
+    if any(i is None and n != 1 for i, n in zip(index, old, strict=True)):
+        return None
+    known = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
+    return tuple([None if n == 1 else i for i, n in zip(known, new, strict=True)])
+
+
+def _with_ones(index: Index, places: Sequence[int]) -> Index:
+    result = list(index)
+    for place in sorted(places):
+        result.insert(place, ZERO)
+    return tuple(result)
+
+
+def _transpose(index: Index, shape: Shape, new: Shape, sizes: Sequence[int], *, permutation: tuple[int, ...]) -> Index:
+    result = [ZERO] * len(index)
+    for affine, place in zip(index, permutation, strict=True):
+        result[place] = affine
+    return tuple(result)
+
+
+def _broadcast(index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, shape: Shape, broadcast_dimensions: Sequence[int]) -> Index:
+    return tuple([ZERO if n == 1 else index[d] for n, d in zip(old, broadcast_dimensions, strict=True)])
+
+
+def _slice(
+    index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, start_indices: Shape, limit_indices: Shape, strides: Shape | None
+) -> Index:
+    return tuple([i.times(step).plus(start) for i, start, step in zip(index, start_indices, strides or (1,) * len(index), strict=True)])
+
+
+def _rev(index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, dimensions: Sequence[int]) -> Index:
+    return tuple([i.times(-1).plus(old[d] - 1) if d in dimensions else i for d, i in enumerate(index)])
+
+
+def _reshape(index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, new_sizes: Shape) -> Index:
+    return reshaped(index, new, old, sizes)
+
+
+def _squeeze(index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, dimensions: Sequence[int]) -> Index:
+    return _with_ones(index, dimensions)
+
+
+_OPERAND_INDEX: dict[str, Callable[..., Index]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast,
+    "squeeze": _squeeze,
+    "slice": _slice,
+    "rev": _rev,
+    "stop_gradient": lambda index, old, new, sizes: index,
+}
+
+
+def row_major(index: Index, shape: Shape) -> Affine:
+    """The number of an array's element in row-major order."""
+    return index[0] if len(index) == 1 else combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
+
+
+@lru_cache(maxsize=4096)
+def known(index: PartialIndex) -> frozenset[int]:
+    """The axes that an index depends on."""
+    return frozenset([axis for i in index if i is not None for axis, _ in i.terms])

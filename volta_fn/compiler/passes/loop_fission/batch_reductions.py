@@ -1,0 +1,133 @@
+"""Sums of products over the steps of a scan, done behind the loop by products that sum over the steps, too.
+
+The gradient of a matrix by which every step multiplies is such a sum: each step adds a product of few terms to a whole matrix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from volta_fn.compiler.lowering.op_kinds import is_product
+from volta_fn.compiler.passes.loop_fission.scan_view import Carry, Parts, has_few_terms, size_of
+from volta_fn.core.array import Array
+from volta_fn.core.jaxpr import Atom, Equation, Var
+from volta_fn.core.staging import current_position, trace_to_jaxpr
+from volta_fn.core.trace import bind
+from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.movement import transpose
+
+
+class _Term(NamedTuple):
+    """A product, or a sum of elements, and the transposes of it that are added."""
+
+    eqn: Equation
+    permutations: tuple[tuple[int, ...], ...]
+
+    def over_steps(self, operands: list[Array]) -> Array:
+        """The sum over all steps, of stacked operands."""
+        token = current_position.set(self.eqn.position)
+        try:
+            found = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
+            for permutation in self.permutations:
+                found = transpose(found, permutation)
+            return found
+        finally:
+            current_position.reset(token)
+
+
+class _Sum(NamedTuple):
+    """A part of the carry that each step adds terms to."""
+
+    carry: Carry
+    terms: list[_Term]
+
+    @property
+    def operands(self) -> list[Var]:
+        """What the terms are made of."""
+        return [v for t in self.terms for v in t.eqn.invars if isinstance(v, Var)]
+
+
+def sums_behind(parts: Parts) -> list[Equation]:
+    """Take the sums of products over the steps out: calls that compute them. Other sums of what is stacked then go with them."""
+    sums = _sums(parts)
+    products = [s for s in sums if any(is_product(t.eqn) for t in s.terms)]
+    size = parts.bytes_to_stack([v for s in products for v in s.operands])
+    if not products or size > parts.length * sum(size_of(s.carry.var) for s in products) or not parts.affords(size):
+        return []
+    for var in [v for s in products for v in s.operands]:
+        parts.stack(var)
+    taken = [s for s in sums if s in products or not parts.bytes_to_stack(s.operands)]
+    parts.carry = [c for c in parts.carry if not any(c is s.carry for s in taken)]
+    return [_behind(parts, s) for s in taken]
+
+
+def _behind(parts: Parts, found: _Sum) -> Equation:
+    """A call that computes a sum."""
+
+    def total(start: Array, *operands: Array) -> list[Array]:
+        left = list(operands)
+        for term in found.terms:
+            count = len(term.eqn.invars)
+            start = add(start, term.over_steps(left[:count]))
+            del left[:count]
+        return [start]
+
+    operands = [found.carry.start, *map(parts.stack, found.operands)]
+    program = trace_to_jaxpr(total, [v.aval for v in operands], "sums over a loop")
+    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), parts.eqn.position)
+
+
+def _with_steps(eqn: Equation) -> dict[str, object]:
+    """The parameters of a product or sum of stacked operands that sums over their first axis, too."""
+    if not is_product(eqn):
+        return {**eqn.params, "axes": (0, *[axis + 1 for axis in eqn.params["axes"]])}
+    contracted, batch = [[tuple([axis + 1 for axis in axes]) for axes in sides] for sides in eqn.params["dimension_numbers"]]
+    return {**eqn.params, "dimension_numbers": (tuple([(0, *axes) for axes in contracted]), tuple(batch))}
+
+
+def _sums(parts: Parts) -> list[_Sum]:
+    """The parts of the carry that do nothing but sum terms which nothing else needs."""
+    reader = _Reader(parts)
+    sums = [_Sum(carry, terms) for carry in parts.carry if (terms := reader.terms_of(carry))]
+    kept = [c.next for c in parts.carry if not any(c is s.carry for s in sums)]
+    live = parts.live([*kept, *parts.given])
+    return [s for s in sums if not any(t.eqn.outvars[0] in live for t in s.terms)]
+
+
+class _Reader:
+    """What the values of a body are made of."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.makers: dict[Atom, Equation] = {v: e for e in parts.eqns for v in e.outvars}
+        self.uses = Counter([*[v for e in parts.eqns for v in e.invars], *parts.outputs])
+
+    def terms_of(self, carry: Carry) -> list[_Term]:
+        """What a step adds to a part of the carry; nothing if it does anything else with it."""
+        addends = self._addends(carry.next, carry.var)
+        terms = [self._term(v) for v in addends if v is not carry.var]
+        known = [t for t in terms if t is not None]
+        return known if carry.var in addends and self.uses[carry.var] == 1 and len(known) == len(terms) else []
+
+    def _addends(self, atom: Atom, total: Var) -> list[Atom]:
+        """The values that an atom is the sum of, taken apart as far as nothing else needs what is in between."""
+        eqn = self.makers.get(atom)
+        if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
+            return [atom]
+        if any((v.aval.shape, v.aval.dtype) != (total.aval.shape, total.aval.dtype) for v in eqn.invars):
+            return [atom]
+        return [v for operand in eqn.invars for v in self._addends(operand, total)]
+
+    def _term(self, atom: Atom) -> _Term | None:
+        """A value as a term, if it is one."""
+        permutations: list[tuple[int, ...]] = []
+        eqn = self.makers.get(atom)
+        while eqn is not None and eqn.primitive.name == "transpose":
+            permutations.insert(0, eqn.params["permutation"])
+            eqn = self.makers.get(eqn.invars[0])
+        if eqn is None or any(self.parts.is_constant(v) for v in eqn.invars):
+            return None
+        summed = has_few_terms(eqn) if is_product(eqn) else eqn.primitive.name == "reduce_sum"
+        return _Term(eqn, tuple(permutations)) if summed else None

@@ -1,0 +1,168 @@
+"""Loops told apart from what does not change in them.
+
+A part of the carry that every step hands on as it got it is no carry, but a const. A const operand that is a literal is written into the
+body. What each step of a scan gives besides the carry is no work where it is a const (then it is a broadcast), the row itself, or what
+another output gives already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn.compiler.lowering.param_keys import literal_key
+from volta_fn.compiler.passes.dce import kept
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.movement import broadcast_in_dim_p
+
+
+def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with the carries of its loops reduced to what changes, and their literal operands inside."""
+    if not any(e.primitive is scan_p or e.primitive is while_p for e in closed.eqns):
+        return closed
+    renamed: dict[Atom, Atom] = {}
+    eqns: list[Equation] = []
+    changed = False
+    for eqn in closed.eqns:
+        if renamed and any(v in renamed for v in eqn.invars):
+            eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
+        new = [eqn]
+        if eqn.primitive is scan_p:
+            new = _scan(eqn, renamed)
+        elif eqn.primitive is while_p:
+            new = _while(eqn, renamed)
+        changed = changed or new[0] is not eqn
+        eqns += new
+    if not changed:
+        return closed
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [renamed.get(v, v) for v in jaxpr.outvars], eqns), closed.consts)
+
+
+def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
+    """Which parts of the carry stay what they were at the start."""
+    invars, outvars = closed.jaxpr.invars[consts:], closed.jaxpr.outvars
+    return [
+        new is old or (type(new) is Literal and type(first) is Literal and literal_key(new) == literal_key(first))
+        for new, old, first in zip(outvars, invars, start, strict=False)
+    ]
+
+
+def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequence[Atom]]], outvars: list[Atom]) -> ClosedJaxpr:
+    """The program with inputs in these groups and these outputs; an input whose operand is a literal becomes it, one with an operand
+    that an earlier input of its group has becomes that one, and so neither is among the inputs."""
+    renamed: dict[Atom, Atom] = {}
+    invars: list[Var] = []
+    for variables, operands in groups:
+        first: dict[Atom, Var] = {}
+        for var, operand in zip(variables, operands, strict=True):
+            if type(operand) is Literal:
+                renamed[var] = operand
+            elif first.setdefault(operand, var) is not var:
+                renamed[var] = first[operand]
+            else:
+                invars.append(var)
+    eqns = closed.eqns
+    if renamed:
+        eqns = [e.replace([renamed.get(v, v) for v in e.invars]) if any(v in renamed for v in e.invars) else e for e in eqns]
+        outvars = [renamed.get(v, v) for v in outvars]
+    return ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts)
+
+
+def _distinct(operands: Sequence[Atom]) -> list[Atom]:
+    """The variables among const operands, each once."""
+    return list(dict.fromkeys(v for v in operands if type(v) is Var))
+
+
+def _pattern(operands: Sequence[Atom]) -> tuple[Any, ...]:
+    """What a body's new form depends on: which operands are which literals, and which are equal."""
+    places: dict[Atom, int] = {}
+    return tuple([literal_key(v) if type(v) is Literal else places.setdefault(v, len(places)) for v in operands])
+
+
+def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+    params = eqn.params
+    cond, body, first, second = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"]
+    start = eqn.invars[first + second :]
+    same = _invariant(body, second, start)
+    changing = [not s for s in same]
+    cond_consts = [*eqn.invars[:first], *kept(start, same)]
+    body_consts = [*eqn.invars[first : first + second], *kept(start, same)]
+    asked, given = _distinct(cond_consts), _distinct(body_consts)
+    if not any(same) and len(asked) == first and len(given) == second:
+        return [eqn]
+    key = ("while loop", cond, first, second, tuple(same), _pattern(cond_consts), _pattern(body_consts))
+    if key not in body.cache:
+        body.cache[key] = (
+            _regrouped(cond, first, same, cond_consts, list(cond.jaxpr.outvars)),
+            _regrouped(body, second, same, body_consts, kept(body.jaxpr.outvars, changing)),
+        )
+    cond_program, body_program = body.cache[key]
+    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
+    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(asked), "body_nconsts": len(given)}
+    return [eqn.replace([*asked, *given, *kept(start, changing)], kept(eqn.outvars, changing), new)]
+
+
+def _regrouped(closed: ClosedJaxpr, consts: int, same: Sequence[bool], operands: Sequence[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+    """A loop's program with the unchanging parts of its carry as consts, whose operands these are."""
+    invars = closed.jaxpr.invars
+    carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
+    changing = [*kept(carry, [not s for s in same]), *rest]
+    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands), (changing, changing)], outvars)
+
+
+def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+    params = eqn.params
+    body, consts, count = params["jaxpr"], params["num_consts"], params["num_carry"]
+    start = eqn.invars[consts : consts + count]
+    same = _invariant(body, consts, start)
+    changing = [not s for s in same]
+    operands = [*eqn.invars[:consts], *kept(start, same)]
+    distinct = _distinct(operands)
+    plain = _plain_outputs(eqn, same)
+    working = [p is None for p in plain]
+    if not any(same) and len(distinct) == consts and all(working):
+        return [eqn]
+    key = ("scan loop", consts, count, tuple(same), tuple(working), _pattern(operands))
+    if key not in body.cache:
+        outvars = [*kept(body.jaxpr.outvars[:count], changing), *kept(body.jaxpr.outvars[count:], working)]
+        body.cache[key] = _regrouped(body, consts, same, operands, outvars)
+    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
+    new = {**params, "jaxpr": body.cache[key], "num_consts": len(distinct), "num_carry": sum(changing)}
+    invars = [*distinct, *kept(start, changing), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*kept(eqn.outvars[:count], changing), *kept(eqn.outvars[count:], working)], new)
+    return [loop, *_without_work(eqn, plain, renamed)]
+
+
+def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
+    """For each stacked output of a scan, what it is without running: a repeated operand or literal, a scanned operand, another output."""
+    body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+    invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
+    known: dict[Atom, tuple[str, Atom]] = {}
+    for i, (var, operand) in enumerate(zip(invars, eqn.invars, strict=True)):
+        if i < consts or (i < consts + count and same[i - consts]):
+            known[var] = ("repeated", operand)
+        elif i >= consts + count:
+            known[var] = ("same", operand)
+    plain: list[tuple[str, Atom] | None] = []
+    for out, result in zip(outvars[count:], eqn.outvars[count:], strict=True):
+        plain.append(("repeated", out) if type(out) is Literal else known.get(out))
+        known.setdefault(out, ("same", result))
+    return plain
+
+
+def _without_work(eqn: Equation, plain: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
+    new: list[Equation] = []
+    for var, found in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
+        if found is None:
+            continue
+        kind, atom = found
+        if kind == "same":
+            renamed[var] = renamed.get(atom, atom)
+            continue
+        shape = var.aval.shape
+        params = {"shape": shape, "broadcast_dimensions": tuple(range(1, len(shape)))}
+        new.append(Equation(broadcast_in_dim_p, [atom], [var], params, eqn.position))
+    return new

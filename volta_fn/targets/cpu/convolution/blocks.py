@@ -1,0 +1,163 @@
+"""How a correlation is cut up: blocks that stay in the caches, and register tiles within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.targets.cpu.convolution.emit_utils import parts
+from volta_fn.targets.cpu.llvm.host import host
+
+#: Elements of a tile of x, and of the sums that a block holds, at most.
+TILE = 48 * 1024
+SUMS = 48 * 1024
+
+#: Steps of a summation that are worth loading and storing the sums for.
+STEPS = 256
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The sizes of blocks: of images, channels, and along every axis of places and of taps."""
+
+    images: int
+    channels: int
+    places: tuple[int, ...]
+    taps: tuple[int, ...]
+
+    def whole(self, c: Correlation) -> bool:
+        """Whether a block has all that its sums sum over."""
+        return self.channels == c.channels and prod(self.taps) == c.taps
+
+    def reach(self, c: Correlation) -> int:
+        """How many elements of x a block meets."""
+        spans = [axis.reach(p, k) for axis, p, k in zip(c.axes, self.places, self.taps, strict=True)]
+        return self.images * self.channels * prod(spans)
+
+
+def place_blocks(c: Correlation, largest: int | None = None) -> Blocks:
+    """Blocks of few places that meet all channels and taps, if x's part of them fits; with at most `largest` places times steps."""
+    places = [axis.places for axis in c.axes]
+    taps = tuple([axis.taps for axis in c.axes])
+    channels = c.channels
+
+    def blocks() -> Blocks:
+        return Blocks(1, channels, tuple(places), taps)
+
+    def too_large(bound: int) -> bool:
+        return blocks().reach(c) > bound or (largest is not None and prod(places) * channels * c.taps > largest)
+
+    for i, axis in enumerate(c.axes):
+        while too_large(TILE) and places[i] > (1 if i + 1 < len(places) else 16):
+            places[i] = fitting(axis.places, places[i] - 1)
+    while too_large(4 * TILE) and channels > 16:
+        channels = divisor(c.channels, channels // 2)
+    return blocks()
+
+
+def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
+    """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
+    places = [axis.places for axis in c.axes]
+    for i in range(len(places)):
+        while prod(places) > SUMS // 64 and places[i] > 1:
+            places[i] = -(-places[i] // 2)
+    images = fitting(c.images, max(1, min(c.images, SUMS // 64 // prod(places))))
+    taps, channels = [axis.taps for axis in c.axes], c.channels
+    if prod(taps) <= STEPS:
+        channels = divisor(channels, max(1, STEPS // prod(taps)))
+    else:
+        channels = 1
+        taps[0] = max(1, min(taps[0], STEPS // prod(taps[1:])))
+
+    def blocks() -> Blocks:
+        return Blocks(images, channels, tuple(places), tuple(taps))
+
+    def too_large() -> bool:
+        rows = images * prod(places) * channels * prod(taps)
+        return blocks().reach(c) > 2 * TILE or (largest is not None and rows > largest)
+
+    while too_large() and images > 1:
+        images = fitting(c.images, images - 1)
+    while too_large() and channels > 1:
+        channels = divisor(c.channels, channels // 2)
+    while too_large() and taps[0] > 1:
+        taps[0] = -(-taps[0] // 2)
+    return blocks()
+
+
+def fitting(size: int, at_most: int) -> int:
+    """The length of blocks, not above a bound and not far below it, of which the last overlaps the one before it least."""
+    return min(range(at_most, at_most // 2, -1), key=lambda length: -(-size // length) * length)
+
+
+def divisor(number: int, at_most: int) -> int:
+    """The largest divisor that is not above a bound."""
+    return next(k for k in range(min(number, at_most), 0, -1) if number % k == 0)
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """How many of the rows (by index) and vectors a register tile has, and about how many cycles a step of the summation takes for all."""
+
+    rows: tuple[tuple[str, int], ...]
+    vectors: int
+    cycles: float
+
+
+def register_tile(
+    candidates: Sequence[tuple[str, int]],
+    vectors: int,
+    steps: int,
+    quick: str | None,
+    registers: int | None = None,
+    line: str | None = None,
+) -> RegisterTile:
+    """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
+
+    Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`. Every row
+    meets a line of memory of its own in every step, unless it is along the index `line` (None: if lines last for several steps).
+    """
+    registers = registers or host().vector_registers
+    best: RegisterTile | None = None
+    sizes = dict(candidates)
+    for pair, count, tile in _tiles(candidates, vectors, registers):
+        rest = prod(size for name, size in candidates if name not in pair)
+        cycles = rest * -(-vectors // count) * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
+        if line is not None:
+            cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != line)
+        cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
+        if best is None or cycles < best.cycles * 0.995:
+            best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)
+    assert best is not None
+    return best
+
+
+def _tiles(candidates: Sequence[tuple[str, int]], vectors: int, registers: int) -> Iterator[tuple[tuple[str, ...], int, tuple[int, ...]]]:
+    """All tiles that fit the registers: one or two of the candidates' indices, how many vectors, and how many rows along each index."""
+    names = [name for name, size in candidates if size > 1] or [candidates[0][0]]
+    sizes = dict(candidates)
+    pairs = [(a,) for a in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    for count, pair in product(range(1, min(4, vectors) + 1), pairs):
+        for tile in _shapes([sizes[name] for name in pair], (registers - 3 - count) // count):
+            yield pair, count, tile
+
+
+def _shapes(sizes: Sequence[int], room: int) -> list[tuple[int, ...]]:
+    if len(sizes) == 1:
+        return [(k,) for k in range(1, min(sizes[0], room) + 1)]
+    return [(a, b) for a in range(1, min(sizes[0], room) + 1) for b in range(1, min(sizes[1], room // a) + 1)]
+
+
+def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
+    """Cycles of a step for all parts: two multiplications and two loads are begun in a cycle, and some are lost with each tile."""
+    total = 0.0
+    shapes = [(1, 1)]
+    for pieces in split:
+        shapes = [(rows * size, times * number) for rows, times in shapes for size, number in pieces]
+    for rows, times in shapes:
+        sums = rows * vectors
+        total += times * max(sums / 2, (rows + vectors) / 2, 4.0 if sums < 8 else 0) + 0.25 * times
+    return total

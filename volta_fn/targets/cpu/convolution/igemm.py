@@ -1,0 +1,249 @@
+"""Implicit GEMM: every correlation as matrix products of a tile of x with panels of w, vectors along the outputs.
+
+No matrix of patches is made: the rows of the product are read from the tile of x, each at its places and taps. Forward and by the input,
+w is small: its panels are made once, and a block of places sums over everything. By the weights it is the sum that is long (images times
+places): it goes block by block, panels of each block made when it is met, sums kept in the workspace; and if there are few results to
+share out, in a fixed number of pieces that are added at the end in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
+from volta_fn.targets.cpu.convolution.epilogue import SumTile
+from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
+from volta_fn.targets.cpu.convolution.igemm_plan import Plan, turns_of
+from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
+from volta_fn.targets.cpu.convolution.panels import pack
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
+
+
+class Igemm:
+    """The writer of one correlation's code."""
+
+    def __init__(self, piece: Piece, plan: Plan) -> None:
+        self.piece, self.plan, self.c, self.work = piece, plan, piece.c, piece.work
+        block, c = plan.blocks, piece.c
+        spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.places, block.taps, strict=True))}
+        self.x_tile: Tile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
+        if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, piece.x_dtype) and c.x.strides[2] == 1:
+            self.x_tile = None  # lines of channels are read where they are
+        self.direct = plan.packed
+        self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
+
+    @property
+    def own(self) -> int:
+        """Elements of a task's room for what it reads of x."""
+        return self.x_tile.elements if self.x_tile else 0
+
+    def write(self) -> None:
+        """Add the stages to the piece."""
+        plan, piece, size = self.plan, self.piece, self.work.itemsize
+        units = prod(plan.grid)
+        own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.pieces == 1 else 0)
+        tasks = piece.tasks(units, own)
+        if plan.packed:
+            count = self.c.groups * plan.panels
+            self.panel_room = piece.reserve(count * plan.panel, size)
+            lines = piece.tasks(count, 0)
+
+            def prepare(f: Function, args: Arguments, task: Value) -> None:
+                piece.shared(f, task, count, lines, lambda unit: self._prepare(f, args, unit))
+
+            piece.job("prepare", lines, count * plan.panel * 0.5, prepare)
+        else:
+            self.w_room = piece.reserve(tasks * plan.panel_block * plan.panel, size)
+            self.sum_room = piece.reserve((units if plan.pieces > 1 else tasks) * plan.sums, size)
+        self.tile_room = piece.reserve(tasks * self.own, size)
+        piece.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
+        if plan.pieces > 1:
+            blocks = units // plan.pieces
+            piece.job("finish", blocks, units * plan.sums * 0.3, self._finish)
+
+    # panels
+
+    def _depth(self, index: dict[str, Index]) -> list[Dim]:
+        """What is summed over: strides in x's tile, in the panels, and (as y) in w; `index` has sizes known only when the code runs."""
+        names, sizes = zip(*self.plan.depth, strict=True)
+        panel = dense(sizes, self.plan.width)
+        found = []
+        for name, size, stride in zip(names, sizes, panel, strict=True):
+            axis = 2 if name == "c" else 3 + int(name[1:])
+            found.append(Dim(index.get(name, size), self._depth_stride(name), stride, self.c.w.strides[axis]))
+        return found
+
+    def _x_stride(self, index: int) -> int:
+        return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
+
+    def _depth_stride(self, name: str) -> int:
+        """The step in the prepared x from one channel or tap to the next."""
+        return self._x_stride(2) if name == "c" else self._x_stride(3 + int(name[1:])) * self.c.axes[int(name[1:])].dilation
+
+    def _row_strides(self) -> list[int]:
+        """The steps in the prepared x from one image to the next, and from one place to the next along every axis."""
+        return [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(self.c.axes))]
+
+    def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
+        c, width = self.c, self.plan.width
+        first = times(f, panel, width)
+        w = self.piece.at(f, "w", args.w, group, first, *starts)
+        left: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
+        steps = [Dim(dim.size, 0, dim.y, dim.w) for dim in depth]
+        pack(f, self.work, self.piece.w_dtype, steps, c.w.strides[1], left, width, w, to)
+
+    def _prepare(self, f: Function, args: Arguments, unit: Index) -> None:
+        group, panel = split(f, unit, [self.c.groups, self.plan.panels])
+        to = args.room(f, self.panel_room, self.plan.panel * self.work.itemsize, unit)
+        self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
+
+    # sums
+
+    def _sum(self, f: Function, args: Arguments, task: Value, units: int, tasks: int) -> None:
+        self.piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
+
+    def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
+        """Where a block starts: its first image and places. The last block ends at the end, if need be by doing some again."""
+        c, block = self.c, self.plan.blocks
+        sizes = [c.images, *(axis.places for axis in c.axes)]
+        lengths = [block.images, *block.places]
+        return [
+            least(f, times(f, at, length), size - length) if size > length else 0
+            for at, length, size in zip(coordinates, lengths, sizes, strict=True)
+        ]
+
+    def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
+        plan, work = self.plan, self.work
+        group, *coordinates, part, piece = split(f, unit, plan.grid)
+        image, *places = self._starts(f, coordinates)
+        panel = least(f, times(f, part, plan.panel_block), plan.panels - plan.panel_block)
+        y = self.piece.at(f, "y", args.y, group, image, times(f, panel, plan.width), *places)
+        if self.direct:
+            x = self._x(f, args, task, group, image, places, [0] * (1 + len(places)))
+            w = args.room(f, self.panel_room, plan.panel * work.itemsize, plus(f, times(f, group, plan.panels), panel))
+            self._panels(f, self._depth({}), Operands(x, w, y), panel)
+            return
+        sums = args.room(f, self.sum_room, plan.sums * work.itemsize, unit if plan.pieces > 1 else task)
+        repeat(f, plan.sums, lambda k: f.store(work.zero(), step(f, sums, work.type, k), work.itemsize), 0, work.lanes)
+        turns = turns_of(plan)
+        first, last = [f.binary("udiv", f.binary("mul", value(plus(f, piece, k)), i64(prod(turns))), i64(plan.pieces)) for k in (0, 1)]
+
+        def turn(index: Index) -> None:
+            self._turn(f, args, task, (group, image, places, panel), split(f, index, turns), sums)
+
+        repeat(f, last, turn, first)
+        if plan.pieces == 1:
+            self._write_out(f, sums, y, panel)
+
+    def _turn(
+        self,
+        f: Function,
+        args: Arguments,
+        task: Value,
+        at: tuple[Index, Index, list[Index], Index],
+        cut: list[Index],
+        sums: Value,
+    ) -> None:
+        """Add one block of the summation to the sums."""
+        plan, c, work = self.plan, self.c, self.work
+        group, image, places, panel = at
+        tap = times(f, cut[1], plan.blocks.taps[0])
+        starts = [times(f, cut[0], plan.blocks.channels), tap, *[0] * (len(c.axes) - 1)]
+        sizes: dict[str, Index] = {}
+        if c.axes[0].taps % plan.blocks.taps[0]:
+            sizes["k0"] = least(f, plan.blocks.taps[0], plus(f, c.axes[0].taps, times(f, tap, -1)))
+        x = self._x(f, args, task, group, image, places, starts)
+        depth = self._depth(sizes)
+        w = args.room(f, self.w_room, plan.panel_block * plan.panel * work.itemsize, task)
+
+        def fill(k: Index) -> None:
+            self._pack(f, args, group, plus(f, panel, k), starts, depth, step(f, w, work.type, times(f, k, plan.panel)))
+
+        repeat(f, plan.panel_block, fill)
+        self._panels(f, depth, Operands(x, w, sums), panel)
+
+    def _x(self, f: Function, args: Arguments, task: Value, group: Index, image: Index, places: list[Index], starts: list[Index]) -> Value:
+        """A block's part of x: copied into the task's tile, or where it is."""
+        c, tile = self.c, self.x_tile
+        channel, *taps = starts
+        first = [
+            plus(f, times(f, place, axis.stride), times(f, tap, axis.dilation), -axis.low)
+            for place, tap, axis in zip(places, taps, c.axes, strict=True)
+        ]
+        if tile is None:
+            return self.piece.at(f, "x", args.x, group, image, channel, *first)
+        to = args.room(f, self.tile_room, self.own * self.work.itemsize, task)
+        sure = [axis.inside and axis.taps % block == 0 for axis, block in zip(c.axes, self.plan.blocks.taps, strict=True)]
+        x = self.piece.at(f, "x", args.x, group, image, channel)
+        gather(f, self.work, self.piece.x_dtype, c, tile, x, first, sure, to)
+        return to
+
+    def _panels(self, f: Function, depth: list[Dim], operands: Operands, panel: Index) -> None:
+        """The products of a block with each of its panels."""
+        plan, c = self.plan, self.c
+        names = tuple([name for name, _ in plan.depth])
+        strides = [c.y.strides[1], *c.y.strides[3:]] if self.direct else self._sum_strides()
+        nest = self._nest(strides, c.y.strides[2] if self.direct else 1, dict(zip(names, depth, strict=True)))
+
+        def one(k: Index) -> None:
+            along = Dim(1, 0, plan.panel, plan.width * nest.dims["o"].y)
+            tile = SumTile(nest, self.piece.y_dtype, self._left(f, plus(f, panel, k)) if self.direct else None)
+            load = None if self.direct else lambda at, counts: tile.kept(f, at.y, counts)
+            store = tile.result if self.direct else tile.keep
+            nest.run(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
+
+        repeat(f, plan.panel_block, one)
+
+    def _nest(self, y_strides: list[int], along: int, depth: dict[str, Dim]) -> Nest:
+        """The loops over a block and one panel, with y's strides of images and places, and of outputs."""
+        plan, c = self.plan, self.c
+        names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
+        dims = {"o": Dim(plan.width, 0, 1, along), **depth}
+        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.places], self._row_strides(), y_strides, strict=True):
+            dims[name] = Dim(size, x, 0, y)
+        loops = tuple([name for name in dims if name[0] in "np" and name not in dict(plan.tile.rows)])
+        y_type = stored_as(self.piece.y_dtype) if self.direct else self.work.type
+        return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
+
+    def _left(self, f: Function, panel: Index) -> Index | None:
+        """How many outputs remain at a panel's start; None where all panels are full."""
+        if self.c.outputs % self.plan.width == 0:
+            return None
+        return plus(f, self.c.outputs, times(f, panel, -self.plan.width))
+
+    # sums that are kept in the workspace: by image, place, panel and output
+
+    def _sum_strides(self) -> list[int]:
+        block = self.plan.blocks
+        return dense([block.images, *block.places], self.plan.panel_block * self.plan.width)
+
+    def _write_out(self, f: Function, sums: Value, y: Value, panel: Index) -> None:
+        """Bring a block's sums, of one or more pieces, into the result."""
+        plan, c = self.plan, self.c
+        nest = self._nest([c.y.strides[1], *c.y.strides[3:]], c.y.strides[2], {})
+        strides = dict(zip(["n", *(f"p{i}" for i in range(len(c.axes)))], self._sum_strides(), strict=True))
+        dims = {name: dim._replace(x=strides.get(name, 0)) for name, dim in nest.dims.items()} | {"o": nest.dims["o"]._replace(x=1, w=0)}
+        nest = replace(nest, y_type=stored_as(self.piece.y_dtype), dims=dims)
+
+        def one(k: Index) -> None:
+            tile = SumTile(nest, self.piece.y_dtype, self._left(f, plus(f, panel, k)))
+            at = Operands(step(f, sums, self.work.type, times(f, k, plan.width)), sums, y)
+            at = at._replace(y=step(f, y, nest.y_type, times(f, k, plan.width * c.y.strides[2])))
+            nest.run(
+                f, at, lambda *args: tile.result(f, *args), lambda there, counts: tile.added(f, there.x, counts, plan.pieces, plan.sums)
+            )
+
+        repeat(f, plan.panel_block, one)
+
+    def _finish(self, f: Function, args: Arguments, task: Value) -> None:
+        """Add the pieces of one block's sums."""
+        plan = self.plan
+        group, *coordinates, part, _ = split(f, times(f, task, plan.pieces), plan.grid)
+        image, *places = self._starts(f, coordinates)
+        panel = least(f, times(f, part, plan.panel_block), plan.panels - plan.panel_block)
+        y = self.piece.at(f, "y", args.y, group, image, times(f, panel, plan.width), *places)
+        sums = args.room(f, self.sum_room, plan.sums * self.work.itemsize * plan.pieces, task)
+        self._write_out(f, sums, y, panel)

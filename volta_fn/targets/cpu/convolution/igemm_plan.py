@@ -1,0 +1,115 @@
+"""How the implicit product cuts up a correlation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.targets.cpu.convolution.blocks import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
+from volta_fn.targets.cpu.matmul.compute_dtype import Working
+
+#: Results in fewer blocks than this are summed in pieces.
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one correlation is computed."""
+
+    c: Correlation
+    work: Working
+    blocks: Blocks
+    tile: RegisterTile
+    #: Panels of w in all, and in a task's block.
+    panels: int
+    panel_block: int
+    #: Whether the panels are made once, in front.
+    packed: bool
+    #: Pieces of the sum.
+    pieces: int
+
+    @property
+    def width(self) -> int:
+        """Outputs in a panel."""
+        return self.tile.vectors * self.work.lanes
+
+    @property
+    def depth(self) -> list[tuple[str, int]]:
+        """What a block sums over: by name, with sizes. The index that is cut is first.
+
+        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
+        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
+        registers. Panels made again and again are in w's own order, in which they are quickly filled.
+        """
+        block = self.blocks
+        sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
+        strides = {"c": self.c.w.strides[2], **{f"k{i}": stride for i, stride in enumerate(self.c.w.strides[3:])}}
+        cut = None if block.whole(self.c) else "c" if block.channels < self.c.channels else "k0"
+        rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
+        if self.packed:
+            innermost = self.c.x.strides[2] == 1 or block.channels == 1
+            order = sorted(sizes, key=lambda name: (2 if innermost else 0) if name == "c" else 1 + (name not in rows) / 2)
+        else:
+            order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
+        return [(name, sizes[name]) for name in order]
+
+    @property
+    def steps(self) -> int:
+        """How many steps a block's sum has."""
+        return prod(size for _, size in self.depth)
+
+    @property
+    def panel(self) -> int:
+        """Elements of a panel, with room for a square written at its end."""
+        return (self.steps + (0 if self.packed else self.work.lanes)) * self.width
+
+    @property
+    def grid(self) -> list[int]:
+        """How many blocks there are of groups, images, places along every axis, and panels; and pieces."""
+        c, block = self.c, self.blocks
+        places = [-(-axis.places // size) for axis, size in zip(c.axes, block.places, strict=True)]
+        return [c.groups, -(-c.images // block.images), *places, -(-self.panels // self.panel_block), self.pieces]
+
+    @property
+    def cycles(self) -> float:
+        """About how many cycles it takes."""
+        groups, images, *places = self.grid[:-2]
+        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(places)
+
+    @property
+    def sums(self) -> int:
+        """Elements of the sums of a task's block."""
+        return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
+
+
+def plan(c: Correlation, work: Working, room: int, largest: int | None = None) -> Plan:
+    """How to compute a correlation in so many bytes of room; with at most `largest` places in a block times steps of their sums."""
+    blocks, packed = place_blocks(c, largest), True
+    outputs = -(-c.outputs // work.lanes) * work.lanes
+    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.places:
+        blocks, packed = sum_blocks(c, largest), False
+    rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
+    steps = blocks.channels * prod(blocks.taps)
+    adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
+    quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
+    lines = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
+    line = None if c.x.strides[2] == 1 or not packed else lines[0] if lines else ""
+    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, line=line)
+    panels = -(-c.outputs // (tile.vectors * work.lanes))
+    found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
+    if not packed:
+        one = replace(found, panel_block=1)
+        found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
+    if not packed and prod(found.grid) < _FEW:  # in pieces, each reads its own part of x; by panels, all of it would be read again
+        turns = prod(turns_of(found))
+        most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
+        found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, most)))
+    while prod(found.grid) < _FEW and found.panel_block > 1:
+        found = replace(found, panel_block=-(-found.panel_block // 2))
+    return found
+
+
+def turns_of(plan: Plan) -> list[int]:
+    """How many blocks the sum has along channels and along the taps of the first axis."""
+    return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]

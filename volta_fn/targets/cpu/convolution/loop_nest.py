@@ -1,0 +1,205 @@
+"""Loop nests around a register tile: the sums of products that every algorithm here comes down to.
+
+The operands are *prepared*: every index steps through x, w and y by a known stride. *Rows* are unrolled indices, and one index is the
+*vector* whose neighbours share a register: rows times vectors are the sums that a tile keeps in registers. *Depth* is what is summed over,
+from outermost to innermost, the innermost unrolled. The other indices are plain loops.
+
+If w has *panels*, its elements are ordered by panel (a tile's worth of one index), then depth, then the place in the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from volta_fn.targets.cpu.convolution.emit_utils import Index, each_part, repeat, step, times, value
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working
+
+#: About how many steps of the summation are unrolled.
+_UNROLLED = 8
+
+
+class Dim(NamedTuple):
+    """An index: how many values it takes, and by how many elements it steps through each operand."""
+
+    size: Index
+    x: int = 0
+    w: int = 0
+    y: int = 0
+
+
+class Operands(NamedTuple):
+    """Addresses in the three operands."""
+
+    x: Value
+    w: Value
+    y: Value
+
+    def moved(self, f: Function, work: Working, y_type: str, dim: Dim, by: Index) -> Operands:
+        """The addresses after an index has grown by so much."""
+        types = (work.type, work.type, y_type)
+        return Operands(*[step(f, p, t, times(f, by, stride)) for p, t, stride in zip(self, types, dim[1:], strict=True)])
+
+
+#: Of a tile: its addresses, how many of each unrolled index it has, and its sums by row and vector.
+Store = Callable[[Operands, Mapping[str, int], list[Value]], None]
+
+#: Of a tile: its addresses and counts to the sums that it starts from.
+Load = Callable[[Operands, Mapping[str, int]], list[Value]]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A loop nest."""
+
+    work: Working
+    #: The type of y's elements in memory; x and w are prepared, and of the working type.
+    y_type: str
+    dims: Mapping[str, Dim]
+    #: Plain loops, outermost first.
+    loops: tuple[str, ...]
+    #: Unrolled indices with the most of each that a tile takes. The first vary slowest.
+    rows: tuple[tuple[str, int], ...]
+    #: The index along vectors, and how many vectors a tile has.
+    vector: str
+    vectors: int
+    #: Indices that are summed over, outermost first.
+    depth: tuple[str, ...]
+
+    def run(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
+        """Write the loops. Sums start from what `load` gives, or else from zero."""
+
+        def loops(names: Sequence[str], at: Operands) -> None:
+            if not names:
+                rows(self.rows, at, {})
+                return
+            dim = self.dims[names[0]]
+            repeat(f, dim.size, lambda index: loops(names[1:], at.moved(f, self.work, self.y_type, dim, index)))
+
+        def rows(names: Sequence[tuple[str, int]], at: Operands, counts: dict[str, int]) -> None:
+            if not names:
+                first = load(at, counts) if load else [self.work.zero()] * self.sums(counts)
+                store(at, counts, _Sum(f, self, counts).total(at.x, at.w, first))
+                return
+            (name, at_most), *rest = names
+            dim = self.dims[name]
+            assert isinstance(dim.size, int)
+            each_part(
+                f,
+                dim.size,
+                at_most,
+                lambda start, size: rows(rest, at.moved(f, self.work, self.y_type, dim, start), {**counts, name: size}),
+            )
+
+        loops(self.loops, operands)
+
+    def sums(self, counts: Mapping[str, int]) -> int:
+        """How many registers of sums a tile has."""
+        total = self.vectors
+        for name, _ in self.rows:
+            total *= counts[name]
+        return total
+
+    def places(self, counts: Mapping[str, int]) -> list[Dim]:
+        """For each row of a tile, how far its elements are in the operands from those of the first."""
+        found = [Dim(1)]
+        for name, _ in self.rows:
+            dim = self.dims[name]
+            found = [Dim(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in found for k in range(counts[name])]
+        return found
+
+
+class _Sum:
+    """One tile's sums."""
+
+    def __init__(self, f: Function, nest: Nest, counts: Mapping[str, int]) -> None:
+        self.f, self.nest = f, nest
+        self.rows = nest.places(counts)
+        self.along = nest.dims[nest.vector]
+
+    def total(self, x: Value, w: Value, first: list[Value]) -> list[Value]:
+        """The sums over the whole depth, added to `first`."""
+        dims = [self.nest.dims[name] for name in self.nest.depth]
+        if not dims:
+            return first
+        unrolled: list[tuple[int, int]] = [(0, 0)]
+        while dims and isinstance(size := dims[-1].size, int) and size * len(unrolled) <= _UNROLLED + 1:
+            more = self._repeated(dims[-1], size, unrolled)
+            if self._shared(more):
+                break
+            dims.pop()
+            unrolled = more
+        turns = max(1, _UNROLLED // 2 // len(unrolled))
+        if dims and self._shared(self._repeated(dims[-1], turns, unrolled)):
+            turns = 1
+        return self._loops(dims, turns, unrolled, x, w, first)
+
+    def _repeated(self, dim: Dim, count: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
+
+    def _shared(self, steps: Sequence[tuple[int, int]]) -> bool:
+        """Whether rows meet the same single elements of x in several steps, which would wait for them in registers that there are not."""
+        met = [a + row.x for a, _ in steps for row in self.rows]
+        return self.along.x == 0 and len(set(met)) < len(met)
+
+    def _loops(self, dims: list[Dim], turns: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
+        if not dims:
+            return self._steps(unrolled, x, w, sums)
+        f, dim, inner = self.f, dims[0], dims[1:]
+        type_ = self.nest.work.type
+
+        def turn(count: int) -> Callable[[Value, list[Value]], list[Value]]:
+            steps = self._repeated(dim, count, unrolled) if not inner else unrolled
+
+            def body(index: Value, carried: list[Value]) -> list[Value]:
+                there = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
+                return self._loops(inner, turns, steps, *there, carried)
+
+            return body
+
+        if inner or turns == 1:
+            return f.loop(i64(0), value(dim.size), 1, sums, turn(1), once=isinstance(dim.size, int))
+        if isinstance(dim.size, int):
+            whole = dim.size // turns * turns
+            if whole:
+                sums = f.loop(i64(0), i64(whole), turns, sums, turn(turns), once=True)
+            return turn(dim.size - whole)(i64(whole), sums) if dim.size > whole else sums
+        whole_turns = f.binary("mul nsw", f.binary("udiv", dim.size, i64(turns)), i64(turns))
+        sums = f.loop(i64(0), whole_turns, turns, sums, turn(turns))
+        return f.loop(whole_turns, dim.size, 1, sums, turn(1))
+
+    def _steps(self, steps: Sequence[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
+        """Straight code for some steps of the summation, every element loaded once."""
+        work, along, vectors = self.nest.work, self.along, self.nest.vectors
+        seen: dict[tuple[str, int], Value] = {}
+
+        def operand(which: str, base: Value, offset: int, stride: int) -> Value:
+            if (which, offset) not in seen:
+                at = step(self.f, base, work.type, offset)
+                if stride:
+                    seen[which, offset] = self.f.load(work.vector, at, work.itemsize)
+                else:
+                    seen[which, offset] = self.f.splat(self.f.load(work.type, at, work.itemsize), work.lanes)
+            return seen[which, offset]
+
+        sums = list(sums)
+        for a, b in steps:
+            for r, row in enumerate(self.rows):
+                for v in range(vectors):
+                    far = v * work.lanes
+                    left = operand("x", x, a + row.x + far * along.x, along.x)
+                    right = operand("w", w, b + row.w + far * along.w, along.w)
+                    k = r * vectors + v
+                    sums[k] = work.multiply_add(self.f, left, right, sums[k])
+        return sums
+
+
+def dense(sizes: Sequence[int], innermost: int = 1) -> list[int]:
+    """The strides of indices whose elements are adjacent, the last `innermost` apart."""
+    strides: list[int] = []
+    for size in reversed(sizes):
+        strides.insert(0, innermost)
+        innermost *= size
+    return strides

@@ -1,0 +1,135 @@
+"""Putting routines together of pieces: several correlations, each in up to four stages, share the phases of one routine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.targets.cpu.convolution.emit_utils import Index, least, most, plus, repeat, times, value
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
+from volta_fn.targets.cpu.routine import Phase, Routine
+
+#: About how many nanoseconds a multiplication takes.
+NANOSECONDS = 1 / 60
+
+#: Bytes of the workspace of all pieces, at most.
+ROOM = 32 << 20
+
+#: Tasks of a stage, at most.
+_TASKS = 32
+
+#: The stages of a piece: what comes before the sums (w, or x, brought into order), the sums, and what comes after them.
+STAGES = ("prepare", "enter", "sum", "finish")
+
+
+@dataclass
+class Job:
+    """One stage of a piece: a function of x, w, y, the workspace and the number of a task."""
+
+    symbol: str
+    tasks: int
+    cost: float
+
+
+@dataclass
+class Piece:
+    """What is being written for one correlation."""
+
+    name: str
+    module: Module
+    c: Correlation
+    work: Working
+    x_dtype: np.dtype
+    w_dtype: np.dtype
+    y_dtype: np.dtype
+    #: Bytes of the workspace that it may take.
+    room: int
+    #: Bytes of the workspace taken so far (by all pieces).
+    workspace: int = 0
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+    def reserve(self, elements: int, itemsize: int) -> int:
+        """Room in the workspace: its offset in bytes."""
+        offset = self.workspace
+        self.workspace += -(-elements * itemsize // 64) * 64
+        return offset
+
+    def tasks(self, units: int, elements: int) -> int:
+        """How many tasks share so many units, if each task needs room for so many elements of its own."""
+        return max(1, min(units, _TASKS, self.room // 2 // max(1, elements * self.work.itemsize)))
+
+    def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
+        """Add a stage, whose code `body` writes."""
+        parameters = [Value("ptr", f"%{name}") for name in ("x", "w", "y", "workspace")]
+        symbol = f"{self.name}_{stage}"
+        task = Value("i64", "%task")
+        f = Function(self.module, symbol, [Value("ptr noalias", p.name) for p in parameters] + [task], attributes="nounwind noinline")
+        body(f, Arguments(*parameters), task)
+        f.finish()
+        self.jobs[stage] = Job(symbol, tasks, cost)
+
+    def shared(self, f: Function, task: Value, units: int, tasks: int, body: Callable[[Index], None]) -> None:
+        """`body` of each of a task's units, of which there are as many as make near-equal shares."""
+        if units == tasks:
+            body(task)
+            return
+        first = f.binary("udiv", value(times(f, task, units)), i64(tasks))
+        last = f.binary("udiv", value(times(f, plus(f, task, 1), units)), i64(tasks))
+        repeat(f, last, body, first)
+
+    def at(self, f: Function, which: str, pointer: Value, *indices: Index) -> Value:
+        """The address of an element of x, w or y, which indices (group first) lead to."""
+        view, dtype = {"x": (self.c.x, self.x_dtype), "w": (self.c.w, self.w_dtype), "y": (self.c.y, self.y_dtype)}[which]
+        offset = plus(f, view.offset, *[times(f, i, s) for i, s in zip(indices, view.strides, strict=False)])
+        return pointer if offset == 0 else f.let("ptr", f"getelementptr {stored_as(dtype)}, {pointer}, {value(offset)}")
+
+
+@dataclass
+class Arguments:
+    """What a stage's function is given."""
+
+    x: Value
+    w: Value
+    y: Value
+    workspace: Value
+
+    def room(self, f: Function, offset: int, size: int = 0, task: Index = 0) -> Value:
+        """The address of a room in the workspace; of as many rooms of `size` bytes as there are tasks, the task's own."""
+        place = plus(f, offset, times(f, task, size))
+        return f.let("ptr", f"getelementptr i8, {self.workspace}, {value(place)}")
+
+
+def assembled(module: Module, pieces: Sequence[Piece], workspace: int) -> Routine:
+    """The routine of pieces written into one module."""
+    phases = []
+    for stage in STAGES:
+        jobs = [piece.jobs[stage] for piece in pieces if stage in piece.jobs]
+        if jobs:
+            symbol = f"convolution_{stage}"
+            _entry(module, symbol, jobs, workspace > 0)
+            phases.append(Phase(symbol, sum(job.tasks for job in jobs), sum(job.cost for job in jobs)))
+    return Routine(str(module), tuple(phases), workspace)
+
+
+def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:
+    """The entry point of a phase, whose tasks are those of its jobs one after another."""
+    buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+    f = Function(module, symbol, [buffers, begin, end])
+    pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(4 if workspace else 3)]
+    if not workspace:
+        pointers.append(Value("ptr", "null"))
+    first = 0
+    for job in jobs:
+        start, stop = most(f, plus(f, begin, -first), 0), least(f, plus(f, end, -first), job.tasks)
+
+        def one(index: Value, _: list[Value], job: Job = job) -> list[Value]:
+            f.run(job.symbol, *pointers, index)
+            return []
+
+        f.loop(value(start), value(stop), 1, [], one)
+        first += job.tasks
+    f.finish()

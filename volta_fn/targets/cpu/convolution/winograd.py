@@ -1,0 +1,218 @@
+"""Winograd's convolution: windows that move by single steps, as products at points (see `compiler/contractions/winograd_points`).
+
+The taps are transformed once. A block of places goes through four steps, each in the task's own room, so that all of it stays in the
+caches: x is copied with channels innermost; tiles of n by n are transformed, by vectors along channels; at each of the n² points, tiles
+times channels are multiplied with channels times outputs; and the products are transformed into m by m places, by vectors along outputs.
+
+Where taps are far apart, the places of each residue by that distance have tiles of their own, side by side. Windows of many taps are cut
+into parts (see `Scheme`): then tiles are multiplied with a small window of tiles, and channels, times outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from volta_fn.compiler.contractions.winograd_points import of_input
+from volta_fn.targets.cpu.convolution.algebra import Algebra
+from volta_fn.targets.cpu.convolution.blocks import register_tile
+from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
+from volta_fn.targets.cpu.convolution.epilogue import SumTile
+from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
+from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.winograd_output import Leaving, each_tile
+from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
+from volta_fn.targets.cpu.convolution.winograd_weights import write_taps
+from volta_fn.targets.cpu.llvm.text import Function, Value
+
+
+class Winograd:
+    """The writer of one correlation's code."""
+
+    def __init__(self, piece: Piece, shape: Shape) -> None:
+        self.piece, self.shape, self.c, self.work = piece, shape, piece.c, piece.work
+        m, n = shape.places, shape.points
+        rows, columns = shape.spans
+        self.x_tile: Tile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
+        #: Elements of a task's rooms: x, x at the points, the products there, and places before they are transposed.
+        self.leaving = Leaving(piece, shape)
+        transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.leaving.transposed else 0
+        self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
+        self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
+
+    def write(self) -> None:
+        """Add the stages to the piece."""
+        shape, piece, size = self.shape, self.piece, self.work.itemsize
+        count = self.c.groups * shape.panels * shape.parts * shape.channels
+        self.taps_room = piece.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
+        lines = piece.tasks(count, 0)
+
+        def prepare(f: Function, args: Arguments, task: Value) -> None:
+            piece.shared(f, task, count, lines, lambda line: write_taps(f, piece, shape, args, line, self.taps_room))
+
+        piece.job("prepare", lines, count * shape.width * shape.points, prepare)
+        cost = self.c.products * NANOSECONDS * shape.scheme.terms / (shape.places**2 * self.c.taps) * 1.5
+        (self._write_spread if shape.spread else self._write_blocks)(cost)
+
+    def _write_blocks(self, cost: float) -> None:
+        """Add the stage in which every block goes through all steps."""
+        piece, units, size = self.piece, prod(self.shape.grid), self.work.itemsize
+        tasks = piece.tasks(units, sum(self.rooms))
+        self.task_room = piece.reserve(tasks * sum(self.rooms), size)
+        starts = [sum(self.rooms[:k]) * size for k in range(4)]
+
+        def blocks(f: Function, args: Arguments, task: Value) -> None:
+            room = [args.room(f, self.task_room + start, sum(self.rooms) * size, task) for start in starts]
+            piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, room, unit))
+
+        piece.job("sum", tasks, cost, blocks)
+
+    def _write_spread(self, cost: float) -> None:
+        """Add the stages in which all blocks enter, all are multiplied, point by point, and all leave."""
+        piece, shape, size, points = self.piece, self.shape, self.work.itemsize, self.shape.points**2
+        x_room, entered, multiplied, transposed = self.rooms
+        units = prod(shape.grid)
+        tasks = piece.tasks(units, max(x_room, transposed))
+        self.task_room = piece.reserve(tasks * max(x_room, transposed), size)
+        self.entered_room, self.multiplied_room = piece.reserve(entered, size), piece.reserve(multiplied, size)
+
+        def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
+            def body(f: Function, args: Arguments, task: Value) -> None:
+                room = args.room(f, self.task_room, max(x_room, transposed) * size, task)
+                piece.shared(f, task, units, tasks, lambda unit: step(f, args, room, unit))
+
+            return body
+
+        def multiply(f: Function, args: Arguments, task: Value) -> None:
+            x, taps, to = [
+                args.room(f, room, elements * size, task)
+                for room, elements in (
+                    (self.entered_room, shape.entered),
+                    (self.taps_room, shape.tapped),
+                    (self.multiplied_room, shape.multiplied),
+                )
+            ]
+            self._multiply(f, x, taps, to, 1)
+
+        piece.job("enter", tasks, cost * 0.15, stage(self._enter_block))
+        piece.job("sum", points, cost * 0.7, multiply)
+        piece.job("finish", tasks, cost * 0.15, stage(self._leave_block))
+
+    def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
+        """A block's group, first image and first tiles. The last block ends at the end, if need be by doing some tiles again."""
+        shape, c = self.shape, self.c
+        group, *coordinates = split(f, unit, shape.grid)
+        sizes, lengths = [c.images, *shape.all_tiles], [shape.images, *shape.tiles]
+        image, *tiles = [
+            least(f, times(f, at, length), size - length) if size > length else 0
+            for at, length, size in zip(coordinates, lengths, sizes, strict=True)
+        ]
+        return group, image, tiles
+
+    def _block(self, f: Function, args: Arguments, room: list[Value], unit: Index) -> None:
+        """All steps of one block."""
+        shape, type_ = self.shape, self.work.type
+        group, image, tiles = self._at(f, unit)
+        each = prod(shape.tiles)
+
+        def enter(k: Index) -> None:
+            to = step(f, room[1], type_, times(f, k, prod(shape.met) * shape.channels))
+            self._enter_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
+
+        def leave(k: Index) -> None:
+            products = step(f, room[2], type_, times(f, k, each * shape.outputs))
+            self._leave_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
+
+        repeat(f, shape.images, enter)
+        taps = args.room(f, self.taps_room, shape.points**2 * shape.tapped * self.work.itemsize, group)
+        self._multiply(f, room[1], taps, room[2], shape.points**2)
+        repeat(f, shape.images, leave)
+
+    def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
+        """The number of a block's first tile among all."""
+        rows, columns = self.shape.all_tiles
+        return plus(f, times(f, at[1], rows * columns), times(f, at[2][0], columns), at[2][1])
+
+    def _enter_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+        at = self._at(f, unit)
+        entered = step(f, args.room(f, self.entered_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
+        self._enter_image(f, args, room, at, entered)
+
+    def _leave_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+        at = self._at(f, unit)
+        products = step(f, args.room(f, self.multiplied_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
+        self._leave_image(f, args, products, at, room)
+
+    def _enter_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
+        """Copy and transform a block's tiles of one image."""
+        shape, c = self.shape, self.c
+        group, image, tiles = at
+        starts = [plus(f, times(f, t, shape.places), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
+        sure = [axis.inside and axis.places % (shape.places * axis.dilation) == 0 for axis in c.axes]
+        gather(f, self.work, self.piece.x_dtype, c, self.x_tile, self.piece.at(f, "x", args.x, group, image), starts, sure, room)
+        self._enter(f, room, to)
+
+    def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
+        """Transform a block's products of one image and store the places."""
+        group, image, tiles = at
+        places = [times(f, t, self.shape.places) for t in tiles]
+        self.leaving.write(f, products, self.piece.at(f, "y", args.y, group, image, 0, *places), places, room)
+
+    def _enter(self, f: Function, x: Value, to: Value) -> None:
+        """Transform the tiles of one image of a block."""
+        shape, work = self.shape, self.work
+        n, rows, columns = shape.points, self.x_tile.stride(3), self.x_tile.stride(4)
+        apart = shape.entered
+        a = Algebra(f, work)
+
+        down, along = [axis.dilation * stride for axis, stride in zip(self.c.axes, (rows, columns), strict=True)]
+
+        def tile(number: Index, first: tuple[Index, Index], channel: Index) -> None:
+            at = step(f, x, work.type, plus(f, times(f, first[0], rows), times(f, first[1], columns), channel))
+            here = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
+            lines = []
+            for j in range(n):
+                found = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
+                lines.append(of_input(a, found))
+            for i in range(n):
+                for j, found_value in enumerate(of_input(a, [line[i] for line in lines])):
+                    f.store(found_value, step(f, here, work.type, (i * n + j) * apart), work.itemsize)
+
+        each_tile(f, shape, shape.met, shape.channels, tile)
+
+    def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
+        """At so many points, tiles times channels by channels times outputs."""
+        shape, work = self.shape, self.work
+        tile = register_tile(shape.rows, shape.panels * shape.vectors, shape.scheme.parts**2 * self.c.channels, None)
+        depth = self._depth()
+        panel = shape.parts * shape.channels * shape.width
+        dims = {
+            "e": Dim(points, shape.entered, shape.tapped, shape.multiplied),
+            "panel": Dim(shape.panels, 0, panel, shape.width),
+            **self._rows(),
+            "o": Dim(shape.width, 0, 1, 1),
+            **depth,
+        }
+        loops = ("e", "panel", *(name for name, _ in shape.rows if name not in dict(tile.rows)))
+        nest = Nest(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
+        sums = SumTile(nest, self.piece.y_dtype, None)
+        nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
+
+    def _rows(self) -> dict[str, Dim]:
+        """The rows of the products, as indices of tiles in x and in y."""
+        shape = self.shape
+        names, sizes = zip(*shape.rows, strict=True)
+        steps = dense(sizes, shape.outputs)
+        met = [shape.channels] if shape.parts == 1 else dense([shape.images, *shape.met], shape.channels)
+        return {name: Dim(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
+
+    def _depth(self) -> dict[str, Dim]:
+        """What is summed over at a point: parts of the taps, which are as many tiles apart as the dilation says, and channels."""
+        shape, parts = self.shape, self.shape.scheme.parts
+        channels = Dim(self.c.channels, 1, shape.width, 0)
+        if parts == 1:
+            return {"c": channels}
+        row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.met, shape.channels), strict=True)]
+        each = shape.channels * shape.width
+        return {"k0": Dim(parts, row, parts * each, 0), "k1": Dim(parts, column, each, 0), "c": channels}

@@ -1,0 +1,141 @@
+"""From Winograd's points back to places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from volta_fn.compiler.contractions.winograd_points import to_places
+from volta_fn.targets.cpu.convolution.algebra import Algebra
+from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, rounded_down, step, times, value
+from volta_fn.targets.cpu.convolution.epilogue import store_transposed, store_vector
+from volta_fn.targets.cpu.convolution.loop_nest import dense
+from volta_fn.targets.cpu.convolution.stages import Piece
+from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
+from volta_fn.targets.cpu.llvm.text import Function, Value
+from volta_fn.targets.cpu.matmul.compute_dtype import stored_as
+
+
+def each_tile(
+    f: Function, shape: Shape, sizes: Sequence[int], length: int, body: Callable[[Index, tuple[Index, Index], Index], None]
+) -> None:
+    """`body` of the number of every tile of a block, its first place, and every vector of `length` elements."""
+    lanes, m = shape.work.lanes, shape.places
+    (rows, columns), (down, along) = sizes, [axis.dilation for axis in shape.c.axes]
+
+    def each(size: int, apart: int, body: Callable[[Index, Index], None]) -> None:
+        """The tiles along an axis, and their first places: of every residue one, then the next ones."""
+
+        def group(start: Index) -> None:
+            repeat(f, apart, lambda residue: body(plus(f, start, residue), plus(f, times(f, start, m), residue)))
+
+        repeat(f, size, group, 0, apart)
+
+    def row(i: Index, top: Index) -> None:
+        def tile(j: Index, left: Index) -> None:
+            number = plus(f, times(f, i, columns), j)
+            repeat(f, length, lambda k: body(number, (top, left), k), 0, lanes)
+
+        each(columns, along, tile)
+
+    each(rows, down, row)
+
+
+class Leaving:
+    """The last step of a block: products at points become places, and are stored."""
+
+    def __init__(self, piece: Piece, shape: Shape) -> None:
+        self.piece, self.shape, self.c, self.work = piece, shape, piece.c, piece.work
+        #: Whether places are kept in the task's room, outputs innermost, before they are transposed to the order of y.
+        self.transposed = self.c.y.strides[2] != 1
+
+    def write(self, f: Function, products: Value, y: Value, places: list[Index], room: Value) -> None:
+        """Transform the products of one image of a block into its places."""
+        shape, work = self.shape, self.work
+        n, m = shape.points, shape.places
+        apart = shape.multiplied
+        a = Algebra(f, work)
+        strides = dense([size * m for size in shape.tiles], shape.outputs)
+
+        def tile(number: Index, first: tuple[Index, Index], output: Index) -> None:
+            at = step(f, products, work.type, plus(f, times(f, number, shape.outputs), output))
+            lines = []
+            for j in range(n):
+                found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * apart), work.itemsize) for i in range(n)]
+                lines.append(to_places(a, found, m))
+            for i in range(m):
+                for j, found_value in enumerate(to_places(a, [line[i] for line in lines], m)):
+                    spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
+                    if self.transposed:
+                        inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
+                        f.store(found_value, step(f, room, work.type, inside), work.itemsize)
+                    else:
+                        self._store(f, y, places, spot, output, found_value)
+
+        each_tile(f, shape, shape.tiles, shape.outputs, tile)
+        if self.transposed:
+            self._turn(f, room, strides, y, places)
+
+    def _room(self, f: Function, places: list[Index], axis: int) -> Index:
+        """How many of a block's places there are along an axis."""
+        length = self.shape.tiles[axis] * self.shape.places
+        return least(f, plus(f, self.c.axes[axis].places, times(f, places[axis], -1)), length)
+
+    def _store(self, f: Function, y: Value, places: list[Index], spot: list[Index], output: Index, found: Value) -> None:
+        """Store outputs at a place, if there are such."""
+        c, lanes = self.c, self.work.lanes
+        to = step(
+            f, y, stored_as(self.piece.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
+        )
+        left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
+        good: Value | None = None
+        for axis in (0, 1):
+            if c.axes[axis].places % (self.shape.places * c.axes[axis].dilation):
+                there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, places, axis)))
+                good = there if good is None else f.binary("and", good, there)
+
+        def yes() -> list[Value]:
+            store_vector(f, self.work, self.piece.y_dtype, found, to, 1, left)
+            return []
+
+        if good is None:
+            yes()
+        else:
+            f.branch(good, yes)
+
+    def _turn(self, f: Function, room: Value, strides: list[int], y: Value, places: list[Index]) -> None:
+        """Bring the places of one image of a block, which have outputs innermost, into the result, some outputs at a time."""
+        c, work, dtype = self.c, self.work, self.piece.y_dtype
+        lanes, stored = work.lanes, stored_as(dtype)
+        sizes, steps = [self._room(f, places, 0), self._room(f, places, 1)], list(c.y.strides[3:])
+        if sizes[1] == c.axes[1].places == steps[0] // steps[1] == strides[0] // strides[1]:  # rows follow one another
+            sizes, steps, strides = [1, times(f, sizes[0], c.axes[1].places)], [0, steps[1]], [0, strides[1]]
+
+        def outputs(output: Index) -> None:
+            left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
+
+            def line(row: Index) -> None:
+                def some(column: Index, remain: Index | None = None) -> None:
+                    at = step(f, room, work.type, plus(f, times(f, row, strides[0]), times(f, column, strides[1]), output))
+                    offsets = [times(f, i, s) for i, s in zip((output, row, column), (c.y.strides[2], *steps), strict=True)]
+                    self._square(f, at, strides[1], step(f, y, stored, plus(f, *offsets)), remain, left)
+
+                if steps[1] != 1:
+                    repeat(f, sizes[1], some)
+                    return
+                whole = rounded_down(f, sizes[1], lanes)
+                repeat(f, whole, some, 0, lanes)
+                rest = plus(f, sizes[1], times(f, whole, -1))
+                repeat(f, sizes[1], lambda column: some(column, rest), whole, lanes)
+
+            repeat(f, sizes[0], line)
+
+        repeat(f, c.outputs, outputs, 0, lanes)
+
+    def _square(self, f: Function, at: Value, stride: int, to: Value, remain: Index | None, left: Index | None) -> None:
+        """Store adjacent places of adjacent outputs, of which `remain` and `left` are wanted (None: all)."""
+        work, c = self.work, self.c
+        if c.y.strides[4] != 1:
+            store_vector(f, work, self.piece.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)
+            return
+        rows = [f.load(work.vector, step(f, at, work.type, k * stride), work.itemsize) for k in range(work.lanes)]
+        store_transposed(f, work, self.piece.y_dtype, rows, to, c.y.strides[2], left, remain)

@@ -1,0 +1,57 @@
+"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows.
+
+They share `entry_points` (a routine's entry points), `copy_ops` and `strided` (elements in memory) and `numbers`. In the order in which to
+read:
+
+- `gather_offsets` (where windows begin), `gather`, `scatter` and `dynamic_slices`;
+- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
+- `scanning` (within a vector) and `cumulative`;
+- `windows` (which elements a window meets), `pooling`, `window_argmax` (of maxima and minima), and by those
+  `pooling_tangents` and `pooling_cotangents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from volta_fn.targets.cpu.library.dynamic_slices import COPY as COPY
+from volta_fn.targets.cpu.library.dynamic_slices import dynamic_slice, dynamic_update_slice
+from volta_fn.targets.cpu.library.gather import gather
+from volta_fn.targets.cpu.library.pooling import reduce_window_max, reduce_window_min, reduce_window_sum
+from volta_fn.targets.cpu.library.pooling_cotangents import select_and_scatter_add
+from volta_fn.targets.cpu.library.pooling_tangents import select_and_gather_add
+from volta_fn.targets.cpu.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.targets.cpu.library.sort import sort
+from volta_fn.targets.cpu.library.top_k import top_k
+from volta_fn.targets.cpu.routine import Routine
+
+#: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.
+ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]] = {
+    "gather": gather,
+    "scatter": scatter,
+    "scatter_add": scatter_add,
+    "scatter_mul": scatter_mul,
+    "scatter_min": scatter_min,
+    "scatter_max": scatter_max,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "cummax": cummax,
+    "cummin": cummin,
+    "cumlogsumexp": cumlogsumexp,
+    "reduce_window_sum": reduce_window_sum,
+    "reduce_window_max": reduce_window_max,
+    "reduce_window_min": reduce_window_min,
+    "select_and_gather_add": select_and_gather_add,
+    "select_and_scatter_add": select_and_scatter_add,
+    "sort": sort,
+    "top_k": top_k,
+}
+
+#: By a primitive's name the operand whose memory the result may be: routines see where they are the same. A phase whose symbol ends with
+#: `COPY` does nothing then, and may as well be left out.
+IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)

@@ -1,0 +1,249 @@
+"""Cumulative sums, products, extremes and log-sum-exps.
+
+Along the last axis a vector's lanes are combined with those before them in a few steps, each reaching twice as far, and then with all that
+came before the vector; long rows are cut into parts, whose totals a first phase finds. Along other axes vectors run across the columns.
+Products of floats are taken one by one, as their parts might overflow where the whole does not.
+
+float16 and bfloat16 accumulate in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from volta_fn.codegen.geometry.cumulative import REDUCTIONS, accumulation
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.numbers import lanes_for, working
+from volta_fn.targets.cpu.library.scanning import Scan, scanned, taken
+from volta_fn.targets.cpu.llvm.index_arith import counting, greatest, known, minus, nest, plus, quotient, remainder, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
+
+#: The operations that each takes, and of how many operands they are.
+_NEEDED = {
+    "cumsum": {"add": 2},
+    "cumprod": {"mul": 2},
+    "cummax": {"max": 2},
+    "cummin": {"min": 2},
+    "cumlogsumexp": {"exp": 1, "log": 1, "log1p": 1, "abs": 1, "neg": 1, "max": 2, "sub": 2, "add": 2},
+}
+
+#: Elements of a part of a row that is cut, and how many elements a task has at least.
+_PART = 1 << 16
+_TASK = 1 << 14
+
+#: Vectors of columns that are accumulated side by side, and rows, where elements are taken one by one.
+_VECTORS = 8
+_CHAINS = 4
+
+
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
+    """The routine of the primitive of that name."""
+    (operand,) = avals
+    if not operand.size:
+        return nothing()
+    dtype = working(operand.dtype)
+    needed = (
+        ["exp", "log1p", "max", "sub", "abs", "neg"]
+        if name == "cumlogsumexp"
+        else [{"cumsum": "add", "cumprod": "mul"}.get(name, name[3:])]
+    )
+    if not all(supports(op, (dtype,) * (2 if op in ("add", "mul", "max", "min", "sub") else 1), {}) for op in needed):
+        return None
+    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    if scan.columns > 1:
+        return _across(scan)
+    one_by_one = name == "cumprod" and dtype.kind in "fc"
+    return _one_by_one(scan) if one_by_one else _along(scan)
+
+
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
+
+
+def _cost(scan: Scan) -> float:
+    each = 4.0 if scan.name == "cumlogsumexp" else 0.4
+    return scan.rows * scan.size * scan.columns * each * scan.dtype.itemsize / 4
+
+
+def _turned(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
+    """The place of a row's element (or of `width` of them) that comes as number `i`."""
+    return minus(f, i64(scan.size - width), i) if scan.reverse else i
+
+
+# across columns
+
+
+def _across(scan: Scan) -> Routine:
+    lanes = lanes_for(scan.dtype)
+    vectors = min(_VECTORS, math.ceil(scan.columns / lanes))
+    blocks = math.ceil(scan.columns / (vectors * lanes))
+    rows = pieces(scan.rows, max(1, _TASK // (scan.size * vectors * lanes)))
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        first = times(f, remainder(f, number, blocks), vectors * lanes)
+        mine = part(f, quotient(f, number, blocks), scan.rows, rows)
+        nest(f, [scan.rows], lambda row: _block(f, scan, pointers, row[0], first, vectors, lanes), mine)
+
+    writer = Writer(scan.name, 2)
+    writer.phase(rows * blocks, _cost(scan), task)
+    return writer.routine()
+
+
+def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Value, vectors: int, lanes: int) -> None:
+    """Some vectors of neighbouring columns; there may be fewer columns."""
+    base = plus(f, times(f, row, scan.size * scan.columns), first)
+
+    def run(counts: list[Value | None]) -> list[Value]:
+        def step(i: Value, carried: list[Value]) -> list[Value]:
+            start = plus(f, base, times(f, _turned(f, scan, i), scan.columns))
+            places = [plus(f, start, i64(k * lanes)) for k in range(vectors)]
+            read = [scan.read(f, pointers[0], place, lanes, count) for place, count in zip(places, counts, strict=True)]
+            totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
+            for total, place, count in zip(totals, places, counts, strict=True):
+                scan.write(f, total, pointers[1], place, count)
+            return [p for total in totals for p in total.parts]
+
+        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).parts] * vectors, step, once=True)
+        return []
+
+    def whole() -> list[Value]:
+        return run([None] * vectors)
+
+    def partly() -> list[Value]:
+        there = minus(f, i64(scan.columns), first)
+        return run([greatest(f, i64(0), minus(f, there, i64(k * lanes))) for k in range(vectors)])
+
+    if scan.columns % (vectors * lanes) == 0:
+        whole()
+    else:
+        f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), whole, partly)
+
+
+def _numbers(scan: Scan, parts: list[Value]) -> list[Number]:
+    each = 2 if scan.dtype.kind == "c" else 1
+    return [Number(scan.dtype, tuple(parts[k : k + each])) for k in range(0, len(parts), each)]
+
+
+# along rows
+
+
+def _along(scan: Scan) -> Routine:
+    parts = pieces(scan.size, _PART, 1 << 20)
+    rows = scan.rows if parts > 1 else pieces(scan.rows, max(1, _TASK // scan.size))
+    writer = Writer(scan.name, 2 + (parts > 1))
+    lanes = lanes_for(scan.dtype)
+
+    def sums(f: Function, pointers: list[Value], number: Value) -> None:
+        bounds = part(f, remainder(f, number, parts), scan.size, parts, 64)
+        total = _total(f, scan, pointers[0], times(f, quotient(f, number, parts), scan.size), bounds, lanes)
+        store(f, total, f.at(pointers[2], f"[{scan.dtype.itemsize} x i8]", number))
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        row, place = quotient(f, number, parts), remainder(f, number, parts)
+        before = scan.neutral(f, 1)
+        if parts > 1:
+            before = _earlier(f, scan, pointers[2], times(f, row, parts), place)
+        bounds = part(f, place, scan.size, parts, 64)
+        mine = part(f, row, scan.rows, rows)
+        nest(f, [scan.rows], lambda r: _run(f, scan, pointers, times(f, r[0], scan.size), bounds, before, lanes), mine)
+
+    if parts > 1:
+        writer.phase(rows * parts, _cost(scan) / 2, sums)
+    writer.phase(rows * parts, _cost(scan), task)
+    return writer.routine(rows * parts * scan.dtype.itemsize if parts > 1 else 0)
+
+
+def _earlier(f: Function, scan: Scan, totals: Value, first: Value, place: Value) -> Number:
+    """The totals of all parts of a row before one of them."""
+
+    def add(k: Value, carried: list[Value]) -> list[Value]:
+        at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", plus(f, first, k))
+        return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).parts)
+
+    return _numbers(scan, f.loop(i64(0), place, 1, scan.neutral(f, 1).parts, add))[0]
+
+
+def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
+    """A row's elements from number `i` on, and their place; where there are fewer than `lanes`, neutral ones come after them."""
+    if count is None:
+        place = plus(f, row, _turned(f, scan, i, lanes))
+        return place, scan.read(f, source, place, lanes)
+    place = plus(f, row, minus(f, minus(f, i64(scan.size), i), count) if scan.reverse else i)
+    read, neutral = scan.read(f, source, place, lanes, count), scan.neutral(f, lanes)
+    there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
+    return place, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.parts, neutral.parts, strict=True)]))
+
+
+def _fold(
+    f: Function, scan: Scan, bounds: tuple[Value, Value], lanes: int, first: Number, step: Callable[[Value, Value | None, Number], Number]
+) -> Number:
+    """``carried = step(i, count, carried)`` for every vector of a part of a row."""
+    begin, end = bounds
+    rest = remainder(f, minus(f, end, begin), lanes)
+    last = minus(f, end, rest)
+    carried = f.loop(begin, last, lanes, first.parts, lambda i, c: list(step(i, None, _numbers(scan, c)[0]).parts))
+    if known(rest) != 0:
+        some = f.compare("icmp sgt", rest, i64(0))
+        carried = f.branch(some, lambda: list(step(last, rest, _numbers(scan, carried)[0]).parts), lambda: carried)
+    return _numbers(scan, carried)[0]
+
+
+def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Value, Value], lanes: int) -> Number:
+    """A part of a row combined: lane by lane, and then the lanes in their order."""
+
+    def step(i: Value, count: Value | None, carried: Number) -> Number:
+        return scan.combine(f, carried, _vector(f, scan, source, row, i, lanes, count)[1])
+
+    total = _fold(f, scan, bounds, lanes, scan.neutral(f, lanes), step)
+    while total.lanes > 1:
+        half = total.lanes // 2
+        total = scan.combine(f, taken(f, total, range(half)), taken(f, total, range(half, 2 * half)))
+    return total
+
+
+def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int) -> None:
+    """Accumulate a part of a row, given what came before it."""
+
+    def step(i: Value, count: Value | None, carried: Number) -> Number:
+        place, x = _vector(f, scan, pointers[0], row, i, lanes, count)
+        result, last = scanned(f, scan, carried, x)
+        scan.write(f, result, pointers[1], place, count)
+        return last
+
+    _fold(f, scan, bounds, lanes, splat(f, before, lanes), step)
+
+
+# one by one
+
+
+def _one_by_one(scan: Scan) -> Routine:
+    tasks = pieces(scan.rows, max(1, _TASK // scan.size))
+
+    def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> list[Value]:
+        firsts = [times(f, plus(f, row, i64(k)), scan.size) for k in range(count)]
+
+        def step(i: Value, carried: list[Value]) -> list[Value]:
+            places = [plus(f, first, _turned(f, scan, i)) for first in firsts]
+            read = [scan.read(f, pointers[0], place, 1) for place in places]
+            totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
+            for total, place in zip(totals, places, strict=True):
+                scan.write(f, total, pointers[1], place)
+            return [p for total in totals for p in total.parts]
+
+        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).parts] * count, step, once=True)
+        return []
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        begin, end = part(f, number, scan.rows, tasks)
+        last = minus(f, end, remainder(f, minus(f, end, begin), _CHAINS))
+        for first, stop, count in ((begin, last, _CHAINS), (last, end, 1)):
+            f.loop(first, stop, count, [], partial(several, f, pointers, count))
+
+    writer = Writer(scan.name, 2)
+    writer.phase(tasks, scan.rows * scan.size, task)
+    return writer.routine()

@@ -1,0 +1,115 @@
+"""Gather: windows of the operand, one after another into the result.
+
+A task finds the places of a block of windows and then copies them. Dimensions of the windows that stand before the batch in the result
+are loops around that copying, so that the result is written in order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from volta_fn.codegen.geometry.window_offsets import Layout, Starts, default_fill, gather_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.gather import gather_p
+from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
+from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.gather_offsets import offset_in, start_of
+from volta_fn.targets.cpu.llvm.index_arith import dotted, least, minus, nest, plus, quotient, remainder, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.routine import Routine
+
+#: Windows whose places are found at once, at most.
+_BLOCK = 1024
+
+
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """The routine of the primitive."""
+    operand = avals[0]
+    result = gather_p.result_avals(avals, params)
+    if not result.size:
+        return nothing()
+    windows = gather_of(avals, params)
+    fill = bits(default_fill(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
+    return _write(_Gather(windows.starts, windows.layout, unit(operand.dtype.itemsize), fill), result.size * operand.dtype.itemsize)
+
+
+def _write(gathering: _Gather, size: int) -> Routine:
+    count = gathering.starts.number
+    each = size // count
+    # Windows that are read a row at a time, around the batch, are the better for long rows of the result.
+    block = min(count, _BLOCK if gathering.layout.lead[0] else max(1, min(_BLOCK, TASK_BYTES // each)))
+    blocks = math.ceil(count / block)
+    outermost = gathering.outermost
+    cuts = min(outermost, pieces(each * block, TASK_BYTES))
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        begin = times(f, quotient(f, number, cuts), block)
+        first = part(f, remainder(f, number, cuts), outermost, cuts) if cuts > 1 else None
+        gathering.block(f, pointers, begin, least(f, plus(f, begin, i64(block)), i64(count)), block, first)
+
+    writer = Writer("gather", 3)
+    writer.phase(blocks * cuts, count * 1.5 + size / 6, task)
+    return writer.routine()
+
+
+class _Gather:
+    """What is to be gathered, in units."""
+
+    def __init__(self, starts: Starts, layout: Layout, type_: str, fill: Value) -> None:
+        self.starts, self.layout, self.type, self.fill = starts, layout, type_, fill
+
+    @property
+    def outermost(self) -> int:
+        """The size of the outermost loop over a window."""
+        sizes = self.layout.lead[0] + self.layout.rest[0]
+        return sizes[0] if sizes else 1
+
+    def block(self, f: Function, pointers: list[Value], begin: Value, end: Value, most: int, first: tuple[Value, Value] | None) -> None:
+        """Read the windows from `begin` up to `end`; of each the part `first` along its outermost dimension."""
+        operand, indices, result = pointers
+        places = f.alloca("i64", most)
+
+        def find(number: Value, _: list[Value]) -> list[Value]:
+            start = start_of(f, self.starts, indices, number)
+            offset = start.offset if start.valid is None else f.select(start.valid, start.offset, i64(-1))
+            f.store(offset, f.at(places, "i64", minus(f, number, begin)), 8)
+            return []
+
+        f.loop(begin, end, 1, [], find)
+        sizes, steps, strides = self.layout.lead
+
+        def lead(place: list[Value]) -> None:
+            source = f.at(operand, self.type, dotted(f, place, strides))
+            target = f.at(result, self.type, dotted(f, place, steps))
+
+            def one(number: Value, _: list[Value]) -> list[Value]:
+                offset = f.load("i64", f.at(places, "i64", minus(f, number, begin)), 8)
+                self._window(f, source, f.at(target, self.type, offset_in(f, self.layout, number)), offset, None if sizes else first)
+                return []
+
+            f.loop(begin, end, 1, [], one)
+
+        nest(f, sizes, lead, first)
+
+    def _window(self, f: Function, source: Value, target: Value, offset: Value, first: tuple[Value, Value] | None) -> None:
+        sizes, steps, _ = self.layout.rest
+        if self.starts.clips:
+            copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
+            return
+        valid = f.compare("icmp sge", offset, i64(0))
+        if not sizes:
+            at = f.at(source, self.type, f.select(valid, offset, i64(0)))
+            read = f.load(self.type, at, alignment(self.type))
+            f.store(f.select(valid, read, self.fill), target, alignment(self.type))
+            return
+
+        def copy() -> list[Value]:
+            copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
+            return []
+
+        def fill() -> list[Value]:
+            fill_block(f, self.fill, target, sizes, steps, first)
+            return []
+
+        f.branch(valid, copy, fill)

@@ -1,0 +1,56 @@
+"""Numbers in routines: how many a register holds, in what they are computed, and loops over runs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.index_arith import known, minus, remainder
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.scalars import Number, apply
+
+_HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))
+
+
+def working(dtype: np.dtype) -> np.dtype:
+    """The dtype in which numbers are added up: float32 for float16 and bfloat16."""
+    return np.dtype(np.float32) if dtype in _HALF else dtype
+
+
+def lanes_for(dtype: np.dtype) -> int:
+    """How many numbers are worked on at once: as many as one register holds of them, but at most 16."""
+    return min(16, host().lanes(working(dtype).itemsize))
+
+
+def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
+    """Numbers in another dtype. Those of float16 and bfloat16 are float32 already, as they are held."""
+    if x.dtype == dtype:
+        return x
+    if x.dtype in _HALF and dtype == np.float32:
+        return Number(dtype, x.parts)
+    return apply(f, "convert_element_type", (x,), dtype, {"new_dtype": dtype, "weak_type": False})
+
+
+def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[Value, int, Value | None], None]) -> None:
+    """``write(i, lanes, count)`` for vectors from `begin` up to `end`; of the last one perhaps only `count` lanes exist."""
+
+    def whole(i: Value, _: list[Value]) -> list[Value]:
+        write(i, lanes, None)
+        return []
+
+    size = minus(f, end, begin)
+    rest = remainder(f, size, lanes)
+    last = minus(f, end, rest)
+    if known(last) is None or known(last) != known(begin):
+        f.loop(begin, last, lanes, [], whole)
+    if known(rest) == 0:
+        return
+
+    def partly() -> list[Value]:
+        write(last, lanes, rest)
+        return []
+
+    partly() if known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), partly)

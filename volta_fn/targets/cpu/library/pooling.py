@@ -1,0 +1,206 @@
+"""Windows reduced: first the rows that a row of windows meets, element by element, into a padded row, then along that."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.codegen.geometry.windows import Axis, Windows, windows_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
+from volta_fn.targets.cpu.llvm.index_arith import least, minus, nest, plus, quotient, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import Number, combine, constant, identity, load, store, supports
+from volta_fn.targets.cpu.scalars.values import Lanes
+
+#: The elements of a padded row that are made at once, at most (about).
+_TILE = 2048
+_MOST_BYTES = 1 << 15
+_VECTORS = 4
+_TASK = 1 << 14
+
+_OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
+
+
+class _Pool(NamedTuple):
+    """What is to be reduced, and how many positions across are one tile."""
+
+    windows: Windows
+    stored: np.dtype
+    dtype: np.dtype
+    op: str
+    tile: int
+
+    @property
+    def span(self) -> int:
+        """The elements of a padded row that the windows of a tile meet."""
+        axis = self.windows.across
+        return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+    def combine(self, f: Function, x: Number, y: Number) -> Number:
+        """One step."""
+        return combine(f, self.op, x, y)
+
+
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], op: str) -> Routine | None:
+    """The routine of the primitives that reduce windows; `op` is a reduction primitive."""
+    (operand,) = avals
+    windows = windows_of(operand.shape, params)
+    if not windows.outer * windows.results * windows.across.positions:
+        return nothing()
+    dtype = working(operand.dtype)
+    if not supports(_OPERATIONS[op], (dtype, dtype), {}):
+        return None
+    lanes = lanes_for(dtype)
+    pool = _Pool(windows, operand.dtype, dtype, op, _tile(windows.across, lanes))
+    if pool.span * dtype.itemsize > _MOST_BYTES:
+        windows = windows.upright()
+        pool = _Pool(windows, operand.dtype, dtype, op, windows.across.positions)
+    axis = windows.across
+    rows = windows.outer * windows.results
+    tasks = pieces(rows, max(1, _TASK // (axis.size * windows.taps // axis.taps + 1)))
+    writer = Writer("reduce_window", 2)
+    cost = rows * (axis.size * windows.taps / axis.taps + axis.positions * axis.taps) * 0.15
+    writer.phase(tasks, cost, lambda f, pointers, number: _task(f, pool, pointers, part(f, number, rows, tasks), lanes))
+    return writer.routine()
+
+
+def _tile(axis: Axis, lanes: int) -> int:
+    """How many positions to reduce together."""
+    if (axis.positions - 1) * axis.stride + (axis.taps - 1) * axis.dilation < _TILE:
+        return axis.positions
+    return min(axis.positions, max(lanes, (_TILE - axis.taps * axis.dilation) // axis.stride // lanes * lanes))
+
+
+reduce_window_sum = partial(reduce_window, op="reduce_sum")
+reduce_window_max = partial(reduce_window, op="reduce_max")
+reduce_window_min = partial(reduce_window, op="reduce_min")
+
+
+def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, Value], lanes: int) -> None:
+    windows, axis = pool.windows, pool.windows.across
+    if axis.plain:
+        whole = i64(0), i64(axis.size)
+
+        def reduced(row: list[Value]) -> None:
+            _down(f, pool, pointers[0], row[0], *whole, pointers[1], times(f, row[0], axis.size), pool.stored, lanes)
+
+        nest(f, [windows.outer * windows.results], reduced, bounds)
+        return
+    # Loads of strided numbers reach a little further than the windows.
+    padded = f.alloca(f"[{pool.dtype.itemsize} x i8]", pool.span + axis.stride * lanes)
+    tiles = -(-axis.positions // pool.tile)
+    if tiles == 1:
+        _clear(f, pool, padded, lanes)
+
+    def row(index: list[Value]) -> None:
+        def tile(which: list[Value]) -> None:
+            first = times(f, which[0], pool.tile)
+            end = least(f, plus(f, first, i64(pool.tile)), i64(axis.positions))
+            if tiles > 1:
+                _clear(f, pool, padded, lanes)
+            _fill(f, pool, pointers[0], index[0], first, padded, lanes)
+            _along(f, pool, padded, pointers[1], times(f, index[0], axis.positions), first, end, lanes)
+
+        nest(f, [tiles], tile)
+
+    nest(f, [windows.outer * windows.results], row, bounds)
+
+
+def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
+    """Fill the padded row with what changes nothing."""
+    neutral = constant(f, identity(pool.op, pool.dtype), lanes)
+
+    def some(i: Value, _: int, count: Value | None) -> None:
+        store(f, neutral, f.at(padded, f"[{pool.dtype.itemsize} x i8]", i), count=count)
+
+    map_run(f, i64(0), i64(pool.span), lanes, some)
+
+
+def _fill(f: Function, pool: _Pool, operand: Value, row: Value, first: Value, padded: Value, lanes: int) -> None:
+    """The rows that a row of windows meets, reduced, to their places in the padded row of a tile."""
+    axis = pool.windows.across
+    start = minus(f, times(f, first, axis.stride), i64(axis.low))  # the element that the padded row begins with
+    begin = least(f, i64(axis.size), steps(f, start, axis.base))
+    end = least(f, i64(axis.size), steps(f, plus(f, start, i64(pool.span)), axis.base))
+    shift = minus(f, i64(0), start)
+    _down(f, pool, operand, row, begin, end, padded, shift, pool.dtype, lanes, axis.base)
+
+
+def _down(
+    f: Function,
+    pool: _Pool,
+    operand: Value,
+    row: Value,
+    begin: Value,
+    end: Value,
+    target: Value,
+    shift: Value,
+    dtype: np.dtype,
+    lanes: int,
+    step: int = 1,
+) -> None:
+    """Reduce the elements from `begin` up to `end` of the rows that a row of windows meets; number i to place ``i * step + shift``."""
+    windows = pool.windows
+    position = position_of(f, windows, row)
+    base = times(f, quotient(f, row, windows.results), windows.rows * windows.across.size)
+    each = 2 if pool.dtype.kind == "c" else 1
+
+    def some(i: Value, counts: list[Value | None]) -> None:
+        start = constant(f, identity(pool.op, pool.dtype), lanes)
+
+        def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
+            result: list[Value] = []
+            for k, count in enumerate(counts):
+                place = plus(f, plus(f, base, times(f, met, windows.across.size)), plus(f, i, i64(k * lanes)))
+                read = load(f, pool.stored, f.at(operand, f"[{pool.stored.itemsize} x i8]", place), lanes, count=count)
+                old = Number(pool.dtype, tuple(carried[each * k : each * (k + 1)]))
+                result += pool.combine(f, old, converted(f, read, pool.dtype)).parts
+            return result
+
+        sums = over_taps(f, windows.vertical, position, [*start.parts] * len(counts), add)
+        for k, count in enumerate(counts):
+            total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
+            place = plus(f, times(f, plus(f, i, i64(k * lanes)), step), shift)
+            store(f, total, f.at(target, f"[{dtype.itemsize} x i8]", place), count=count, stride=step)
+
+    groups(f, begin, end, lanes, _VECTORS, some)
+
+
+def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, first: Value, end: Value, lanes: int) -> None:
+    """Reduce along the padded row of a tile."""
+    axis = pool.windows.across
+
+    def some(i: Value, _: int, count: Value | None) -> None:
+        start = times(f, minus(f, i, first), axis.stride)
+
+        def tap(k: Value) -> Number:
+            at = f.at(padded, f"[{pool.dtype.itemsize} x i8]", plus(f, start, times(f, k, axis.dilation)))
+            return strided(f, pool.dtype, at, lanes, axis.stride)
+
+        total = tap(i64(0))
+        if axis.taps <= 16:
+            for k in range(1, axis.taps):
+                total = pool.combine(f, total, tap(i64(k)))
+        else:
+            more = f.loop(
+                i64(1), i64(axis.taps), 1, total.parts, lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).parts)
+            )
+            total = Number(pool.dtype, tuple(more))
+        place = plus(f, row, i)
+        store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", place), count=count)
+
+    map_run(f, first, end, lanes, some)
+
+
+def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: int) -> Number:
+    """Numbers `stride` apart, from memory of which all in between may be read."""
+    if not 1 < stride <= 4:
+        return load(f, dtype, pointer, lanes, stride=stride)
+    close = load(f, dtype, pointer, lanes * stride)
+    return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.parts]))

@@ -1,0 +1,182 @@
+"""Pooling's cotangents: to each element the sum of what the windows have that it wins.
+
+A task takes planes, the places of the outer axis, one by one: it finds the winner of each window, and then either goes through windows
+and adds what they have to their winners, or, where windows are one element apart, goes through elements and asks all windows around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.codegen.geometry.strides import row_major
+from volta_fn.codegen.geometry.windows import Axis
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, narrow, read, steps
+from volta_fn.targets.cpu.library.window_argmax import Moves, Some, moves_of, winners
+from volta_fn.targets.cpu.library.windows import over_taps
+from volta_fn.targets.cpu.llvm.index_arith import nest, plus, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store
+
+_TASK = 1 << 13
+
+
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """The routine of the primitive."""
+    source, operand = avals
+    moves = moves_of(source, operand, params)
+    if moves is None:
+        return None
+    if not operand.size:
+        return nothing()
+    windows, dtype = moves.windows, working(source.dtype)
+    plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
+    work = plane + results * windows.taps
+    tasks = pieces(windows.outer, max(1, _TASK // work))
+    asks = windows.across.stride == 1
+    scratch = results * 4 if asks else plane * dtype.itemsize if dtype != source.dtype else 0
+
+    def outer(f: Function, pointers: list[Value], number: Value, mine: Value) -> None:
+        result = f.at(pointers[2], f"[{source.dtype.itemsize} x i8]", times(f, number, plane))
+        room = f.at(pointers[3], "i8", mine) if scratch else result
+
+        def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
+            place = plus(f, row, i)
+            _note(f, room, place, winner, count) if asks else _give(f, moves, pointers[0], number, room, place, winner, count)
+
+        if not asks:
+            _zero(f, room, dtype, plane)
+        _each_window(f, moves, pointers, number, use)
+        if asks:
+            _ask(f, moves, pointers[0], number, room, result)
+        elif scratch:
+            _round(f, room, dtype, result, source.dtype, plane)
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        planes = part(f, number, windows.outer, tasks)
+        nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], times(f, number, scratch)), planes)
+
+    writer = Writer("select_and_scatter_add", 3 + bool(scratch))
+    writer.phase(tasks, windows.outer * work * 0.4, task)
+    return writer.routine(tasks * scratch)
+
+
+def _zero(f: Function, sums: Value, dtype: np.dtype, size: int) -> None:
+    zero = constant(f, np.zeros((), dtype), lanes_for(dtype))
+    map_run(f, i64(0), i64(size), zero.lanes, lambda i, _, count: store(f, zero, f.at(sums, f"[{dtype.itemsize} x i8]", i), count=count))
+
+
+def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.dtype, size: int) -> None:
+    def some(i: Value, lanes: int, count: Value | None) -> None:
+        total = load(f, dtype, f.at(sums, f"[{dtype.itemsize} x i8]", i), lanes, count=count)
+        store(f, converted(f, total, stored), f.at(target, f"[{stored.itemsize} x i8]", i), count=count)
+
+    map_run(f, i64(0), i64(size), lanes_for(dtype), some)
+
+
+#: ``use(row, i, winners, count)``: a row of windows begins at number `row` of its plane; from the i-th on, these are the winners' places.
+Use = Callable[[Value, Value, Value, "Value | None"], None]
+
+
+def _each_window(f: Function, moves: Moves, pointers: list[Value], outer: Value, use: Use) -> None:
+    """Find the winners of all windows of a plane: their places in it, or -1."""
+    windows, lanes = moves.windows, moves.lanes
+    counts = [axis.positions for axis in windows.vertical]
+
+    def place(first: Value, _at: Value, _mask: Value) -> list[Value]:
+        return [f.binary("add", f.splat(narrow(f, first), lanes), steps(lanes, windows.across.stride))]
+
+    def row(position: list[Value]) -> None:
+        number = i64(0)
+        for index, step in zip(position, row_major(counts), strict=True):
+            number = plus(f, number, times(f, index, step))
+        first = times(f, number, windows.across.positions)
+
+        def some(i: Value, _: int, count: Value | None) -> None:
+            none = f.splat(Value("i32", "-1"), lanes)
+            (winner,) = winners(f, moves, pointers[1], Some(outer, position, i, count), (none,), place)
+            use(first, i, winner, count)
+
+        map_run(f, i64(0), i64(windows.across.positions), lanes, some)
+
+    nest(f, counts, row)
+
+
+# elements ask windows
+
+
+def _note(f: Function, room: Value, place: Value, winner: Value, count: Value | None) -> None:
+    """Remember winners."""
+    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", place), count=count)
+
+
+def _turned(axis: Axis) -> Axis:
+    """How elements lie on windows: which windows' taps meet them."""
+    return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
+
+
+def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, result: Value) -> None:
+    """Give to each element of a plane the sum of what those windows have that it wins."""
+    windows, lanes, dtype = moves.windows, moves.lanes, working(moves.moved)
+    axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
+    sizes = [axis.size for axis in windows.vertical]
+    given = f.at(source, f"[{moves.moved.itemsize} x i8]", times(f, outer, windows.results * across.size))
+
+    def row(position: list[Value]) -> None:
+        number = i64(0)
+        for index, step in zip(position, row_major(sizes), strict=True):
+            number = plus(f, number, times(f, index, step))
+        first = times(f, number, windows.across.size)
+
+        def some(i: Value, _: int, count: Value | None) -> None:
+            mine = f.binary("add", f.splat(narrow(f, plus(f, first, i)), lanes), steps(lanes, 1))
+
+            def add(met: Value, _: Value, carried: list[Value]) -> list[Value]:
+                total = Number(dtype, tuple(carried))
+                for k in range(across.taps):
+                    start = plus(f, i, i64(k * across.dilation - across.low))
+                    exist = first_lanes(f, lanes, count) if across.inside else flags(f, lanes, start, 1, across.size, count)
+                    at = plus(f, times(f, met, across.size), start)
+                    winner = read(f, np.dtype(np.int32), Apart(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
+                    wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
+                    where = f.let("ptr", f"getelementptr [{moves.moved.itemsize} x i8], {given}, {at}")
+                    total = apply(f, "add", (total, converted(f, read(f, moves.moved, Apart(where, 1, wins)), dtype)), dtype, {})
+                return list(total.parts)
+
+            sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).parts), add)
+            at = f.at(result, f"[{moves.moved.itemsize} x i8]", plus(f, first, i))
+            store(f, converted(f, Number(dtype, tuple(sums)), moves.moved), at, count=count)
+
+        map_run(f, i64(0), i64(windows.across.size), lanes, some)
+
+    nest(f, sizes, row)
+
+
+# windows give to elements
+
+
+def _give(f: Function, moves: Moves, source: Value, outer: Value, sums: Value, place: Value, winner: Value, count: Value | None) -> None:
+    """Add what some windows have to their winners."""
+    windows = moves.windows
+    at = plus(f, times(f, outer, windows.results * windows.across.positions), place)
+    given = load(f, moves.moved, f.at(source, f"[{moves.moved.itemsize} x i8]", at), moves.lanes, count=count)
+    _add(f, sums, winner, converted(f, given, working(moves.moved)).value)
+
+
+def _add(f: Function, sums: Value, places: Value, given: Value) -> None:
+    """Add numbers to elements, one after another: several windows may have one winner. Those of places below 0 are left out."""
+    lanes, element = lanes_of(places.type), element_of(given.type)
+    exist = f.compare("icmp sge", places, f.splat(Value("i32", "0"), lanes))
+    given = f.select(exist, given, Value(given.type, "zeroinitializer"))
+    places = f.cast("zext", f.select(exist, places, Value(places.type, "zeroinitializer")), vector_of("i64", lanes))
+    for lane in range(lanes):
+        at = f.at(sums, element, f.let("i64", f"extractelement {places}, i64 {lane}"))
+        more = f.let(element, f"extractelement {given}, i64 {lane}")
+        align = 4 if element == "float" else 8
+        f.store(f.binary("fadd", f.load(element, at, align), more), at, align)

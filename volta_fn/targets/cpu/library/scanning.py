@@ -1,0 +1,120 @@
+"""Scans of vectors: every lane combined with all lanes before it, and with what came before the vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
+from volta_fn.targets.cpu.library.numbers import converted
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, vector_of
+from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, identity, load, splat, store
+
+
+class Scan(Accumulation):
+    """An accumulation, and the code of its steps."""
+
+    def combine(self, f: Function, x: Number, y: Number) -> Number:
+        """`x`, which came before, with `y`."""
+        if self.name == "cumlogsumexp":
+            return _log_add_exp(f, x, y)
+        return combine(f, REDUCTIONS[self.name], x, y)
+
+    def neutral(self, f: Function, lanes: int) -> Number:
+        """What changes nothing."""
+        value = np.asarray(-np.inf, self.dtype) if self.name == "cumlogsumexp" else identity(REDUCTIONS[self.name], self.dtype)
+        return constant(f, value, lanes)
+
+    def read(self, f: Function, base: Value, place: Value, lanes: int, count: Value | None = None) -> Number:
+        """Numbers from a place on."""
+        at = f.at(base, f"[{self.stored.itemsize} x i8]", place)
+        return converted(f, load(f, self.stored, at, lanes, count=count), self.dtype)
+
+    def write(self, f: Function, x: Number, base: Value, place: Value, count: Value | None = None) -> None:
+        """Numbers to a place on."""
+        store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", place), count=count)
+
+
+def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
+    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
+    dtype = x.dtype
+
+    def op(name: str, *operands: Number, result: np.dtype = dtype) -> Number:
+        return apply(f, name, operands, result, {})
+
+    same = op("eq", x, y, result=np.dtype(bool))
+    zero = constant(f, np.zeros((), dtype), x.lanes)
+    distance = op("select_n", same, op("abs", op("sub", x, y)), zero)
+    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
+
+
+def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
+    """The scan of a vector, and its last number in all lanes; `before` has in all lanes what came before the vector."""
+    if scan.name != "cumlogsumexp":
+        return _combined(f, scan, before, x)
+    greatest = splat(f, horizontal(f, "reduce_max", _op(f, "max", before, x)), x.lanes)
+    start = _op(f, "max", before, taken(f, x, [_first(scan, x.lanes)] * x.lanes))
+    near = _op(f, "sub", greatest, start)
+    close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
+    one = f.let("i1", f"extractelement {close}, i64 0")
+    parts = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
+    return Number(x.dtype, (parts[0],)), Number(x.dtype, (parts[1],))
+
+
+def _both(pair: tuple[Number, Number]) -> list[Value]:
+    return [pair[0].value, pair[1].value]
+
+
+def _combined(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
+    reach = 1
+    while reach < x.lanes:
+        x = scan.combine(f, _moved(f, scan, x, reach), x)
+        reach *= 2
+    return scan.combine(f, before, x), scan.combine(f, before, taken(f, x, [_last(scan, x.lanes)] * x.lanes))
+
+
+def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
+    """The log-sum-exps from the sums of exponentials, relative to the greatest number.
+
+    That is as accurate where the first result is not much less than the greatest number.
+    """
+    sums = scan._replace(name="cumsum")
+    earlier = _op(f, "exp", _op(f, "sub", before, greatest))
+    total, _ = _combined(f, sums, earlier, _op(f, "exp", _op(f, "sub", x, greatest)))
+    result = _op(f, "add", greatest, _op(f, "log", total))
+    return result, taken(f, result, [_last(scan, x.lanes)] * x.lanes)
+
+
+def _op(f: Function, name: str, *operands: Number) -> Number:
+    return apply(f, name, operands, operands[0].dtype, {})
+
+
+def _first(scan: Scan, lanes: int) -> int:
+    return lanes - 1 if scan.reverse else 0
+
+
+def _last(scan: Scan, lanes: int) -> int:
+    return 0 if scan.reverse else lanes - 1
+
+
+def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
+    """Lanes of a vector (and of another, numbered on) in the given order."""
+    others = other.parts if other else (None,) * len(x.parts)
+    return Number(x.dtype, tuple([_picked(f, p, list(order), o) for p, o in zip(x.parts, others, strict=True)]))
+
+
+def _picked(f: Function, x: Value, order: list[int], other: Value | None) -> Value:
+    if len(order) == 1:
+        return f.let(element_of(x.type), f"extractelement {x}, i64 {order[0]}")
+    picks = ", ".join(f"i32 {k}" for k in order)
+    return f.let(
+        vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {other or f'{x.type} poison'}, <{len(order)} x i32> <{picks}>"
+    )
+
+
+def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
+    """Every lane has what stood `reach` before it; neutral numbers come in."""
+    lanes = x.lanes
+    order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
+    return taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))

@@ -1,0 +1,186 @@
+"""Scatters: windows of updates combined into the operand, in the order of the indices whatever the number of threads.
+
+The operand's places are dealt out to tasks by their coordinate along one dimension; every task walks all index vectors in order and does
+those windows that are its own. float16 and bfloat16 are summed and multiplied in float32, in a copy, and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.codegen.geometry.strides import row_major
+from volta_fn.codegen.geometry.window_offsets import Layout, Starts, scatter_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
+from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
+from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.gather_offsets import Start, offset_in, start_of
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.llvm.index_arith import dotted, nest
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import apply, load, store, supports
+
+_OPERATIONS = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
+_MOST_TASKS = 8
+#: Windows that are runs of so many bytes are fetched into the cache ahead of their turn: they lie anywhere, so the processor cannot guess.
+_FETCHED = range(65, 2049)
+
+
+class _Scatter(NamedTuple):
+    """What is to be scattered.
+
+    Attributes:
+        shared: the operand's dimension by which tasks share windows out, and by how much coordinates are shifted for that: places
+            next to each other, in one cache line, belong to one task.
+        dtype: that of the numbers as they are combined.
+    """
+
+    starts: Starts
+    layout: Layout
+    operand: ShapedArray
+    dtype: np.dtype
+    combine: str
+    shared: tuple[int, int] | None
+    tasks: int
+
+
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], combine: str = "set") -> Routine | None:
+    """The routine of the primitives; `combine` is "set", "add", "mul", "min" or "max"."""
+    operand, indices, updates = avals
+    if not operand.size:
+        return nothing()
+    summed = combine in ("add", "mul")
+    dtype = working(operand.dtype) if summed else operand.dtype
+    if combine != "set" and not supports(_OPERATIONS[combine], (dtype, dtype), {}):
+        return None
+    wide = dtype != operand.dtype
+    writer = Writer("scatter", 4 + wide)
+    if wide:
+        _convert(writer, operand, operand.dtype, dtype, 0, 4)
+    else:
+        copy_operand(writer, operand, 3)
+    if updates.size:
+        what = _described(operand, indices, updates, params, combine, dtype)
+        cost = what.starts.number * 2.0 * what.tasks + updates.size * dtype.itemsize / 4
+        writer.phase(what.tasks, cost, lambda f, pointers, task: _walk(f, what, pointers[1], pointers[2], pointers[4 if wide else 3], task))
+    if wide:
+        _convert(writer, operand, dtype, operand.dtype, 4, 3)
+    return writer.routine(operand.size * dtype.itemsize if wide else 0)
+
+
+scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, combine=how) for how in _OPERATIONS)
+
+
+def _described(
+    operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combine: str, dtype: np.dtype
+) -> _Scatter:
+    starts, sizes, layout = scatter_of((operand, indices, updates), params)
+    strides = row_major(operand.shape)
+    window = math.prod(sizes) * operand.dtype.itemsize
+    candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.places]
+    if not candidates:
+        return _Scatter(starts, layout, operand, dtype, combine, None, 1)
+    dim = max(candidates, key=lambda d: operand.shape[d])
+    # To look at a window of another task costs some nanoseconds: there are as many tasks as make that a small part of the work.
+    most = min(_MOST_TASKS, int(window / 48), updates.size * operand.dtype.itemsize // (TASK_BYTES // 4), operand.shape[dim])
+    tasks = 1 << max(0, most.bit_length() - 1)
+    shift = max(0, (63 // (strides[dim] * operand.dtype.itemsize)).bit_length())
+    return _Scatter(starts, layout, operand, dtype, combine, (dim, shift), tasks)
+
+
+def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
+    """All windows in order, of which those are done that belong to the task."""
+    shared = what.shared if what.tasks > 1 else None
+    sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
+    row = sizes[-1] * what.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
+    fetched = row if row in _FETCHED else 0
+
+    def begin(number: Value) -> tuple[Start, Value | None]:
+        """Where a window begins, and whether it is there and this task's."""
+        start = start_of(f, what.starts, indices, number, shared[0] if shared else None)
+        mine = start.valid
+        if shared and start.coordinate is not None:
+            group = f.binary("and", f.binary("lshr", start.coordinate, i64(shared[1])), i64(what.tasks - 1))
+            own = f.compare("icmp eq", group, task)
+            mine = own if mine is None else f.binary("and", mine, own)
+        return start, mine
+
+    def fetch_later(number: Value) -> None:
+        """Fetch a window that will be this task's about next."""
+        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(what.tasks)), i64(what.starts.number - 1))
+        start, mine = begin(later)
+
+        def lines() -> list[Value]:
+            for place in range(0, fetched, 64):
+                fetch_ahead(f, f.at(out, unit(what.dtype.itemsize), start.offset), place)
+                fetch_ahead(f, f.at(updates, unit(what.operand.dtype.itemsize), offset_in(f, what.layout, later)), place)
+            return []
+
+        f.branch(mine, lines) if mine is not None else lines()
+
+    def one(number: Value, _: list[Value]) -> list[Value]:
+        if fetched:
+            fetch_later(number)
+        start, mine = begin(number)
+
+        def update() -> list[Value]:
+            type_ = unit(what.operand.dtype.itemsize)
+            source = f.at(updates, type_, offset_in(f, what.layout, number))
+            _window(f, what, source, f.at(out, unit(what.dtype.itemsize), start.offset))
+            return []
+
+        f.branch(mine, update) if mine is not None else update()
+        return []
+
+    f.loop(i64(0), i64(what.starts.number), 1, [], one)
+
+
+def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
+    """One window of updates."""
+    sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
+    old, dtype = what.operand.dtype, what.dtype
+    if what.combine == "set":
+        copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
+        return
+    runs = bool(sizes) and here[-1] == there[-1] == 1
+    loops = len(sizes) - runs
+
+    def combined(lanes: int, to: Value, at: Value, count: Value | None) -> None:
+        new = converted(f, load(f, old, at, lanes, count=count), dtype)
+        before = load(f, dtype, to, lanes, count=count)
+        store(f, apply(f, _OPERATIONS[what.combine], (before, new), dtype, {}), to, count=count)
+
+    def run(indices: list[Value]) -> None:
+        to = f.at(target, unit(dtype.itemsize), dotted(f, indices, there[:loops]))
+        at = f.at(source, unit(old.itemsize), dotted(f, indices, here[:loops]))
+        if not runs:
+            combined(1, to, at, None)
+            return
+
+        def some(i: Value, lanes: int, count: Value | None) -> None:
+            combined(lanes, f.at(to, unit(dtype.itemsize), i), f.at(at, unit(old.itemsize), i), count)
+
+        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), some)
+
+    nest(f, sizes[:loops], run)
+
+
+def _convert(writer: Writer, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
+    """A phase that converts one buffer to another."""
+    tasks = pieces(operand.size * 4, TASK_BYTES)
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        def some(i: Value, lanes: int, count: Value | None) -> None:
+            read = load(f, old, f.at(pointers[source], unit(old.itemsize), i), lanes, count=count)
+            store(f, converted(f, read, new), f.at(pointers[target], unit(new.itemsize), i), count=count)
+
+        begin, end = part(f, number, operand.size, tasks, 64)
+        map_run(f, begin, end, lanes_for(np.dtype(np.float32)), some)
+
+    writer.phase(tasks, operand.size / 2, task)

@@ -1,0 +1,317 @@
+"""Sorting rows, of one or several operands, by one or several keys.
+
+Short rows are sorted by `ranking`, long ones by `radix`. An element then holds, above its key, either nothing, or the bits of the one
+other operand, or its number, by which the operands are put in order at the end; of several keys the last is sorted by first. A few long
+rows are cut into parts for the passes; of many rows each is sorted by one task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.copy_ops import alignment, unit
+from volta_fn.targets.cpu.library.entry_points import Body, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.keys import is_float, key, key_bits, level, number_of, widen
+from volta_fn.targets.cpu.library.radix import Digit, Fetch, count, deal, digits, first_places, first_places_of_part
+from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.index_arith import nest, plus, quotient, remainder, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.routine import Routine
+
+#: Up to so many rows of at least so many elements are cut into parts.
+_FEW = 8
+_LONG = 1 << 16
+_PART = 1 << 15
+
+#: From so many elements on digits have 11 bits.
+_WIDE = 1 << 12
+
+_TASK = 1 << 12
+
+
+class Key(NamedTuple):
+    """What is sorted by: an operand, or one part of complex numbers."""
+
+    operand: int
+    dtype: np.dtype
+    parts: int = 1
+    part: int = 0
+
+
+class Rows(NamedTuple):
+    """What is to be sorted.
+
+    Attributes:
+        avals: of the operands.
+        number, size, columns: how many rows there are, of how many elements, and the number of columns behind the sorted axis.
+        keys: what is sorted by, the most important first.
+        stable: whether equals keep their order.
+        falling: whether the greatest come first.
+    """
+
+    avals: tuple[ShapedArray, ...]
+    number: int
+    size: int
+    columns: int
+    keys: tuple[Key, ...]
+    stable: bool
+    falling: bool = False
+
+    def place(self, f: Function, row: Value, i: Value) -> Value:
+        """The place in memory of a row's element."""
+        start = times(f, quotient(f, row, self.columns), self.size * self.columns)
+        return plus(f, plus(f, start, remainder(f, row, self.columns)), times(f, i, self.columns))
+
+    def read_key(self, f: Function, pointers: list[Value], which: Key, place: Value, faithful: bool = False) -> Value:
+        """The key of the element at a place."""
+        type_ = unit(which.dtype.itemsize)
+        at = f.at(pointers[which.operand], type_, plus(f, times(f, place, which.parts), i64(which.part)))
+        return self.key(f, which, f.load(type_, at, which.dtype.itemsize), faithful)
+
+    def key(self, f: Function, which: Key, bits: Value, faithful: bool = False) -> Value:
+        """The key of the bits of a number."""
+        found = key(f, which.dtype, bits, faithful)
+        return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
+
+    def move(self, f: Function, pointers: list[Value], source: Value, target: Value) -> None:
+        """Copy an element of every operand to its place in the results."""
+        for k, aval in enumerate(self.avals):
+            type_ = unit(aval.dtype.itemsize)
+            read = f.load(type_, f.at(pointers[k], type_, source), alignment(type_))
+            f.store(read, f.at(pointers[len(self.avals) + k], type_, target), alignment(type_))
+
+
+def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """The routine of the primitive."""
+    shape, axis = avals[0].shape, params["dimension"]
+    if not avals[0].size or shape[axis] >= 1 << 31:
+        return None if avals[0].size else nothing()
+    keys = tuple([part for k in range(params["num_keys"]) for part in _keys(k, avals[k].dtype)])
+    columns = math.prod(shape[axis + 1 :])
+    rows = Rows(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
+    return _ranked(rows) if rows.size <= SHORT else Radix(rows).routine()
+
+
+def _keys(operand: int, dtype: np.dtype) -> list[Key]:
+    if dtype.kind != "c":
+        return [Key(operand, dtype)]
+    real = np.dtype(f"f{dtype.itemsize // 2}")
+    return [Key(operand, real, 2, part) for part in (0, 1)]
+
+
+def _ranked(rows: Rows) -> Routine:
+    bits = 64 if any(k.dtype.itemsize == 8 for k in rows.keys) else 32
+    lanes = host().lanes(bits // 8)
+    tasks = pieces(rows.number, max(1, _TASK // rows.size))
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        arrays = [f.alloca(f"i{bits}", padded(rows.size, lanes)) for _ in rows.keys]
+        for array in arrays:
+            fill_padding(f, array, bits, rows.size, lanes)
+
+        def row(index: list[Value]) -> None:
+            def note(i: list[Value]) -> None:
+                for array, which in zip(arrays, rows.keys, strict=True):
+                    found = widen(f, rows.read_key(f, pointers, which, rows.place(f, index[0], i[0])), bits)
+                    f.store(found, f.at(array, f"i{bits}", i[0]), bits // 8)
+
+            def put(i: list[Value]) -> None:
+                target = place_of(f, arrays, bits, rows.size, lanes, i[0])
+                rows.move(f, pointers, rows.place(f, index[0], i[0]), rows.place(f, index[0], target))
+
+            nest(f, [rows.size], note)
+            nest(f, [rows.size], put)
+
+        nest(f, [rows.number], row, part(f, number, rows.number, tasks))
+
+    writer = Writer("sort", 2 * len(rows.avals))
+    writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
+    return writer.routine()
+
+
+class _Pass(NamedTuple):
+    """One pass: from where to where (buffers 0 and 1, or None for operands and results), by which digit of which key.
+
+    `fresh` says that elements so far have another key: this one is read anew.
+    """
+
+    source: int | None
+    target: int | None
+    which: Key
+    digit: Digit
+    fresh: bool
+
+
+class Radix:
+    """The routine for long rows: `name` is its name, `results` how many buffers it has."""
+
+    name = "sort"
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.results = len(rows.avals)
+        self.wanted = rows.size
+        narrow = len(rows.keys) == 1 and rows.keys[0].parts == 1 and rows.keys[0].dtype.itemsize <= 4
+        alone = len(rows.avals) == 1 and rows.keys[0].parts == 1 and not rows.falling
+        #: Whether an element is enough to tell what becomes of it: it has no number.
+        self.whole = alone or (narrow and len(rows.avals) == 2 and rows.avals[1].dtype.itemsize <= 4)
+        wide = any(k.dtype.itemsize == 8 for k in rows.keys)
+        self.shift = 0 if alone else 64 if wide else 32
+        self.type = f"i{self.shift + (64 if wide else 32) if self.shift else 64 if wide else 32}"
+        self.bytes = int(self.type[1:]) // 8
+        self.passes = self._passes()
+
+    def _passes(self) -> list[_Pass]:
+        found: list[_Pass] = []
+        for number, which in enumerate(reversed(self.rows.keys)):
+            for turn, digit in enumerate(digits(key_bits(which.dtype), self.rows.size >= _WIDE)):
+                source = found[-1].target if found else None
+                found.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not turn))
+        if self.whole:
+            found[-1] = found[-1]._replace(target=None)
+        return found
+
+    def routine(self) -> Routine:
+        """The routine."""
+        rows = self.rows
+        cost = rows.number * rows.size * (2.0 * len(self.passes) + 2)
+        writer = Writer(self.name, len(rows.avals) + self.results + 1)
+        if rows.number >= _FEW or rows.size < _LONG:
+            tasks = pieces(rows.number, max(1, _TASK // rows.size), 32)
+            writer.phase(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
+            return writer.routine(tasks * 2 * rows.size * self.bytes)
+        parts = pieces(rows.size, _PART, 16)
+        for step in self.passes:
+            self._cut(writer, step, parts, cost / len(self.passes))
+        if not self.whole:
+            writer.phase(rows.number * parts, cost / len(self.passes), self._shared(parts))
+        return writer.routine(rows.number * (2 * rows.size * self.bytes + parts * 4 * 2048))
+
+    # tasks
+
+    def _row_by_row(self, f: Function, pointers: list[Value], number: Value, tasks: int) -> None:
+        counts, places = f.alloca("i32", 2048), f.alloca("i32", 2048)
+        begin, end = i64(0), i64(self.rows.size)
+
+        def row(index: list[Value]) -> None:
+            for step in self.passes:
+                fetch = self._fetch(f, pointers, step, index[0], number)
+                count(f, step.digit, fetch, begin, end, counts)
+                first_places(f, counts, step.digit.buckets, places)
+                deal(f, step.digit, fetch, begin, end, places, self._emit(f, pointers, step, index[0], number))
+            if not self.whole:
+                self._collect(f, pointers, index[0], number, begin, i64(self.wanted))
+
+        nest(f, [self.rows.number], row, part(f, number, self.rows.number, tasks))
+
+    def _cut(self, writer: Writer, step: _Pass, parts: int, cost: float) -> None:
+        buckets = step.digit.buckets
+
+        def counts_of(f: Function, pointers: list[Value], number: Value) -> Value:
+            first = f.at(pointers[-1], self.type, i64(2 * self.rows.size * self.rows.number))
+            return f.at(first, "i32", times(f, number, 2048))
+
+        def counting(f: Function, pointers: list[Value], number: Value) -> None:
+            row = quotient(f, number, parts)
+            begin, end = part(f, remainder(f, number, parts), self.rows.size, parts, 64)
+            count(f, step.digit, self._fetch(f, pointers, step, row, row), begin, end, counts_of(f, pointers, number))
+
+        def dealing(f: Function, pointers: list[Value], number: Value) -> None:
+            row, mine = quotient(f, number, parts), remainder(f, number, parts)
+            begin, end = part(f, mine, self.rows.size, parts, 64)
+            places = f.alloca("i32", 2048)
+            first_places_of_part(f, counts_of(f, pointers, times(f, row, parts)), buckets, 2048, parts, mine, places)
+            fetch, emit = self._fetch(f, pointers, step, row, row), self._emit(f, pointers, step, row, row)
+            deal(f, step.digit, fetch, begin, end, places, emit)
+
+        writer.phase(self.rows.number * parts, cost / 3, counting)
+        writer.phase(self.rows.number * parts, cost, dealing)
+
+    def _shared(self, parts: int) -> Body:
+        def task(f: Function, pointers: list[Value], number: Value) -> None:
+            row = quotient(f, number, parts)
+            self._collect(f, pointers, row, row, *part(f, remainder(f, number, parts), self.wanted, parts, 64))
+
+        return task
+
+    # elements
+
+    def _buffer(self, f: Function, pointers: list[Value], which: int, slot: Value) -> Value:
+        return f.at(pointers[-1], self.type, times(f, plus(f, times(f, slot, 2), i64(which)), self.rows.size))
+
+    def _fetch(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Fetch:
+        """How a pass gets its elements."""
+        buffer = None if step.source is None else self._buffer(f, pointers, step.source, slot)
+        levels = self.whole and self.rows.stable and is_float(step.which.dtype)
+
+        def fetch(i: Value) -> tuple[Value, Value]:
+            if buffer is None or step.fresh:
+                number = i if buffer is None else self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
+                element, found = self._packed(f, pointers, step.which, self.rows.place(f, row, number), number)
+            else:
+                element = f.load(self.type, f.at(buffer, self.type, i), self.bytes)
+                found = self._key_in(f, element, step.which.dtype)
+            return element, level(f, step.which.dtype, found) if levels else found
+
+        return fetch
+
+    def _packed(self, f: Function, pointers: list[Value], which: Key, place: Value, number: Value) -> tuple[Value, Value]:
+        """An element, and its key."""
+        found = self.rows.read_key(f, pointers, which, place, self.whole)
+        element = widen(f, found, int(self.type[1:]))
+        if not self.shift:
+            return element, found
+        if self.whole:
+            size = self.rows.avals[1].dtype.itemsize
+            below = f.load(unit(size), f.at(pointers[1], unit(size), place), size)
+        else:
+            below = f.cast("trunc", number, "i32") if number.name.startswith("%") else Value("i32", number.name)
+        moved = f.binary("shl", element, Value(self.type, str(self.shift)))
+        return f.binary("or", moved, f.cast("zext", below, self.type)), found
+
+    def _key_in(self, f: Function, element: Value, dtype: np.dtype) -> Value:
+        moved = f.binary("lshr", element, Value(self.type, str(self.shift))) if self.shift else element
+        return f.cast("trunc", moved, f"i{key_bits(dtype)}")
+
+    def _number(self, f: Function, element: Value) -> Value:
+        return f.cast("zext", f.cast("trunc", element, "i32"), "i64")
+
+    def _emit(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Callable[[Value, Value], None]:
+        """Where a pass puts its elements."""
+        if step.target is not None:
+            buffer = self._buffer(f, pointers, step.target, slot)
+            return lambda place, element: f.store(element, f.at(buffer, self.type, place), self.bytes)
+
+        def put(place: Value, element: Value) -> None:
+            dtype = step.which.dtype
+            values = [number_of(f, dtype, self._key_in(f, element, dtype))]
+            if self.shift:
+                values.append(f.cast("trunc", element, unit(self.rows.avals[1].dtype.itemsize)))
+            at = self.rows.place(f, row, place)
+            for value, result in zip(values, pointers[len(self.rows.avals) :], strict=False):
+                f.store(value, f.at(result, value.type, at), alignment(value.type))
+
+        return put
+
+    def _collect(self, f: Function, pointers: list[Value], row: Value, slot: Value, begin: Value, end: Value) -> None:
+        """Put the operands in the order of the numbers in sorted elements."""
+        target = self.passes[-1].target
+        assert target is not None
+        buffer = self._buffer(f, pointers, target, slot)
+
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            number = self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
+            self.put(f, pointers, row, i, number)
+            return []
+
+        f.loop(begin, end, 1, [], one)
+
+    def put(self, f: Function, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+        """Element `number` of a row comes to `place`."""
+        self.rows.move(f, pointers, self.rows.place(f, row, number), self.rows.place(f, row, place))

@@ -1,0 +1,243 @@
+"""The greatest of rows, with where they were.
+
+A few of many are chosen in one walk: a vector of elements is compared with the least of the best so far, and only what is greater is
+inserted. Short rows are ranked, and for many of many the row is sorted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.cpu.library.copy_ops import alignment, unit
+from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.keys import widen
+from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
+from volta_fn.targets.cpu.library.sort import Key, Radix, Rows
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.index_arith import minus, nest, plus, quotient, remainder, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.targets.cpu.routine import Routine
+
+#: How many are inserted one by one at most, and how many elements there are for each of them at least.
+_FEW = 128
+_OF_MANY = 8
+
+_TASK = 1 << 14
+
+#: Up to so many rows of at least so many elements are cut into parts.
+_ROWS = 8
+_LONG = 1 << 17
+_PART = 1 << 16
+
+
+def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """The routine of the primitive."""
+    (operand,) = avals
+    k, axis = params["k"], params["dimension"]
+    size = operand.shape[axis]
+    if not k * operand.size:
+        return nothing()
+    if size >= 1 << 31:
+        return None
+    columns = math.prod(operand.shape[axis + 1 :])
+    rows = Rows(avals, operand.size // size, size, columns, (Key(0, operand.dtype),), True, True)
+    if k <= _FEW and k * _OF_MANY <= size:
+        return _Chosen(rows, k).routine()
+    return _ranked(rows, k) if size <= SHORT else _Sorted(rows, k).routine()
+
+
+def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+    """An element and its number to their place in the results."""
+    type_ = unit(rows.avals[0].dtype.itemsize)
+    read = f.load(type_, f.at(pointers[0], type_, rows.place(f, row, number)), alignment(type_))
+    start = times(f, quotient(f, row, rows.columns), k * rows.columns)
+    at = plus(f, plus(f, start, remainder(f, row, rows.columns)), times(f, place, rows.columns))
+    f.store(read, f.at(pointers[1], type_, at), alignment(type_))
+    f.store(f.cast("trunc", number, "i32"), f.at(pointers[2], "i32", at), 4)
+
+
+def _ranked(rows: Rows, k: int) -> Routine:
+    bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
+    lanes = host().lanes(bits // 8)
+    tasks = pieces(rows.number, max(1, _TASK // rows.size**2))
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        keys = f.alloca(f"i{bits}", padded(rows.size, lanes))
+        fill_padding(f, keys, bits, rows.size, lanes)
+
+        def row(index: list[Value]) -> None:
+            def note(i: list[Value]) -> None:
+                found = rows.read_key(f, pointers, rows.keys[0], rows.place(f, index[0], i[0]))
+                f.store(widen(f, found, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
+
+            def put(i: list[Value]) -> None:
+                place = place_of(f, [keys], bits, rows.size, lanes, i[0])
+
+                def write() -> list[Value]:
+                    _put(f, rows, k, pointers, index[0], place, i[0])
+                    return []
+
+                f.branch(f.compare("icmp slt", place, i64(k)), write)
+
+            nest(f, [rows.size], note)
+            nest(f, [rows.size], put)
+
+        nest(f, [rows.number], row, part(f, number, rows.number, tasks))
+
+    writer = Writer("top_k", 3)
+    writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
+    return writer.routine()
+
+
+class _Sorted(Radix):
+    """The routine that sorts whole rows."""
+
+    name = "top_k"
+
+    def __init__(self, rows: Rows, k: int) -> None:
+        super().__init__(rows)
+        self.results = 2
+        self.wanted = k
+
+    def put(self, f: Function, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+        """Element `number` of a row comes to `place`."""
+        _put(f, self.rows, self.wanted, pointers, row, place, number)
+
+
+class _Chosen:
+    """The routine that keeps the best in a list, the best first.
+
+    What is kept is a number that is the greater the better: the key above the complement of the element's number. Before the list stands
+    the greatest number there is.
+    """
+
+    def __init__(self, rows: Rows, k: int) -> None:
+        self.rows = rows._replace(falling=False)
+        self.k = k
+        self.key_bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
+        self.bits = 2 * self.key_bits
+        self.type = f"i{self.bits}"
+        #: Numbers that are compared at once as the list is changed, and elements that are compared with its last.
+        self.lanes = max(1, host().lanes(self.bits // 8)) if self.bits == 64 else 1
+        self.wide = host().lanes(self.key_bits // 8) if rows.columns == 1 else 1
+        self.room = padded(k, self.lanes)
+
+    def routine(self) -> Routine:
+        """The routine."""
+        rows = self.rows
+        parts = pieces(rows.size, _PART) if rows.number <= _ROWS and rows.size >= _LONG else 1
+        groups = rows.number if parts > 1 else pieces(rows.number, max(1, _TASK // rows.size), 1 << 10)
+        writer = Writer("top_k", 3 + (parts > 1))
+
+        def choose(f: Function, pointers: list[Value], number: Value) -> None:
+            best = f.alloca(self.type, self.room + 1)
+            row, mine = quotient(f, number, parts), remainder(f, number, parts)
+
+            def one(index: list[Value]) -> None:
+                self._walk(f, pointers, index[0], *part(f, mine, rows.size, parts, 64), best)
+                if parts == 1:
+                    self._finish(f, pointers, index[0], best)
+                else:
+                    self._save(f, best, f.at(pointers[3], self.type, times(f, number, self.k)))
+
+            nest(f, [rows.number], one, part(f, row, rows.number, groups))
+
+        def merge(f: Function, pointers: list[Value], row: Value) -> None:
+            best = f.alloca(self.type, self.room + 1)
+            self._clear(f, best)
+            start = times(f, row, parts * self.k)
+
+            def one(i: list[Value]) -> None:
+                self._insert(f, best, f.load(self.type, f.at(pointers[3], self.type, plus(f, start, i[0])), 8))
+
+            nest(f, [parts * self.k], one)
+            self._finish(f, pointers, row, best)
+
+        writer.phase(groups * parts, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
+        if parts > 1:
+            writer.phase(rows.number, rows.number * parts * self.k * 10.0, merge)
+        return writer.routine(rows.number * parts * self.k * self.bits // 8 if parts > 1 else 0)
+
+    def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:
+        """Keep the best of some elements of a row."""
+        self._clear(f, best)
+        first = plus(f, begin, i64(self.k))
+        nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (begin, first))
+        whole = plus(f, first, times(f, quotient(f, minus(f, end, first), self.wide), self.wide))
+        f.loop(first, whole, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))
+        nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (whole, end))
+
+    def _look(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> list[Value]:
+        """Keep what is better than the last of the list, of a vector of elements."""
+        if self.wide == 1:
+            self._take(f, pointers, row, i, best)
+            return []
+        dtype = self.rows.keys[0].dtype
+        type_ = unit(dtype.itemsize)
+        raw = f.load(vector_of(type_, self.wide), f.at(pointers[0], type_, self.rows.place(f, row, i)), dtype.itemsize)
+        keys = widen(f, self.rows.key(f, self.rows.keys[0], raw), self.key_bits)
+        last = f.load(self.type, f.at(best, self.type, i64(self.k)), self.bits // 8)
+        least = f.cast("trunc", f.binary("lshr", last, Value(self.type, str(self.bits - self.key_bits))), f"i{self.key_bits}")
+        better = f.compare("icmp ugt", keys, f.splat(least, self.wide))
+        mask_type = f"i{self.wide}"
+        mask = f.let(mask_type, f"bitcast {better} to {mask_type}")
+
+        def some() -> list[Value]:
+            count = f.cast("zext", f.intrinsic(f"llvm.ctpop.{mask_type}", mask_type, mask), "i64")
+
+            def one(_: Value, carried: list[Value]) -> list[Value]:
+                lane = f.intrinsic(f"llvm.cttz.{mask_type}", mask_type, carried[0], Value("i1", "true"))
+                self._take(f, pointers, row, plus(f, i, f.cast("zext", lane, "i64")), best)
+                return [f.binary("and", carried[0], f.binary("sub", carried[0], Value(mask_type, "1")))]
+
+            f.loop(i64(0), count, 1, [mask], one)
+            return []
+
+        f.branch(f.compare("icmp ne", mask, Value(mask_type, "0")), some)
+        return []
+
+    def _take(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
+        """Keep an element if it is better than the last of the list."""
+        found = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.place(f, row, i)), self.bits)
+        above = f.binary("shl", found, Value(self.type, str(self.bits - self.key_bits)))
+        turned = f.binary("xor", f.cast("trunc", i, "i32") if i.name.startswith("%") else Value("i32", i.name), Value("i32", "-1"))
+        self._insert(f, best, f.binary("or", above, f.cast("zext", turned, self.type)))
+
+    def _insert(self, f: Function, best: Value, new: Value) -> None:
+        """Insert a number into the list, if it is better than the last."""
+        last = f.load(self.type, f.at(best, self.type, i64(self.k)), self.bits // 8)
+
+        def move() -> list[Value]:
+            type_ = vector_of(self.type, self.lanes)
+            suffix = f"v{self.lanes}{self.type}" if self.lanes > 1 else self.type
+            many = f.splat(new, self.lanes)
+            for place in range(self.room - self.lanes, -1, -self.lanes):
+                # Each place keeps its number, or gets the new one, or that of the place before.
+                before = f.load(type_, f.at(best, self.type, i64(place)), self.bits // 8)
+                here = f.load(type_, f.at(best, self.type, i64(place + 1)), self.bits // 8)
+                lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)
+                f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(place + 1)), self.bits // 8)
+            return []
+
+        f.branch(f.compare("icmp ugt", new, last), move)
+
+    def _clear(self, f: Function, best: Value) -> None:
+        f.store(Value(self.type, "-1"), best, self.bits // 8)
+        for place in range(self.room):
+            f.store(Value(self.type, "0"), f.at(best, self.type, i64(place + 1)), self.bits // 8)
+
+    def _save(self, f: Function, best: Value, target: Value) -> None:
+        for place in range(self.k):
+            f.store(f.load(self.type, f.at(best, self.type, i64(place + 1)), 8), f.at(target, self.type, i64(place)), 8)
+
+    def _finish(self, f: Function, pointers: list[Value], row: Value, best: Value) -> None:
+        """Write the results of a row."""
+
+        def one(place: list[Value]) -> None:
+            kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, place[0]), self.bits // 8)
+            number = f.cast("zext", f.binary("xor", f.cast("trunc", kept, "i32"), Value("i32", "-1")), "i64")
+            _put(f, self.rows, self.k, pointers, row, place[0], number)
+
+        nest(f, [self.k], one)

@@ -1,0 +1,93 @@
+"""Sliding windows over rows of contiguous elements: which rows and which of their elements a window meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from volta_fn.codegen.geometry.windows import Axis, Windows
+from volta_fn.targets.cpu.llvm.index_arith import greatest, known, least, minus, plus, quotient, remainder, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+
+#: Up to so many taps are written out one by one.
+_UNROLLED = 9
+
+
+def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
+    """The position, along each vertical axis, of a row of windows."""
+    found: list[Value] = []
+    for axis in reversed(windows.vertical):
+        found.append(remainder(f, row, axis.positions))
+        row = quotient(f, row, axis.positions)
+    return found[::-1]
+
+
+#: ``body(row, tap, carried)`` gets the row of the operand that a tap of the vertical axes meets, the tap's number, and what is carried.
+Body = Callable[[Value, Value, list[Value]], list[Value]]
+
+
+def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
+    """Do the body for every tap of a row of windows that meets a row of the operand."""
+
+    def level(depth: int, row: Value, tap: Value, carried: list[Value]) -> list[Value]:
+        if depth == len(axes):
+            return body(row, tap, carried)
+        axis = axes[depth]
+        start = minus(f, times(f, position[depth], axis.stride), i64(axis.low))
+
+        def at(k: Value, carried: list[Value]) -> list[Value]:
+            place = plus(f, start, times(f, k, axis.dilation))
+            met = plus(f, times(f, row, axis.size), quotient(f, place, axis.base))
+            return level(depth + 1, met, plus(f, times(f, tap, axis.taps), k), carried)
+
+        if axis.inside and axis.taps <= _UNROLLED:
+            for k in range(axis.taps):
+                carried = at(i64(k), carried)
+            return carried
+
+        def one(k: Value, carried: list[Value]) -> list[Value]:
+            if axis.base == 1:
+                return at(k, carried)
+            place = plus(f, start, times(f, k, axis.dilation))
+            meets = f.compare("icmp eq", remainder(f, place, axis.base), i64(0))
+            return f.branch(meets, lambda: at(k, carried), lambda: carried)
+
+        first = steps(f, minus(f, i64(0), start), axis.dilation)
+        end = least(f, i64(axis.taps), steps(f, minus(f, i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
+        return f.loop(first, end, 1, carried, one)
+
+    return level(0, i64(0), i64(0), carried)
+
+
+def steps(f: Function, distance: Value, step: int) -> Value:
+    """How many steps it takes to cover a distance; none if that is negative."""
+    return quotient(f, plus(f, greatest(f, distance, i64(0)), i64(step - 1)), step)
+
+
+def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: Callable[[Value, list[Value | None]], None]) -> None:
+    """``write(i, counts)`` for groups of up to `most` vectors from `begin` up to `end`; a vector's count is None if it is full."""
+
+    def full(count: int) -> Callable[[Value, list[Value]], list[Value]]:
+        def turn(i: Value, _: list[Value]) -> list[Value]:
+            write(i, [None] * count)
+            return []
+
+        return turn
+
+    a, b = known(begin), known(end)
+    if a is None or b is None:
+        rest = remainder(f, minus(f, end, begin), lanes)
+        last = minus(f, end, rest)
+        f.loop(begin, last, lanes, [], full(1))
+
+        def partly() -> list[Value]:
+            write(last, [rest])
+            return []
+
+        f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
+        return
+    whole = a + (b - a) // (lanes * most) * lanes * most
+    if whole > a:
+        f.loop(begin, i64(whole), lanes * most, [], full(most), once=True)
+    if whole < b:
+        vectors, rest_size = divmod(b - whole, lanes)
+        write(i64(whole), [None] * vectors + ([i64(rest_size)] if rest_size else []))

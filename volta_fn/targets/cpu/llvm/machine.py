@@ -1,0 +1,62 @@
+"""The compiler: LLVM IR to objects (bytes), and objects to addresses of functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from volta_fn.targets.cpu.llvm.host import host, llvm
+from volta_fn.targets.cpu.llvm.nogil import emit, parse, run_passes
+
+_engines: list[Any] = []
+_lock = threading.Lock()
+
+
+def _target_machine() -> Any:
+    # The loader fills in full addresses. It could not load several objects together that have a table of offsets each, as "pic" has.
+    here = host()
+    target = llvm().Target.from_triple(here.triple)
+    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
+
+
+def compile_object(text: str, suffix: str = "") -> bytes:
+    """The machine code of a module, for this machine, what it defines having names that end with a suffix.
+
+    The text is expected to say with vectors and loops what it wants: the passes only tidy up.
+    """
+    binding = llvm()
+    machine = _target_machine()  # one per compilation: they are not to be shared by threads
+    module = parse(text)
+    module.triple = host().triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    if suffix:
+        for named in (*module.functions, *module.global_variables):
+            if not named.is_declaration:
+                named.name += suffix
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    run_passes(passes, module, builder)
+    return emit(machine, module)
+
+
+def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:
+    """The addresses of functions of some objects, whose names differ; they stay loaded as long as the process lives."""
+    binding = llvm()
+    with _lock:  # engines are made one at a time
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
+        for code in codes:
+            engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        _engines.append(engine)
+        return [engine.get_function_address(symbol) for symbol in symbols]
+
+
+def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
+    """The addresses of functions of an object, which stays loaded as long as the process lives."""
+    return load_objects([code], symbols)

@@ -1,0 +1,127 @@
+"""Reductions while they go: what is carried from turn to turn, how a turn changes it, and what is made of it in the end.
+
+What is carried for ``argmax`` and ``argmin`` is the best value so far and its number in the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.kernel import Reduce
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, identity
+
+State = tuple[Value, ...]
+
+
+class Accumulator(NamedTuple):
+    """The carried state of one reduction of numbers of a dtype."""
+
+    f: Function
+    node: Reduce
+    #: The dtype of what is reduced.
+    dtype: np.dtype
+
+    @property
+    def is_arg(self) -> bool:
+        """Whether it looks for a place."""
+        return self.node.op.startswith("arg")
+
+    @property
+    def _op(self) -> str:
+        return {"argmax": "reduce_max", "argmin": "reduce_min"}.get(self.node.op, self.node.op)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether long sums are better made of short ones."""
+        return self.node.op in ("reduce_sum", "reduce_prod") and self.dtype in dtypes.INEXACT
+
+    def start(self, lanes: int) -> State:
+        """Nothing accumulated yet."""
+        first = constant(self.f, np.asarray(identity(self._op, self.dtype)), lanes).parts
+        if not self.is_arg:
+            return first
+        zero = Value("i64", "0") if self.node.dtype.itemsize == 8 else Value(f"i{8 * self.node.dtype.itemsize}", "0")
+        return (*first, self.f.splat(zero, lanes))
+
+    def step(self, state: State, x: Number, place: Number | None, count: Value | None) -> State:
+        """With another vector, of which the first `count` lanes are there."""
+        if self.is_arg:
+            assert place is not None
+            new = self._better(state, (*x.parts, *place.parts), in_order=True)
+        else:
+            new = combine(self.f, self.node.op, Number(self.dtype, state), x).parts
+        lanes = lanes_of(state[0].type)
+        if count is None or lanes == 1:
+            return new
+        there = mask_of(self.f, count, lanes)
+        return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
+
+    def merge(self, x: State, y: State) -> State:
+        """Two states as one."""
+        if self.is_arg:
+            return self._better(x, y, in_order=False)
+        return combine(self.f, self.node.op, Number(self.dtype, x), Number(self.dtype, y)).parts
+
+    def merged(self, states: Sequence[State]) -> State:
+        """Several states as one, by a tree."""
+        if len(states) == 1:
+            return states[0]
+        half = (len(states) + 1) // 2
+        return self.merge(self.merged(states[:half]), self.merged(states[half:]))
+
+    def across(self, state: State) -> State:
+        """The lanes of a state as one, by a tree."""
+        if not self.is_arg:
+            return horizontal(self.f, self.node.op, Number(self.dtype, state)).parts
+        lanes = lanes_of(state[0].type)
+        while lanes > 1:
+            lanes //= 2
+            low = tuple([_lanes(self.f, v, 0, lanes) for v in state])
+            high = tuple([_lanes(self.f, v, lanes, lanes) for v in state])
+            state = self.merge(low, high)
+        return state
+
+    def result(self, state: State) -> Number:
+        """The reduction's value."""
+        return Number(self.node.dtype, state[-1:] if self.is_arg else state)
+
+    def _better(self, x: State, y: State, in_order: bool) -> State:
+        """The better of two values; the earlier of equal ones, which is `x` if they come `in_order`. NaN is better than any number."""
+        f, lanes = self.f, lanes_of(x[0].type)
+        (value, place), (other, there) = x, y
+        higher = self.node.op == "argmax"
+        if self.dtype in dtypes.FLOATS:
+            better = f.compare("fcmp ogt" if higher else "fcmp olt", other, value)
+            is_nan, was_nan = f.compare("fcmp uno", other, other), f.compare("fcmp uno", value, value)
+            both_nan = f.binary("and", is_nan, was_nan)
+            better = f.binary("or", better, f.binary("and", is_nan, _not(f, was_nan, lanes)))
+            same = f.binary("or", f.compare("fcmp oeq", value, other), both_nan)
+        else:
+            sign = "s" if self.dtype in dtypes.SIGNED else "u"
+            better = f.compare(f"icmp {sign}{'gt' if higher else 'lt'}", other, value)
+            same = f.compare("icmp eq", value, other)
+        if not in_order:
+            better = f.binary("or", better, f.binary("and", same, f.compare("icmp slt", there, place)))
+        return f.select(better, other, value), f.select(better, there, place)
+
+
+def mask_of(f: Function, count: Value, lanes: int) -> Value:
+    """The first `count` lanes, as a vector of i1."""
+    numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
+    return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
+
+
+def _not(f: Function, x: Value, lanes: int) -> Value:
+    return f.binary("xor", x, f.splat(Value("i1", "true"), lanes))
+
+
+def _lanes(f: Function, x: Value, start: int, lanes: int) -> Value:
+    if lanes == 1:
+        return f.let(element_of(x.type), f"extractelement {x}, {i64(start)}")
+    places = ", ".join(f"i32 {k}" for k in range(start, start + lanes))
+    return f.let(vector_of(element_of(x.type), lanes), f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{places}>")

@@ -1,0 +1,170 @@
+"""A kernel's schedule as a routine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.targets.cpu.llvm.index_arith import divided, least, plus, times
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.loops.emit_values import Nest, Scope, Slot
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
+from volta_fn.targets.cpu.loops.schedule import Grid, Schedule
+from volta_fn.targets.cpu.loops.tiles import Tiles
+from volta_fn.targets.cpu.routine import Phase
+
+BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
+
+
+#: What an entry point does for one row: takes its number, and from where to where the other axis is to be done.
+Body = Callable[[Value, Value, Value], None]
+
+
+def write(nest: Nest, schedule: Schedule) -> Phase:
+    """The phase of a kernel whose rows are independent tasks."""
+    facts = schedule.facts
+    nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
+    root = Scope(nest, (), {}, None)
+    if schedule.crossing is not None:
+        body = _tiled(schedule, root)
+    elif schedule.axis in facts.inner:
+        body = _by_rows(schedule, root)
+    else:
+        body = _by_columns(schedule, root)
+    over_tasks(nest.f, schedule.cut, body)
+    nest.f.finish()
+    return Phase(nest.f.name, schedule.cut.tasks, schedule.turn * facts.size(range(len(facts.kernel.sizes))))
+
+
+def entry(module: Module, symbol: str) -> Function:
+    """An entry point."""
+    return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
+
+
+def nest_of(f: Function, facts: KernelFacts) -> Nest:
+    """A kernel in an entry point: its inputs are the first buffers, and its outputs the next ones."""
+    count = len(facts.kernel.inputs)
+    pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]
+    return Nest(f, facts, pointers[:count], pointers[count:], {}, set())
+
+
+def buffer(f: Function, number: int) -> Value:
+    """The address of a buffer."""
+    return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
+
+
+def rows_in(scope: Scope, axes: tuple[int, ...], number: Value) -> Scope:
+    """The place of a row by its row-major number among the turns of some axes."""
+    sizes, bound = scope.nest.facts.kernel.sizes, {}
+    for axis in reversed(axes[1:]):
+        number, bound[axis] = divided(scope.nest.f, number, sizes[axis])
+    if axes:
+        bound[axes[0]] = number
+    return scope.child(bound)
+
+
+def over_tasks(f: Function, cut: Grid, body: Body) -> None:
+    """The loops over an entry point's tasks and their rows."""
+
+    def one(number: Value, _: list[Value]) -> list[Value]:
+        block, chunk = divided(f, number, cut.chunks) if cut.rows > 1 else (i64(0), number)
+        start = times(f, chunk, cut.chunk) if cut.chunks > 1 else i64(0)
+        stop = least(f, plus(f, start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
+        first = times(f, block, cut.rows_per_task)
+        if cut.rows_per_task == 1:
+            body(first if cut.rows > 1 else i64(0), start, stop)
+            return []
+
+        def row(number: Value, _: list[Value]) -> list[Value]:
+            body(number, start, stop)
+            return []
+
+        f.loop(first, least(f, plus(f, first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
+        return []
+
+    f.loop(BEGIN, END, 1, [], one)
+
+
+def _by_rows(schedule: Schedule, root: Scope) -> Body:
+    """Rows whose elements are the lanes."""
+    facts, nest = schedule.facts, root.nest
+    _make_slots(schedule, nest)
+    code = RowCode(nest, schedule.passes, schedule.vectors)
+    rows = tuple(range(facts.kernel.outer))
+    root.prepare(_first_targets(schedule))
+    return lambda number, start, stop: code.row(rows_in(root, rows, number))
+
+
+def _by_columns(schedule: Schedule, root: Scope) -> Body:
+    """Rows that are the lanes."""
+    facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
+    _make_slots(schedule, nest)
+    code = RowCode(nest, schedule.passes, vectors)
+    rows = tuple([a for a in range(facts.kernel.outer) if a != vectors.axis])
+    root.prepare(_first_targets(schedule))
+
+    def body(number: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, number)
+        scope.prepare(_first_targets(schedule), [*schedule.passes[0].stores, *schedule.passes[0].row_stores])
+
+        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+            code.columns(scope, segment, place, count, unroll)
+
+        plain_walk(nest.f, vectors, start, stop, turn)
+
+    return body
+
+
+def _tiled(schedule: Schedule, root: Scope) -> Body:
+    """Loads and stores along different axes."""
+    facts, nest, axis = schedule.facts, root.nest, schedule.axis
+    assert schedule.crossing is not None
+    other, loads = schedule.crossing
+    tiles = Tiles(facts, nest.f, axis, other, schedule.vectors.lanes, loads)
+    rows = tuple([a for a in range(facts.kernel.outer) if a not in (axis, other)])
+    root.prepare(_first_targets(schedule))
+
+    def body(number: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, number)
+        scope.prepare(_first_targets(schedule), schedule.passes[0].row_stores)
+        tiles.strip(scope, start, stop)
+
+    return body
+
+
+def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
+    """Walk along the vectors' axis, carrying nothing."""
+
+    def turn(segment: Segment, place: Value, count: Value | None, unroll: int, _: States) -> States:
+        body(segment, place, count, unroll)
+        return []
+
+    def loop(low: Value, high: Value, step: int, _: States, body: Callable[[Value, States], States]) -> States:
+        def once(i: Value, _: list[Value]) -> list[Value]:
+            body(i, [])
+            return []
+
+        f.loop(low, high, step, [], once)
+        return []
+
+    vectors.walk(f, start, stop, [], turn, loop)
+
+
+def _first_targets(schedule: Schedule) -> list[int]:
+    """The nodes that the first pass needs."""
+    first, kernel = schedule.passes[0], schedule.facts.kernel
+    return [*first.targets(schedule.facts), *[kernel.stores[s].value for s in first.row_stores]]
+
+
+def _make_slots(schedule: Schedule, nest: Nest) -> None:
+    """Room on the stack for what passes keep."""
+    facts, axis = schedule.facts, schedule.axis
+    inside = axis in facts.inner
+    order = [*[a for a in facts.kernel.inner if a != axis], *([axis] if inside else [])]
+    place = row_major(tuple(map(along, order)), tuple([facts.kernel.sizes[a] for a in order]))
+    unit = 1 if inside else schedule.vectors.lanes
+    for n in [n for here in schedule.passes for n in here.keeps]:
+        memory = nest.f.alloca(f"[{facts.kernel.nodes[n].dtype.itemsize} x i8]", facts.size(facts.inner) * unit)
+        nest.slots[n] = Slot(memory, place, unit)

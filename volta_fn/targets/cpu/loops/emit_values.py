@@ -1,0 +1,374 @@
+"""Writing the values of nodes, each once, as far out of the loops as it can be.
+
+A `Scope` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. One axis may be bound as a vector: to as
+many neighbouring turns as there are lanes. Nodes that depend on that axis are vectors there, all others are single numbers. Before a loop
+is opened, `prepare` writes what the loop's nodes need and already can have: that hoists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.index import Affine, Range
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position, operands
+from volta_fn.targets.cpu.llvm.index_arith import plus, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
+
+Key = tuple[str, int]
+
+#: Operations of many steps that wait for each other: several vectors go through one of them side by side.
+CHAINS = frozenset({"threefry2x32_word"})
+
+#: How many bytes ahead of a load memory is told of it: half a page, as the hardware by itself does not go beyond a page.
+_AHEAD = 2048
+
+
+class Lane(NamedTuple):
+    """The axis that is a vector: how many lanes, and how many of them count (all, without `valid`)."""
+
+    axis: int
+    lanes: int
+    valid: Value | None = None
+
+
+class Slot(NamedTuple):
+    """Memory of the code's own where a node's values are kept for the next pass, each at the place of its turn."""
+
+    memory: Value
+    place: Affine
+    unit: int
+
+
+class Nest(NamedTuple):
+    """What all scopes of a nest of loops share."""
+
+    f: Function
+    facts: KernelFacts
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    #: Where nodes are kept, and those of them that are there already.
+    slots: dict[int, Slot]
+    kept: set[int]
+    #: Loads of long arrays from end to end, which memory had better be told of in advance.
+    streams: frozenset[int] = frozenset()
+
+
+class Scope:
+    """A place in the nest."""
+
+    def __init__(self, nest: Nest, parents: Sequence[Scope], axes: Mapping[int, Value], lane: Lane | None) -> None:
+        self.nest = nest
+        self.parents = parents
+        self.axes: dict[int, Value] = {}
+        for parent in parents:
+            self.axes.update(parent.axes)
+        self.axes.update(axes)
+        lanes = [parent.lane for parent in parents if parent.lane is not None]
+        self.lane: Lane | None = lane or (lanes[0] if lanes else None)
+        #: Conditions of which it is known here whether they hold.
+        self.decided: dict[Range, bool] = {}
+        #: A place that is the same but for so many turns along the vectors' axis.
+        self.beside: tuple[Scope, int] | None = None
+        self.numbers: dict[int, Number] = {}
+        self.spreads: dict[int, Number] = {}
+        self.pointers: dict[Key, Value] = {}
+        self.conditions: dict[Range, Value] = {}
+        for parent in parents:
+            self.decided.update(parent.decided)
+
+    def child(self, axes: Mapping[int, Value], lane: Lane | None = None, shared: Sequence[Scope] = ()) -> Scope:
+        """A place further in."""
+        return Scope(self.nest, (self, *shared), axes, lane)
+
+    def vectors(
+        self, lane: Lane, place: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[Scope | None] = ()
+    ) -> list[Scope]:
+        """So many vectors, one after another along an axis, from a place on; each may share what another place has."""
+        result: list[Scope] = []
+        for k, other in enumerate(shared or [None] * count):
+            at = plus(self.nest.f, place, i64(k * lane.lanes))
+            scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
+            scope.decided.update(decided)
+            scope.beside = (result[0], k * lane.lanes) if result else None
+            result.append(scope)
+        return result
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes of vectors."""
+        return self.lane.lanes if self.lane else 1
+
+    @property
+    def count(self) -> Value | None:
+        """How many lanes count, if not all do."""
+        return self.lane.valid if self.lane else None
+
+    def is_vector(self, axes: frozenset[int]) -> bool:
+        """Whether what depends on these axes is a vector."""
+        return self.lane is not None and self.lane.lanes > 1 and self.lane.axis in axes
+
+    # numbers
+
+    def find(self, number: int) -> Number | None:
+        """A node's value, if it is written already."""
+        found = self.numbers.get(number)
+        for parent in self.parents:
+            if found is not None:
+                break
+            found = parent.find(number)
+        return found
+
+    def number(self, number: int) -> Number:
+        """A node's value."""
+        found = self.find(number)
+        if found is None:
+            found = self.numbers[number] = self._made(number, self.nest.facts.kernel.nodes[number])
+        return found
+
+    def spread(self, number: int) -> Number:
+        """A node's value in every lane."""
+        node = self.nest.facts.kernel.nodes[number]
+        if isinstance(node, Constant):
+            return constant(self.nest.f, node.value, self.lanes)
+        found = self.number(number)
+        if self.lanes == 1 or self.is_vector(self.nest.facts.depends[number]):
+            return found
+        if number not in self.spreads:
+            self.spreads[number] = splat(self.nest.f, found, self.lanes)
+        return self.spreads[number]
+
+    def _made(self, number: int, node: Node) -> Number:
+        nest = self.nest
+        lanes = self.lanes if self.is_vector(nest.facts.depends[number]) else 1
+        if number in nest.kept:
+            nest.slots[number]
+            return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
+        if isinstance(node, Load):
+            return self._loaded(number, node, lanes)
+        if isinstance(node, Constant):
+            return constant(nest.f, node.value, lanes)
+        if isinstance(node, Position):
+            step = coefficient(node.value, self.lane.axis) if self.lane else 0
+            return position(nest.f, self.affine(node.value), step, node.dtype, lanes)
+        if isinstance(node, Inside):
+            return splat(nest.f, Number(node.dtype, (self.holds(node.ranges) or Value("i1", "true"),)), lanes)
+        assert isinstance(node, Apply), "a reduction is known before it is asked for"
+        read = [self.spread(i) if lanes > 1 else self.number(i) for i in node.operands]
+        return apply(nest.f, node.op, read, node.dtype, dict(node.params))
+
+    def _loaded(self, number: int, node: Load, lanes: int) -> Number:
+        f = self.nest.f
+        step = coefficient(self.nest.facts.load_places[number], self.lane.axis) if self.lane else 0
+        if lanes > 1 and not step:  # only its conditions differ along the vector's axis
+            return splat(f, self._loaded(number, node, 1), lanes)
+        holds = self.holds(node.mask)
+        if holds is not None and holds.name == "false":
+            return constant(f, node.fill.value, lanes)
+        pointer = self.pointer(("load", number))
+        if holds is None or holds.name == "true":
+            if lanes > 1 and step == 1 and self.count is None and number in self.nest.streams:
+                fetch_ahead(f, pointer, _AHEAD)
+            if lanes > 1 and step == -1 and self.count is None:
+                return reversed_lanes(
+                    f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
+                )
+            return load(f, node.dtype, pointer, lanes, count=self.count if lanes > 1 else None, stride=step if lanes > 1 else 1)
+        if lanes == 1 or (step == 1 and lanes <= self.nest.facts.kernel.inputs[node.input].size):
+            # Where the condition fails, anything may be read that is there.
+            there = f.select(holds, pointer, self.nest.inputs[node.input])
+            found = load(f, node.dtype, there, lanes, count=self.count if lanes > 1 else None)
+        else:
+            count = f.select(holds, self.count or i64(lanes), i64(0))
+            found = load(f, node.dtype, pointer, lanes, count=count, stride=step)
+            if not any(node.fill.bits):
+                return found
+        fill = constant(f, node.fill.value, lanes)
+        parts = [f.select(holds, x, y) for x, y in zip(found.parts, fill.parts, strict=True)]
+        return Number(node.dtype, tuple(parts))
+
+    # indices and conditions
+
+    def affine(self, affine: Affine) -> Value:
+        """An affine number; of a vector, the first lane's."""
+        total = i64(affine.offset)
+        for axis, c in affine.terms:
+            total = plus(self.nest.f, total, times(self.nest.f, self.axes[axis], c))
+        return total
+
+    def holds(self, ranges: Sequence[Range]) -> Value | None:
+        """Whether all conditions hold: an i1, of which `true` and `false` are known; None without conditions."""
+        f, result = self.nest.f, None
+        for condition in ranges:
+            known = self.decided.get(condition)
+            if known is False:
+                return Value("i1", "false")
+            if known is None:
+                here = self.condition(condition)
+                result = here if result is None else f.binary("and", result, here)
+        return result if result is not None or not ranges else Value("i1", "true")
+
+    def condition(self, condition: Range) -> Value:
+        """Whether a condition holds."""
+        found = self._find_condition(condition)
+        if found is None:
+            assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
+            f, value = self.nest.f, self.affine(condition.value)
+            above = f.binary("sub nsw", value, i64(condition.low))
+            found = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
+        return found
+
+    def _find_condition(self, condition: Range) -> Value | None:
+        found = self.conditions.get(condition)
+        for parent in self.parents:
+            if found is not None:
+                break
+            found = parent._find_condition(condition)
+        return found
+
+    # memory
+
+    def pointer(self, key: Key) -> Value:
+        """The address of a load's or store's or slot's element; of a vector, the first lane's."""
+        if key not in self.pointers:
+            self.pointers[key] = self._pointer(key) if self.beside is None else self._pointer_beside(key, *self.beside)
+        return self.pointers[key]
+
+    def _pointer(self, key: Key) -> Value:
+        f, (base, place, size) = self.nest.f, self._memory(*key)
+        index, bound = i64(place.offset), self.axes
+        if (known := self._known_pointer(key)) is not None:
+            base, axes = known
+            index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
+        for axis, c in place.terms:
+            if axis in bound:
+                index = plus(f, index, times(f, bound[axis], c))
+        return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
+
+    def _pointer_beside(self, key: Key, first: Scope, turns: int) -> Value:
+        """The address at a known distance from another one, which costs nothing."""
+        assert self.lane is not None
+        _, place, size = self._memory(*key)
+        step, base = coefficient(place, self.lane.axis) * turns, first.pointer(key)
+        return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
+
+    def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
+        """The address as the nearest place further out has it, and the axes that are bound there."""
+        if key in self.pointers:
+            return self.pointers[key], self.axes
+        return self.parents[0]._known_pointer(key) if self.parents else None
+
+    def _memory(self, kind: str, number: int) -> tuple[Value, Affine, int]:
+        nest, kernel = self.nest, self.nest.facts.kernel
+        if kind == "load":
+            node = kernel.nodes[number]
+            assert isinstance(node, Load)
+            return nest.inputs[node.input], nest.facts.load_places[number], node.dtype.itemsize
+        if kind == "store":
+            return nest.outputs[number], nest.facts.store_places[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
+        slot = nest.slots[number]
+        return slot.memory, slot.place, slot.unit * kernel.nodes[number].dtype.itemsize
+
+    def keep(self, number: int) -> None:
+        """Store a node's value in its slot."""
+        store(self.nest.f, self.spread(number), self.pointer(("slot", number)), count=self.count)
+
+    def store(self, number: int) -> None:
+        """Do a store."""
+        facts = self.nest.facts
+        value, place = facts.kernel.stores[number].value, facts.store_places[number]
+        pointer = self.pointer(("store", number))
+        if self.is_vector(place.axes):
+            assert self.lane is not None
+            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(place, self.lane.axis))
+        else:
+            store(self.nest.f, self.number(value), pointer)
+
+    # hoisting
+
+    def needed(self, targets: Iterable[int]) -> list[int]:
+        """The nodes, in their order, that are yet to be written for some nodes' sake."""
+        found: set[int] = set()
+        waiting = list(targets)
+        while waiting:
+            number = waiting.pop()
+            if number in found or self.find(number) is not None:
+                continue
+            found.add(number)
+            if number not in self.nest.kept:
+                waiting += operands(self.nest.facts.kernel.nodes[number])
+        return sorted(found)
+
+    def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
+        """Write here what loops further in need for these nodes, stores and slots, as far as it does not depend on them."""
+        facts, bound = self.nest.facts, frozenset(self.axes)
+        for number in self.needed([*targets, *[facts.kernel.stores[s].value for s in stores], *keeps]):
+            node = facts.kernel.nodes[number]
+            if isinstance(node, Constant):
+                continue
+            if facts.depends[number] <= bound:
+                self.number(number)
+                continue
+            if number in self.nest.kept:
+                self.pointer(("slot", number))
+                continue
+            if isinstance(node, Load):
+                self.pointer(("load", number))
+            for condition in facts.ranges(number):
+                if condition.value.axes <= bound and condition not in self.decided:
+                    self.condition(condition)
+        for number in stores:
+            self.pointer(("store", number))
+        for number in keeps:
+            self.pointer(("slot", number))
+
+
+def make_side_by_side(places: Sequence[Scope], number: int) -> None:
+    """Write a node's value in several places, which are the same but for the turns along the vectors' axis."""
+    nest = places[0].nest
+    node = nest.facts.kernel.nodes[number]
+    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
+    if not chained or len(places) == 1 or not places[0].is_vector(nest.facts.depends[number]):
+        for place in places:
+            place.number(number)
+        return
+    assert isinstance(node, Apply)
+    read = [_joined(nest.f, [place.spread(i) for place in places]) for i in node.operands]
+    whole = apply(nest.f, node.op, read, node.dtype, dict(node.params))
+    for k, place in enumerate(places):
+        place.numbers[number] = _taken(nest.f, whole, range(k * place.lanes, (k + 1) * place.lanes))
+
+
+def _joined(f: Function, numbers: Sequence[Number]) -> Number:
+    """The lanes of several numbers (two, four, …), one after another."""
+    while len(numbers) > 1:
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.parts, y.parts, strict=True)])) for x, y in pairs]
+    return numbers[0]
+
+
+def _pair(f: Function, x: Value, y: Value) -> Value:
+    count = 2 * lanes_of(x.type)
+    order = ", ".join(f"i32 {k}" for k in range(count))
+    return f.let(vector_of(element_of(x.type), count), f"shufflevector {x}, {y}, <{count} x i32> <{order}>")
+
+
+def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
+    order = ", ".join(f"i32 {k}" for k in lanes)
+    types = [vector_of(element_of(v.type), len(lanes)) for v in x.parts]
+    places = [f.let(t, f"shufflevector {v}, {v.type} poison, <{len(lanes)} x i32> <{order}>") for t, v in zip(types, x.parts, strict=True)]
+    return Number(x.dtype, tuple(places))
+
+
+def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
+    """Have the cache fetch what lies so many bytes ahead, if it is anywhere."""
+    place = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
+    f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    f.run("llvm.prefetch.p0", place, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
+
+
+def reversed_lanes(f: Function, x: Number) -> Number:
+    """The lanes from last to first."""
+    return _taken(f, x, range(x.lanes)[::-1])

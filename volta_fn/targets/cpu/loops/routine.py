@@ -1,0 +1,39 @@
+"""Kernels as routines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.targets.cpu.llvm.text import Module
+from volta_fn.targets.cpu.loops.emit import entry, nest_of, write
+from volta_fn.targets.cpu.loops.schedule import schedule_of
+from volta_fn.targets.cpu.loops.split import Split, is_split
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import supports
+
+
+def routine(kernel: Kernel) -> Routine | None:
+    """The kernel as machine code to be; None if it has operations or numbers of which there is none."""
+    if 0 in kernel.sizes or not kernel.stores:
+        return None
+    kernel = simplified(kernel)
+    facts = KernelFacts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    if not _is_supported(facts):
+        return None
+    schedule = schedule_of(facts)
+    if is_split(schedule):
+        return Split(schedule).routine()
+    module = Module()
+    phase = write(nest_of(entry(module, "kernel"), facts), schedule)
+    return Routine(str(module), (phase,))
+
+
+def _is_supported(facts: KernelFacts) -> bool:
+    for reduce in facts.reduces.values():
+        if facts.kernel.nodes[reduce.operand].dtype in dtypes.COMPLEX and reduce.op not in ("reduce_sum", "reduce_prod"):
+            return False
+    return all(supports(a.op, tuple([facts.kernel.nodes[i].dtype for i in a.operands]), dict(a.params)) for _, a in facts.applies())

@@ -1,0 +1,178 @@
+"""How a kernel is to run: which axis its vectors lie along, how many lanes they have, and what a task is."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.index import Affine, Range
+from volta_fn.compiler.ir.kernel import Apply
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.loops.emit_values import CHAINS
+from volta_fn.targets.cpu.loops.passes import Pass, cost_of, passes_of
+from volta_fn.targets.cpu.loops.rows import Segment, Vectors
+from volta_fn.targets.cpu.loops.tiles import BLOCK, crossing
+
+#: Nanoseconds that a task should take.
+GRAIN = 40_000.0
+
+#: Bytes that a core moves in a nanosecond.
+_BANDWIDTH = 8.0
+
+#: Bytes of the stack for what is kept of a row.
+_STACK = 1 << 16
+
+#: Nanoseconds per element beyond which two vectors at a time have the processor busy enough.
+_DEAR = 0.4
+
+#: More parts of an axis than this, and it is not cut into them.
+_MOST_SEGMENTS = 8
+
+
+class Grid(NamedTuple):
+    """Tasks: rows (turns of some axes) in blocks, or single rows with another axis cut into chunks."""
+
+    rows: int
+    rows_per_task: int
+    #: The axis that is cut, its size, and how much of it a task does.
+    size: int
+    chunk: int
+
+    @property
+    def chunks(self) -> int:
+        """Into how many chunks the axis is cut."""
+        return -(-self.size // self.chunk)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return -(-self.rows // self.rows_per_task) * self.chunks
+
+
+class Schedule(NamedTuple):
+    """What has been decided for a kernel."""
+
+    facts: KernelFacts
+    vectors: Vectors
+    passes: list[Pass]
+    #: Nanoseconds for one turn of all axes.
+    turn: float
+    #: The axis along which some loads lie side by side, where that is another one, and those loads.
+    crossing: tuple[int, list[int]] | None
+    #: The tasks, if rows are not cut.
+    cut: Grid
+
+    @property
+    def axis(self) -> int:
+        """The axis of the vectors."""
+        return self.vectors.axis
+
+
+def schedule_of(facts: KernelFacts) -> Schedule:
+    """The schedule of a kernel that has axes."""
+    axis = _vector_axis(facts)
+    if axis in facts.outer and any(axis not in facts.depends[n] for n in facts.reduces):
+        facts = KernelFacts(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
+    lanes = lanes_of(facts)
+    segments = segments_of(facts, axis)
+    if segments is None or facts.kernel.sizes[axis] == 1:
+        lanes, segments = 1, (Segment(0, facts.kernel.sizes[axis], {}),)
+    passes = passes_of(facts, keeping=True)
+    kept = sum(facts.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
+    if kept * facts.size(facts.inner) * (1 if axis in facts.inner else lanes) > _STACK:
+        passes = passes_of(facts, keeping=False)
+    vectors = Vectors(axis, lanes, _unroll(facts, axis, lanes, passes), segments)
+    found, turn = crossing(facts, axis, lanes), turn_cost(facts)
+    return Schedule(facts, vectors, passes, turn, found, _cut(facts, vectors, found, turn))
+
+
+def _cut(facts: KernelFacts, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
+    """The tasks: rows, columns, or strips of tiles."""
+    sizes, axis = facts.kernel.sizes, vectors.axis
+    if axis in facts.inner:
+        return grid(facts.size(facts.outer), 1, 1, turn * facts.size(facts.inner))
+    if found is not None:
+        return grid(facts.size(facts.outer - {axis, found[0]}), sizes[found[0]], BLOCK, turn * sizes[axis])
+    return grid(facts.size(facts.outer - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.inner))
+
+
+def lanes_of(facts: KernelFacts) -> int:
+    """How many lanes a vector has: as many as of the widest number fit into a register."""
+    widest = max([4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in facts.dtypes()])
+    return host().lanes(widest)
+
+
+def _vector_axis(facts: KernelFacts) -> int:
+    """The axis along which most elements lie side by side in memory, stores counting more."""
+    sizes = facts.kernel.sizes
+    places = [(1.0, p) for p in facts.load_places.values()] + [(1.5, p) for p in facts.store_places]
+    lanes = lanes_of(facts)
+
+    def score(axis: int) -> tuple[float, int]:
+        vectors = -(-sizes[axis] // lanes)
+        filled = sizes[axis] / (vectors * lanes)
+        total = sum(weight * _ease(place, axis) for weight, place in places)
+        return round(total * filled - (1e-3 if segments_of(facts, axis) is None else 0.0), 6), axis
+
+    return max(range(len(sizes)), key=score)
+
+
+def _ease(place: Affine, axis: int) -> float:
+    c = abs(coefficient(place, axis))
+    return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
+
+
+def segments_of(facts: KernelFacts, axis: int) -> tuple[Segment, ...] | None:
+    """The parts of an axis in each of which it is known which conditions on that axis hold; None if they depend on other axes too."""
+    size = facts.kernel.sizes[axis]
+    ranges = {r for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n) if axis in r.value.axes}
+    if any(len(r.value.terms) > 1 for r in ranges):
+        return None
+    cuts = {0, size}
+    for r in ranges:
+        cuts.update(n for n in _bounds(r, size) if 0 < n < size)
+    ends = sorted(cuts)
+    if len(ends) - 1 > _MOST_SEGMENTS:
+        return None
+    ordered = sorted(ranges)
+    return tuple([Segment(a, b, {r: _bounds(r, size)[0] <= a < _bounds(r, size)[1] for r in ordered}) for a, b in itertools.pairwise(ends)])
+
+
+def _bounds(condition: Range, size: int) -> tuple[int, int]:
+    """From where to where along its only axis a condition holds."""
+    ((_, c),) = condition.value.terms
+    inside = [condition.low - condition.value.offset, condition.high - condition.value.offset]
+    low, high = (-(-n // c) for n in inside) if c > 0 else (n // c + 1 for n in reversed(inside))
+    return max(min(low, size), 0), max(min(high, size), 0)
+
+
+def _unroll(facts: KernelFacts, axis: int, lanes: int, passes: list[Pass]) -> int:
+    size = facts.kernel.sizes[axis]
+    reduces = max([len(p.reduces) for p in passes], default=0)
+    heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
+    chained = any(isinstance(node, Apply) and node.op in CHAINS for node in facts.kernel.nodes)
+    wanted = 2 if heavy and not chained else 4
+    if reduces and axis not in facts.inner:
+        wanted = 1 if any(p.keeps for p in passes) else 8
+    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(facts.kernel.nodes) * wanted > 120):
+        wanted //= 2
+    return wanted
+
+
+def turn_cost(facts: KernelFacts) -> float:
+    """About how many nanoseconds one turn of all axes takes."""
+    total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
+    turns = facts.size(range(len(facts.kernel.sizes)))
+    moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_places.items())
+    moved += sum(b.size * b.dtype.itemsize for b in facts.kernel.outputs)
+    return total + moved / turns / _BANDWIDTH + 0.02
+
+
+def grid(count: int, size: int, unit: int, turn: float) -> Grid:
+    """Tasks over `count` rows of `size` turns of so many nanoseconds each; chunks are multiples of `unit`."""
+    wanted = max(1.0, GRAIN / turn)
+    if size <= 1.5 * wanted or size <= unit:
+        return Grid(count, max(1, min(count, int(wanted / size))), size, size)
+    return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))

@@ -1,0 +1,234 @@
+"""Few long rows: each is cut into chunks, whose reductions are put into the workspace by a first phase and combined by a second.
+
+The second phase is a kernel itself: it reduces over the chunks, and does what is per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.index import Affine, along
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.targets.cpu.llvm.index_arith import divided, minus, plus, rounded_down, times
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
+from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Scope, Slot
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment
+from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
+from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.scalars import load, store
+
+#: Fewer tasks than this, and rows are cut.
+_FEW = 16
+
+#: Rows that are added up before they are added to sums in memory.
+_TOGETHER = 4
+
+
+def is_split(schedule: Schedule) -> bool:
+    """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
+    facts = schedule.facts
+    once = facts.passes == 2 and not schedule.passes[1].has_turns
+    found = any(reduce.op.startswith("arg") for reduce in facts.reduces.values())
+    few = schedule.cut.tasks < _FEW or is_wide(schedule)
+    return once and not found and few and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
+
+
+def is_wide(schedule: Schedule) -> bool:
+    """Whether the columns of one long matrix are so many that its rows should be read as wholes."""
+    facts, axis = schedule.facts, schedule.axis
+    sizes = facts.kernel.sizes
+    return facts.outer == {axis} and len(facts.inner) == 1 and sizes[axis] > 8 * schedule.vectors.lanes and facts.size(facts.inner) >= 64
+
+
+class Split:
+    """The two phases of a schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.facts: KernelFacts = schedule.facts
+        kernel = self.facts.kernel
+        self.inside = schedule.axis in self.facts.inner
+        #: The inner axis that is cut.
+        self.axis = next((a for a in kernel.inner if a != schedule.axis), schedule.axis)
+        outer = [a for a in range(kernel.outer) if a != schedule.axis]
+        self.order = tuple(outer if self.inside else [*outer, schedule.axis])
+        self.rows = self.facts.size(self.order)
+        rest = self.facts.size(self.facts.inner) // kernel.sizes[self.axis]
+        unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
+        if self.inside:
+            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.turn * rest)
+        else:
+            self.cut = grid(1, kernel.sizes[self.axis], unit, schedule.turn * rest * self.rows)
+        self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
+        #: Where in the workspace the parts of every reduction are.
+        self.offsets: dict[int, int] = {}
+        self.workspace = 0
+        for n, node in self.facts.reduces.items():
+            self.offsets[n] = self.workspace
+            self.workspace += -(-node.dtype.itemsize * self.rows * self.cut.chunks // 64) * 64
+
+    def routine(self) -> Routine:
+        """Both phases."""
+        module = Module()
+        phases = (self.first(module), self.second(module))
+        return Routine(str(module), phases, self.workspace)
+
+    def memory(self, f: Function) -> Value:
+        """The workspace."""
+        return buffer(f, len(self.facts.kernel.inputs) + len(self.facts.kernel.stores))
+
+    # chunks
+
+    def first(self, module: Module) -> Phase:
+        """Reduce the chunks."""
+        schedule, f = self.schedule, entry(module, "chunks")
+        here = replace(schedule.passes[0], row_stores=[], keeps=[])
+        nest = nest_of(f, self.facts)._replace(streams=self.facts.streams(schedule.axis))
+        root = Scope(nest, (), {}, None)
+        code = RowCode(nest, [here], schedule.vectors)
+        code.resident = False
+        memory = self.memory(f)
+        root.prepare(here.targets(self.facts))
+
+        def body(number: Value, start: Value, stop: Value) -> None:
+            code.bounds[self.axis] = (start, stop)
+            chunk = divided(f, start, self.cut.chunk)[0]
+            for n, node in self.facts.reduces.items():
+                size = node.dtype.itemsize
+                index = times(f, chunk, self.rows * size)
+                place = f.at(memory, "i8", plus(f, index, i64(self.offsets[n])))
+                nest.slots[n] = Slot(place, self.row_number, 1)
+            if is_wide(schedule):
+                self.streamed(code, root, start, stop)
+            elif self.inside:
+                scope = rows_in(root, self.order, number)
+                code.row(scope)
+                for n in here.reduces:
+                    store(f, scope.number(n), scope.pointer(("slot", n)))
+            else:
+                self.columns(code, root)
+
+        over_tasks(f, self.cut, body)
+        f.finish()
+        turns = self.facts.size(range(len(self.facts.kernel.sizes)))
+        return Phase(f.name, self.cut.tasks, schedule.turn * turns)
+
+    def columns(self, code: RowCode, root: Scope) -> None:
+        """A chunk of all rows, which are the lanes."""
+        vectors, others = self.schedule.vectors, self.order[:-1]
+        here = code.passes[0]
+
+        def row(number: Value, _: list[Value]) -> list[Value]:
+            scope = rows_in(root, others, number)
+            scope.prepare(here.targets(self.facts), here.stores)
+
+            def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+                for column in code.columns(scope, segment, place, count, unroll):
+                    for n in here.reduces:
+                        store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
+
+            plain_walk(root.nest.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), turn)
+            return []
+
+        root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
+
+    def streamed(self, code: RowCode, root: Scope, start: Value, stop: Value) -> None:
+        """A chunk of all columns: memory is read in its order, some rows at a time; sums wait in the workspace, which is in the cache."""
+        f = root.nest.f
+        self.cleared(code, root)
+        middle = plus(f, start, rounded_down(f, minus(f, stop, start), _TOGETHER))
+        for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
+            f.loop(low, high, step, [], partial(self.added, code, root, step))
+
+    def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
+        """Walk along all columns."""
+        vectors = self.schedule.vectors._replace(unroll=2)
+        plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
+
+    def cleared(self, code: RowCode, scope: Scope) -> None:
+        """Begin sums."""
+        here, vectors = code.passes[0], self.schedule.vectors
+
+        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+            for column in scope.vectors(Lane(vectors.axis, vectors.lanes, count), place, unroll, segment.decided):
+                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
+                    start = accumulator.result(accumulator.start(vectors.lanes))
+                    store(code.f, start, column.pointer(("slot", n)), count=count)
+
+        self.walk(code, turn)
+
+    def added(self, code: RowCode, scope: Scope, together: int, i: Value, _: list[Value]) -> list[Value]:
+        """Add some rows to the sums."""
+        here, f, vectors = code.passes[0], code.f, self.schedule.vectors
+        rows = [scope.child({self.axis: plus(f, i, i64(k))}) for k in range(together)]
+        for row in rows:
+            row.prepare(here.targets(self.facts), here.stores)
+
+        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
+            lane = Lane(vectors.axis, vectors.lanes, count)
+            columns = scope.vectors(lane, place, unroll, segment.decided)
+            turns = [row.vectors(lane, place, unroll, segment.decided, columns) for row in rows]
+            for k, column in enumerate(columns):
+                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
+                    found = accumulator.merged([t[k].spread(accumulator.node.operand).parts for t in turns])
+                    pointer = column.pointer(("slot", n))
+                    old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).parts
+                    store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
+                for s in here.stores:
+                    for t in turns:
+                        t[k].store(s)
+
+        self.walk(code, turn)
+        return []
+
+    # rows
+
+    def second(self, module: Module) -> Phase:
+        """Combine what the chunks gave."""
+        f = entry(module, "rows")
+        kernel, numbers = self.combining()
+        facts = KernelFacts(simplified(kernel))
+        facts = facts if facts.kernel.sizes else KernelFacts(replace(facts.kernel, sizes=(1,), outer=1))
+        count = len(self.facts.kernel.inputs)
+        memory = self.memory(f)
+        parts = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]
+        inputs = [*[buffer(f, n) for n in range(count)], *parts]
+        return write(Nest(f, facts, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(facts))
+
+    def combining(self) -> tuple[Kernel, list[int]]:
+        """The kernel of the second phase: its inputs are the old ones and the parts of every reduction. Also the stores that it does."""
+        old = self.facts.kernel
+        numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
+        needed = {old.stores[s].value for s in numbers}
+        for n in range(len(old.nodes) - 1, -1, -1):
+            if n in needed and n not in self.facts.reduces:
+                needed.update(operands(old.nodes[n]))
+        nodes: list[Node] = []
+        new: dict[int, int] = {}
+        parts = list(self.facts.reduces)
+        for n in sorted(needed):
+            node = old.nodes[n]
+            if isinstance(node, Apply):
+                node = replace(node, operands=tuple([new[i] for i in node.operands]))
+            elif isinstance(node, Reduce):
+                nodes.append(self.part(node.dtype, len(old.inputs) + parts.index(n)))
+                node = replace(node, operand=len(nodes) - 1)
+            new[n] = len(nodes)
+            nodes.append(node)
+        buffers = [Buffer(self.rows * self.cut.chunks, old.nodes[n].dtype) for n in parts]
+        stores = tuple([replace(old.stores[s], value=new[old.stores[s].value]) for s in numbers])
+        sizes = (*old.sizes[: old.outer], self.cut.chunks)
+        return Kernel(sizes, old.outer, (*old.inputs, *buffers), tuple(nodes), stores), numbers
+
+    def part(self, dtype: np.dtype, number: int) -> Load:
+        """What a chunk gave."""
+        index = (along(self.facts.kernel.outer), self.row_number)
+        return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))

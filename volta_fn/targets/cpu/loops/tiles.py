@@ -1,0 +1,172 @@
+"""Transposes: kernels whose loads and stores lie side by side in memory along different axes.
+
+Square tiles, as many lanes wide and high, are loaded along the loads' axis, transposed in registers, put on the stack, and worked on
+along the stores' axis, so that memory is read and written by whole cache lines. Tiles are visited in blocks that few pages of memory hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.targets.cpu.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.loops.emit_values import Lane, Scope, fetch_ahead
+from volta_fn.targets.cpu.scalars import Number
+from volta_fn.targets.cpu.scalars.number import element
+from volta_fn.targets.cpu.scalars.values import bits_of
+
+#: Turns along either axis after which a block of tiles ends.
+BLOCK = 64
+
+
+def crossing(facts: KernelFacts, axis: int, lanes: int) -> tuple[int, list[int]] | None:
+    """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
+    if facts.inner or lanes < 4 or facts.kernel.sizes[axis] < lanes:
+        return None
+    found: Counter[int] = Counter()
+    for place in facts.load_places.values():
+        if coefficient(place, axis) not in (0, 1, -1):
+            found.update(a for a, c in place.terms if c == 1 and facts.kernel.sizes[a] >= lanes)
+    if not found:
+        return None
+    other = min(found, key=lambda a: (-found[a], a))
+    if any(r.value.axes & {axis, other} for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n)):
+        return None
+    loads = [n for n, p in facts.load_places.items() if coefficient(p, axis) not in (0, 1, -1) and coefficient(p, other) == 1]
+    return other, loads
+
+
+class Tiles:
+    """Writes blocks of tiles over two axes of a kernel without inner axes."""
+
+    def __init__(self, facts: KernelFacts, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
+        self.facts = facts
+        self.f = f
+        self.axis = axis
+        self.other = other
+        self.lanes = lanes
+        self.loads = loads
+        #: How many tiles lie side by side in a block.
+        self.columns = -(-BLOCK // lanes)
+        #: The tile of every part of every load.
+        self.tiles: dict[int, list[Value]] = {}
+
+    def strip(self, scope: Scope, start: Value, stop: Value) -> None:
+        """All of the vectors' axis, for a strip along the other one."""
+        f, size = self.f, self.facts.kernel.sizes[self.axis]
+
+        def block(first: Value, _: list[Value]) -> list[Value]:
+            end = least(f, plus(f, first, i64(BLOCK)), i64(size))
+
+            def across(u: Value, _: list[Value]) -> list[Value]:
+                wide = i64(self.lanes) if self.is_whole else least(f, i64(self.lanes), minus(f, stop, u))
+                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
+                f.loop(i64(0), wide, 1, [], lambda i, _: self.line(scope, u, i, first, end), once=True)
+                return []
+
+            f.loop(start, stop, self.lanes, [], across, once=True)
+            return []
+
+        f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tiles are full."""
+        sizes = self.facts.kernel.sizes
+        return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
+
+    def tile(self, scope: Scope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
+        """Load one tile, of which some may lie beyond the ends."""
+        f, column = self.f, divided(self.f, minus(self.f, v, first), self.lanes)[0]
+        if self.is_whole:
+            return self.staged(scope, u, None, v, None, column)
+        high = least(f, i64(self.lanes), minus(f, end, v))
+        full = f.compare("icmp eq", plus(f, wide, high), i64(2 * self.lanes))
+        f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
+        return []
+
+    def line(self, scope: Scope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
+        """Work on what lies along the vectors' axis in a block of tiles, at one turn of the other axis."""
+        f = self.f
+        outside = scope.child({self.other: plus(f, u, i)})
+        outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
+
+        def turn(v: Value, _: list[Value]) -> list[Value]:
+            count = None if self.is_whole else least(f, i64(self.lanes), minus(f, end, v))
+            place = outside.child({self.axis: v}, Lane(self.axis, self.lanes, count))
+            column = divided(f, minus(f, v, first), self.lanes)[0]
+            for number, tiles in self.tiles.items():
+                place.numbers[number] = self.taken(number, tiles, plus(f, times(f, i, self.columns), column))
+            for s in range(len(self.facts.kernel.stores)):
+                place.store(s)
+            return []
+
+        f.loop(first, end, self.lanes, [], turn, once=True)
+        return []
+
+    def staged(self, scope: Scope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
+        """Load and transpose what the tile needs, and put it on the stack as a column of tiles."""
+        for number in self.loads:
+            rows = []
+            for k in range(self.lanes):
+                count = wide
+                if wide is not None and high is not None:
+                    count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
+                row = scope.child({self.other: u, self.axis: plus(self.f, v, i64(k))}, Lane(self.other, self.lanes, count))
+                rows.append(row.number(number).parts)
+                fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
+            type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
+            for part, columns in enumerate(zip(*rows, strict=True)):
+                self.put(number, part, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+        return []
+
+    def put(self, number: int, part: int, vectors: Sequence[Value], column: Value) -> None:
+        """Write a tile to the stack."""
+        tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
+        if part == len(tiles):
+            tiles.append(self.f.alloca(type_, self.lanes * self.columns))
+        for k, vector in enumerate(vectors):
+            place = plus(self.f, i64(k * self.columns), column)
+            self.f.store(vector, self.f.at(tiles[part], type_, place), _align(type_))
+
+    def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
+        """A row of a tile on the stack."""
+        dtype = self.facts.kernel.nodes[number].dtype
+        parts = []
+        for tile in tiles:
+            type_ = vector_of(_tile_element(dtype), self.lanes)
+            x = self.f.load(type_, self.f.at(tile, type_, i), _align(type_))
+            parts.append(self.f.cast("trunc", x, vector_of("i1", self.lanes)) if dtype.kind == "b" else x)
+        return Number(dtype, tuple(parts))
+
+
+def _tile_element(dtype: np.dtype) -> str:
+    """The type of a number's part in a tile."""
+    return "i8" if dtype.kind == "b" else element(dtype)
+
+
+def _align(type_: str) -> int:
+    return min(64, bits_of(type_) // 8 * lanes_of(type_))
+
+
+def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square of vectors: off-diagonal blocks change places, in sizes from 1 to half."""
+    result, lanes = list(rows), len(rows)
+    step = 1
+    while step < lanes:
+        upper = [j if not j & step else lanes + j - step for j in range(lanes)]
+        lower = [j + step if not j & step else lanes + j for j in range(lanes)]
+        for i in [i for i in range(lanes) if not i & step]:
+            a, b = result[i], result[i + step]
+            result[i], result[i + step] = _shuffled(f, a, b, upper), _shuffled(f, a, b, lower)
+        step *= 2
+    return result
+
+
+def _shuffled(f: Function, a: Value, b: Value, places: Sequence[int]) -> Value:
+    mask = ", ".join(f"i32 {p}" for p in places)
+    return f.let(a.type, f"shufflevector {a}, {b}, <{len(places)} x i32> <{mask}>")

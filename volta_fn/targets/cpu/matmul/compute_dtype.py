@@ -1,0 +1,158 @@
+"""What a product computes in: the *working* type of its sums, and how numbers of other dtypes are read into it and written from it.
+
+float32, float64 and the integers of 32 and 64 bits work in themselves; float16 and bfloat16 in float32, rounded once at the end; narrower
+integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.targets.cpu.scalars.memory import masked_load, masked_store
+from volta_fn.targets.cpu.scalars.values import overload
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+
+class Working(NamedTuple):
+    """The type in which sums are kept, the bytes of one, and how many fill a vector register."""
+
+    type: str
+    itemsize: int
+    lanes: int
+    boolean: bool = False
+
+    @property
+    def vector(self) -> str:
+        """The type of a register full."""
+        return vector_of(self.type, self.lanes)
+
+    def zero(self, lanes: int | None = None) -> Value:
+        """A vector of zeros."""
+        return Value(vector_of(self.type, lanes or self.lanes), "zeroinitializer")
+
+    def add(self, f: Function, x: Value, y: Value) -> Value:
+        """The sum of two sums."""
+        return f.binary("or" if self.boolean else "fadd" if self.type in ("float", "double") else "add", x, y)
+
+    def multiply_add(self, f: Function, x: Value, y: Value, total: Value) -> Value:
+        """``total + x * y``, of floats with one rounding where the machine has an instruction for it."""
+        if self.type in ("float", "double"):
+            if host().triple.startswith("x86") and "+fma" not in host().features:
+                return f.binary("fadd", total, f.binary("fmul", x, y))
+            return f.intrinsic(f"llvm.fma.{overload(total.type)}", total.type, x, y, total)
+        return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
+
+
+def working(dtype: np.dtype) -> Working | None:
+    """What products with results of a dtype work in; None where they are not written here (complex)."""
+    if dtype.kind in "iu":
+        itemsize = max(4, dtype.itemsize)
+        return Working(f"i{itemsize * 8}", itemsize, host().lanes(itemsize))
+    if dtype == np.bool_:
+        return Working("i32", 4, host().lanes(4), boolean=True)
+    if dtype == np.float64:
+        return Working("double", 8, host().lanes(8))
+    return Working("float", 4, host().lanes(4)) if dtype == np.float32 or _half(dtype) else None
+
+
+def readable(dtype: np.dtype) -> bool:
+    """Whether `read` and `write` know a dtype on this machine."""
+    if dtype == np.float16:
+        return "+f16c" in host().features or not host().triple.startswith("x86")
+    return dtype == np.bool_ or dtype == _BFLOAT16 or dtype in _FLOATS or dtype.kind in "iu"
+
+
+def stored_as(dtype: np.dtype) -> str:
+    """The LLVM type of a dtype's elements in memory."""
+    return _FLOATS.get(dtype, f"i{dtype.itemsize * 8}")
+
+
+def is_itself(work: Working, dtype: np.dtype) -> bool:
+    """Whether numbers of a dtype are in memory what they are in registers."""
+    return stored_as(dtype) == work.type and dtype != np.bool_
+
+
+def read(f: Function, work: Working, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
+    """`lanes` adjacent numbers in the working type; those that the mask leaves out are zero, and not touched."""
+    found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
+    type_ = vector_of(work.type, lanes)
+    if found.type == type_:
+        return found
+    if dtype == _BFLOAT16:
+        wide = f.cast("zext", found, vector_of("i32", lanes))
+        found = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
+    if dtype.kind == "f" or dtype == _BFLOAT16:
+        return f.cast("fpext", found, type_)
+    to_float = work.type in ("float", "double")  # the other operand's dtype is a floating one
+    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
+
+
+def write(f: Function, work: Working, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
+    """Round or cut numbers of the working type to a dtype and store them; those that the mask leaves out are not touched."""
+    type_ = vector_of(stored_as(dtype), lanes)
+    if dtype == _BFLOAT16:
+        value = _bfloat16_bits(f, value, lanes)
+    elif value.type != type_:
+        value = f.cast("fptrunc" if dtype.kind == "f" else "trunc", value, type_)
+    if mask is None:
+        f.store(value, pointer, dtype.itemsize)
+    else:
+        masked_store(f, value, pointer, dtype.itemsize, mask)
+
+
+def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
+    """A vector from memory, zero where a mask leaves lanes out."""
+    vector = vector_of(type_, lanes)
+    return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
+
+
+def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> None:
+    """Store a register full of the working type, or of its lanes as many as there is room for."""
+    mask = first_lanes(room, work.lanes)
+    if mask is None:
+        f.store(value, pointer, work.itemsize)
+    else:
+        masked_store(f, value, pointer, work.itemsize, mask)
+
+
+def first_lanes(count: int, lanes: int) -> Value | None:
+    """The mask of the first `count` lanes; None if these are all."""
+    if count >= lanes:
+        return None
+    bits = ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes))
+    return Value(vector_of("i1", lanes), f"<{bits}>")
+
+
+def lanes_below(f: Function, count: Value, lanes: int) -> Value:
+    """The mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
+    numbers = Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
+    capped = f.intrinsic("llvm.smin.i64", "i64", count, i64(lanes))
+    return f.compare("icmp slt", numbers, f.splat(f.cast("trunc", capped, "i32"), lanes))
+
+
+def _half(dtype: np.dtype) -> bool:
+    return dtype == np.float16 or dtype == _BFLOAT16
+
+
+def _bfloat16_bits(f: Function, value: Value, lanes: int) -> Value:
+    """The nearest bfloat16 numbers, ties to even, as 16-bit integers; NaN stays one."""
+    words = vector_of("i32", lanes)
+
+    def number(n: int) -> Value:
+        return f.splat(Value("i32", str(n)), lanes)
+
+    if value.type != vector_of("float", lanes):
+        value = f.cast("fptrunc", value, vector_of("float", lanes))
+    bits = f.cast("bitcast", value, words)
+    odd = f.binary("and", f.binary("lshr", bits, number(16)), number(1))
+    rounded = f.binary("lshr", f.binary("add", f.binary("add", bits, number(0x7FFF)), odd), number(16))
+    quiet = f.binary("or", f.binary("lshr", bits, number(16)), number(0x40))
+    nan = f.compare("fcmp uno", value, value)
+    return f.cast("trunc", f.select(nan, quiet, rounded), vector_of("i16", lanes))

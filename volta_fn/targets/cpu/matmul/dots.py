@@ -1,0 +1,198 @@
+"""Products of few rows with many, all of which lie in memory along k: every result is the dot product of two rows.
+
+Nothing is packed: vectors along k of a few rows of either operand are multiplied with each other, and lanes are added up at the end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.compiler.contractions.matmul_problem import Operand, Problem
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, lanes_below, read
+from volta_fn.targets.cpu.matmul.cursor import origin, walked
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue
+from volta_fn.targets.cpu.matmul.loops import each, when
+from volta_fn.targets.cpu.matmul.partial_sums import Partial, combine
+from volta_fn.targets.cpu.matmul.schedule import Schedule, unpacked
+from volta_fn.targets.cpu.matmul.tile import Tile
+from volta_fn.targets.cpu.matmul.transpose import shuffled
+from volta_fn.targets.cpu.routine import Phase, Routine
+
+_FEW = 8  # rows, at most, of the operand that has fewer
+_SHORT = 48  # terms, below which adding up lanes takes too long
+_SUMS = 24  # vectors of sums that fit into the registers
+_LONG = 16_384  # terms, of which sums are cut into parts
+_TASK_STEPS = 10_000  # vectors multiplied in a task
+_STEP = 0.3  # nanoseconds for each
+
+
+def suits(problem: Problem) -> bool:
+    """Whether a product is best done so."""
+    lhs, rhs = problem.lhs.inner.stride, problem.rhs.inner.stride
+    return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.k >= _SHORT and problem.batch * problem.m * problem.n > 0
+
+
+class _Cut(NamedTuple):
+    """A tile of the result: rows of A and of B."""
+
+    left: int
+    right: int
+
+
+def dots(work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
+    """The routine of such a product; `operands` are the numbers of their buffers."""
+    return _Dots(work, problem, epilogue, buffers, name, operands).routine()
+
+
+class _Dots:
+    def __init__(self, work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int]) -> None:
+        self.operands = operands
+        self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
+        self.module = Module()
+        m, n, k = problem.m, problem.n, problem.k
+        few = min(m, n)
+        many = max(1, min(max(m, n), _FEW, _SUMS // few))
+        self.full = _Cut(few, many) if m <= n else _Cut(many, few)
+        self.groups = -(-max(m, n) // many)
+        steps = few * many * -(-k // work.lanes)
+        splits = -(-k // _LONG) if problem.batch * self.groups < 16 else 1
+        self.part = -(-k // splits)
+        self.part += -self.part % 64 if splits > 1 else 0
+        self.plan: Schedule = unpacked(problem.batch, m, n, k, splits=-(-k // self.part), width=work.lanes)
+        self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.plan.splits)))
+        self.partial = Partial(buffers, 0, self.plan)
+
+    def routine(self) -> Routine:
+        """The whole."""
+        plan, problem = self.plan, self.problem
+        tasks = problem.batch * plan.splits * -(-self.groups // self.each)
+        vectors = problem.batch * problem.m * problem.n * -(-problem.k // self.work.lanes)
+        self._write(-(-self.groups // self.each))
+        phases = [Phase(self.name, tasks, vectors * _STEP)]
+        if plan.splits == 1:
+            return Routine(str(self.module), tuple(phases))
+        phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+        size = plan.splits * problem.batch * problem.m * problem.n * self.work.itemsize
+        return Routine(str(self.module), tuple(phases), size)
+
+    def _write(self, pieces: int) -> None:
+        plan = self.plan
+        f = Function(self.module, self.name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+        buffers, begin, end = f.parameters
+        largest = max(self.problem.m, self.problem.n)
+        size = self.full.right if self.problem.m <= self.problem.n else self.full.left
+        rest = largest % size
+
+        def task(number: Value) -> None:
+            piece, number = f.binary("urem", number, i64(pieces)), f.binary("udiv", number, i64(pieces))
+            split, batch = f.binary("urem", number, i64(plan.splits)), f.binary("udiv", number, i64(plan.splits))
+            first = f.binary("mul", piece, i64(self.each))
+            last = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", first, i64(self.each)), i64(self.groups))
+            inner = f.binary("mul", split, i64(self.part))
+            depth = f.intrinsic("llvm.smin.i64", "i64", i64(self.part), f.binary("sub", i64(self.problem.k), inner))
+
+            def group(index: Value) -> None:
+                values = (buffers, batch, split, f.binary("mul", index, i64(size)), inner, depth)
+                whole = f.compare("icmp slt", index, i64(self.groups - 1))
+                if rest:
+                    when(f, whole, lambda: f.run(self._tile(size), *values), lambda: f.run(self._tile(rest), *values))
+                else:
+                    f.run(self._tile(size), *values)
+
+            each(f, first, last, group)
+
+        each(f, begin, end, task)
+        f.finish()
+
+    def _tile(self, many: int) -> str:
+        """The function that does a tile which has so many rows of the operand with more of them, and all of the other."""
+        name = f"{self.name}_tile{many}"
+        by_columns = self.problem.m <= self.problem.n
+        cut = _Cut(self.full.left, many) if by_columns else _Cut(many, self.full.right)
+
+        def write() -> None:
+            parameters = [Value("ptr", "%buffers"), *(Value("i64", f"%{x}") for x in ("batch", "split", "start", "inner", "depth"))]
+            f = Function(self.module, name, parameters, "internal void")
+            buffers, batch, split, start, inner, depth = f.parameters
+            row, column = (i64(0), start) if by_columns else (start, i64(0))
+            left = self._rows(f, self.problem.lhs, buffers, self.operands[0], batch, row, cut.left, inner)
+            right = self._rows(f, self.problem.rhs, buffers, self.operands[1], batch, column, cut.right, inner)
+            sums = self._sums(f, left, right, depth)
+            lines = [self._line(f, sums[i * cut.right : (i + 1) * cut.right]) for i in range(cut.left)]
+            tile = Tile(self.work, buffers, batch, row, column, lines, cut.right)
+            if self.plan.splits > 1:
+                self.partial.store(f, tile, split)
+            else:
+                self.epilogue.write(f, tile)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    def _rows(
+        self, f: Function, operand: Operand, buffers: Value, number: int, batch: Value, first: Value, count: int, inner: Value
+    ) -> list[Value]:
+        """The addresses of `count` rows, from k = `inner` on."""
+        element = f"[{operand.dtype.itemsize} x i8]"
+        array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
+        start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
+        return [f.at(start, element, walked(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
+
+    def _sums(self, f: Function, left: list[Value], right: list[Value], depth: Value) -> list[Value]:
+        """The dot products of each row of `left` with each of `right`."""
+        work, lhs, rhs = self.work, self.problem.lhs.dtype, self.problem.rhs.dtype
+        tiles = len(left) * len(right)
+        copies = max(1, min(4, 8 // tiles))  # so many sums of each, lest the next addition wait for the last one
+
+        def at(row: Value, size: int, k: Value, further: int) -> Value:
+            return f.at(f.at(row, f"[{size} x i8]", k), f"[{size} x i8]", i64(further * work.lanes))
+
+        def turn(k: Value, totals: list[Value], copy: int, mask: Value | None) -> None:
+            x = [read(f, work, lhs, at(row, lhs.itemsize, k, copy), work.lanes, mask) for row in left]
+            y = [read(f, work, rhs, at(row, rhs.itemsize, k, copy), work.lanes, mask) for row in right]
+            for i, a in enumerate(x):
+                for j, b in enumerate(y):
+                    place = copy * tiles + i * len(right) + j
+                    totals[place] = work.multiply_add(f, a, b, totals[place])
+
+        def whole(k: Value, carried: list[Value]) -> list[Value]:
+            totals = list(carried)
+            for copy in range(copies):
+                turn(k, totals, copy, None)
+            return totals
+
+        def masked(k: Value, carried: list[Value]) -> list[Value]:
+            totals = list(carried)
+            turn(k, totals, 0, lanes_below(f, f.binary("sub", depth, k), work.lanes))
+            return totals
+
+        step = copies * work.lanes
+        end = f.binary("and", depth, i64(-step))
+        totals = f.loop(i64(0), end, step, [work.zero()] * (tiles * copies), whole)
+        totals = f.loop(end, depth, work.lanes, totals, masked)
+        for copy in range(1, copies):
+            for place in range(tiles):
+                totals[place] = work.add(f, totals[place], totals[copy * tiles + place])
+        return [self._across(f, x) for x in totals[:tiles]]
+
+    def _across(self, f: Function, x: Value) -> Value:
+        """The sum of the lanes: of the lower half with the upper half, and so on."""
+        lanes = self.work.lanes
+        while lanes > 1:
+            lanes //= 2
+            halves = [shuffled(f, x, x, range(start, start + lanes), self.work.type) for start in (0, lanes)] if lanes > 1 else []
+            if lanes == 1:
+                halves = [f.let(self.work.type, f"extractelement {x}, i64 {lane}") for lane in (0, 1)]
+            x = self.work.add(f, *halves)
+        return x
+
+    def _line(self, f: Function, numbers: list[Value]) -> list[Value]:
+        """Numbers as lanes of vectors, zeros after the last one."""
+        lanes, line = self.work.lanes, []
+        for start in range(0, len(numbers), lanes):
+            vector = self.work.zero()
+            for lane, number in enumerate(numbers[start : start + lanes]):
+                vector = f.let(vector.type, f"insertelement {vector}, {number}, i64 {lane}")
+            line.append(vector)
+        return line

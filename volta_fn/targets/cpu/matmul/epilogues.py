@@ -1,0 +1,97 @@
+"""What becomes of the sums of a product: an *epilogue* writes the code that turns the sums of a tile into results."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from volta_fn.compiler.contractions.matmul_problem import Walk
+from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, write
+from volta_fn.targets.cpu.matmul.cursor import walked
+from volta_fn.targets.cpu.matmul.tile import Place, Tile
+
+
+class Epilogue(Protocol):
+    """The end of a product."""
+
+    #: The number of a buffer, of the working type and ``[stack, m, n]``, that may hold incomplete sums on the way; None if there is none.
+    holds_sums: int | None
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """Write what follows from the sums of a tile."""
+
+
+class Store:
+    """The sums themselves, rounded to a dtype: an array ``[stack, m, n]``, or ``[stack, n, m]`` if it is `transposed`."""
+
+    def __init__(self, work: Working, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
+        self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
+        #: Whether the sums stay as they are, and lines stay lines.
+        self.direct = is_itself(work, dtype) and not transposed
+        self.holds_sums = buffer if self.direct else None
+
+    def place(self, f: Function, tile: Tile) -> Place:
+        """Where the sums of a tile belong, if they are direct."""
+        return Place(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
+
+    def _start(self, f: Function, tile: Tile) -> Value:
+        m, n = self.sizes
+        matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
+        row_step, column_step = (1, m) if self.transposed else (n, 1)
+        return self._move(f, self._move(f, matrix, _times(f, tile.row, row_step)), _times(f, tile.column, column_step))
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        (m, n), start = self.sizes, self._start(f, tile)
+        lanes = tile.work.lanes
+        for i, row in enumerate(tile.sums):
+            for v, sums in enumerate(row):
+                if not self.transposed:
+                    write(f, tile.work, self.dtype, sums, lanes, self._move(f, start, i64(i * n + v * lanes)), tile.mask(v))
+                    continue
+                for lane in range(min(lanes, tile.columns - v * lanes)):
+                    one = f.let(tile.work.type, f"extractelement {sums}, i64 {lane}")
+                    write(f, tile.work, self.dtype, one, 1, self._move(f, start, i64((v * lanes + lane) * m + i)))
+
+    def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
+        return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)
+
+
+class Placed:
+    """The sums themselves, rounded to a dtype, in an array in which columns lie side by side, and rows and matrices as walks say."""
+
+    def __init__(self, work: Working, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
+        self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
+        in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
+        self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
+        #: Whether the sums stay as they are, and rows are equally far apart.
+        self.direct = is_itself(work, dtype) and rows.stride is not None
+
+    def place(self, f: Function, tile: Tile) -> Place:
+        """Where the sums of a tile belong, if they are direct."""
+        start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", walked(f, self.rows, tile.row))
+        return Place(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
+
+    def _columns(self, f: Function, tile: Tile) -> Value:
+        """Where the tile's columns begin in the first of all rows."""
+        element = f"[{self.dtype.itemsize} x i8]"
+        array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
+        return f.at(f.at(array, element, walked(f, self.stack, tile.batch)), element, tile.column)
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        element, lanes, start = f"[{self.dtype.itemsize} x i8]", tile.work.lanes, self._columns(f, tile)
+        first = f.at(start, element, walked(f, self.rows, tile.row)) if self.rows.stride is not None else None
+        for i, row in enumerate(tile.sums):
+            if first is not None:
+                line = f.at(first, element, i64(i * (self.rows.stride or 0)))
+            else:
+                line = f.at(start, element, walked(f, self.rows, f.binary("add", tile.row, i64(i))))
+            for v, sums in enumerate(row):
+                write(f, tile.work, self.dtype, sums, lanes, f.at(line, element, i64(v * lanes)), tile.mask(v))
+
+
+def _times(f: Function, index: Value, step: int) -> Value:
+    return index if step == 1 or index.name == "0" else f.binary("mul", index, i64(step))

@@ -1,0 +1,148 @@
+"""Epilogues that are kernels: what follows from the sums of a product, done while they are near.
+
+The sums of a few rows by some columns, a *strip*, are put on the stack, and the kernel's loops go over them there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.contraction import Contraction
+from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.targets.cpu.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.loops.emit import buffer, rows_in
+from volta_fn.targets.cpu.loops.emit_values import Nest, Scope
+from volta_fn.targets.cpu.loops.passes import passes_of
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
+from volta_fn.targets.cpu.loops.schedule import lanes_of
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, write
+from volta_fn.targets.cpu.matmul.loops import each
+from volta_fn.targets.cpu.matmul.tile import Tile
+
+_UNROLL = 2  # vectors of a strip that are worked on side by side
+
+
+class Strip(NamedTuple):
+    """Some rows and columns of sums at an address, in lines of `width` elements."""
+
+    buffers: Value
+    batch: Value
+    row: Value
+    rows: Value
+    column: Value
+    columns: Value
+    sums: Value
+    width: int
+
+
+class Fused:
+    """The epilogue of a contraction, whose buffers are its kernel's inputs and outputs."""
+
+    def __init__(self, work: Working, contraction: Contraction) -> None:
+        self.work, self.contraction = work, contraction
+        self.dtype = contraction.kernel.nodes[contraction.total].dtype
+        self.holds_sums = self._holder()
+
+    def _holder(self) -> int | None:
+        """An output that has the sums' type and order."""
+        c, kernel = self.contraction, self.contraction.kernel
+        order = (*c.batch, *c.rows, *c.columns)
+        wanted = row_major(tuple(map(along, order)), tuple([kernel.sizes[a] for a in order]))
+        for number, (store, output) in enumerate(zip(kernel.stores, kernel.outputs, strict=True)):
+            if row_major(store.index, store.shape) == wanted and is_itself(self.work, output.dtype):
+                return len(kernel.inputs) + number
+        return None
+
+    def write(self, f: Function, tile: Tile) -> None:
+        """See `Epilogue`."""
+        width = len(tile.sums[0]) * self.work.lanes
+        sums = f.alloca(f"[{self.dtype.itemsize} x i8]", len(tile.sums) * width)
+        self.put(f, tile, sums, width)
+        strip = Strip(tile.buffers, tile.batch, tile.row, i64(len(tile.sums)), tile.column, i64(tile.columns), sums, width)
+        self.finish(f, strip)
+
+    def put(self, f: Function, tile: Tile, sums: Value, width: int) -> None:
+        """Store a tile at the given place of a strip."""
+        for i, row in enumerate(tile.sums):
+            for v, vector in enumerate(row):
+                place = f.at(sums, f"[{self.dtype.itemsize} x i8]", i64(i * width + v * self.work.lanes))
+                write(f, self.work, self.dtype, vector, self.work.lanes, place)
+
+    def finish(self, f: Function, strip: Strip) -> None:
+        """What follows from a strip."""
+        name = f"epilogue{strip.width}"
+        f.module.define(name, lambda: self._write(f.module, name, strip.width))
+        f.run(name, *strip[:-1])
+
+    def _write(self, module: Module, name: str, width: int) -> None:
+        """The function that goes over strips of a width."""
+        kernel, inputs = self.contraction.epilogue(width)
+        parameters = [Value("ptr" if p in ("buffers", "sums") else "i64", f"%{p}") for p in Strip._fields[:-1]]
+        f = Function(module, name, parameters, "internal void")
+        buffers, batch, first_row, rows, first_column, columns, sums = f.parameters
+        strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
+        facts = KernelFacts(kernel)
+        first = len(self.contraction.kernel.inputs)
+        loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
+        nest = Nest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
+        root = Scope(nest, (), {}, None)
+        targets = [store.value for store in kernel.stores]
+        root.prepare(targets)
+        stack = rows_in(root, self.contraction.batch, strip.batch)
+        stack.prepare(targets)
+
+        def row(number: Value) -> None:
+            self._columns(f, rows_in(stack, self.contraction.rows, number), kernel, strip)
+
+        each(f, strip.row, plus(f, strip.row, strip.rows), row)
+        f.finish()
+
+    def _base(self, f: Function, strip: Strip) -> Value:
+        """Where the sums of all rows and columns would begin, if they were there."""
+        c = self.contraction
+        row = plus(f, times(f, strip.batch, c.size(c.rows)), strip.row)
+        back = plus(f, times(f, row, strip.width), strip.column)
+        return f.let("ptr", f"getelementptr [{self.dtype.itemsize} x i8], {strip.sums}, {minus(f, i64(0), back)}")
+
+    def _columns(self, f: Function, scope: Scope, kernel: Kernel, strip: Strip) -> None:
+        """All of a row: columns of several axes in runs along the last one."""
+        *others, axis = self.contraction.columns
+        scope.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
+        end = plus(f, strip.column, strip.columns)
+        if not others:
+            self._run(f, scope, axis, strip.column, end)
+            return
+        size = kernel.sizes[axis]
+
+        def run(block: Value) -> None:
+            start = times(f, block, size)
+            place = rows_in(scope, tuple(others), block)
+            place.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
+            low = f.intrinsic("llvm.smax.i64", "i64", minus(f, strip.column, start), i64(0))
+            self._run(f, place, axis, low, least(f, minus(f, end, start), i64(size)))
+
+        first, last = divided(f, strip.column, size)[0], divided(f, plus(f, end, i64(size - 1)), size)[0]
+        each(f, first, last, run)
+
+    def _run(self, f: Function, scope: Scope, axis: int, start: Value, end: Value) -> None:
+        """Neighbouring columns, by vectors."""
+        facts = scope.nest.facts
+        decided = not any(axis in r.value.axes for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n))
+        lanes = min(lanes_of(facts), self.work.lanes) if decided else 1
+        segment = Segment(0, facts.kernel.sizes[axis], {})
+        code = RowCode(scope.nest, passes_of(facts, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
+        step = lanes * _UNROLL
+        middle = plus(f, start, f.binary("and", minus(f, end, start), i64(-step)))
+
+        def several(place: Value) -> None:
+            code.columns(scope, segment, place, None, _UNROLL)
+
+        def last(place: Value) -> None:
+            code.columns(scope, segment, place, least(f, minus(f, end, place), i64(lanes)) if lanes > 1 else None, 1)
+
+        each(f, start, middle, several, step)
+        each(f, middle, end, last, lanes)

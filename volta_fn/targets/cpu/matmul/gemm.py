@@ -1,0 +1,377 @@
+"""The loops around tiles: a product ``C[m, n] = sum over k of A(m, k) B(k, n)``, stacked, as phases of a routine.
+
+As in Goto's and BLIS's products, panels are packed so that the innermost loop reads memory in order. A task does a block of C: for each
+block of k it packs the block of B (unless that is done beforehand, or B lies well as it is), and then for each panel of A, which stays in
+the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. Sources say how operands are packed, and an epilogue
+what becomes of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue
+from volta_fn.targets.cpu.matmul.fused import Fused, Strip
+from volta_fn.targets.cpu.matmul.loops import each, when
+from volta_fn.targets.cpu.matmul.pack_rows import LinePacking, column_sections, row_sections
+from volta_fn.targets.cpu.matmul.packing import pack_panels
+from volta_fn.targets.cpu.matmul.partial_sums import Partial, combine
+from volta_fn.targets.cpu.matmul.schedule import Packing, Schedule
+from volta_fn.targets.cpu.matmul.sources import Source, Span
+from volta_fn.targets.cpu.matmul.tasks import PackTasks, Task, digits_of, entry, number_of, parameters_of, part_of
+from volta_fn.targets.cpu.matmul.tiles import Spot, Tiles
+from volta_fn.targets.cpu.routine import Phase, Routine
+
+_GROUP = 8  # panels that are packed together
+_ELEMENT = 0.1  # nanoseconds that packing a number takes
+_STEP = 0.2  # nanoseconds that a multiplication of vectors takes
+
+
+class Gemm:
+    """Writes the routine of a product. Buffers are the `operands`, the `results`, and the workspace."""
+
+    def __init__(self, work: Working, plan: Schedule, lhs: Source, rhs: Source, epilogue: Epilogue, buffers: int, name: str) -> None:
+        self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
+        self.workspace_buffer = buffers
+        self.module = Module()
+        self.workspace = 0
+        in_place = lhs.in_place()
+        packs_rows = plan.pack_rows is not Packing.NONE
+        self.pitch = plan.tallest + plan.tallest % 2
+        self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
+        self.packed = self._reserve(self._packed_bytes())
+        whole_rows = plan.pack_rows is Packing.WHOLE
+        self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * whole_rows)
+        self.partial = self._partial()
+        columns = rhs.in_place() if plan.pack_columns is Packing.NONE else None
+        self.tiles = Tiles(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
+
+    def routine(self) -> Routine:
+        """The product."""
+        plan = self.plan
+        phases = []
+        steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
+        if not plan.batch * plan.m * plan.n:
+            return Routine("", (), 0)
+        if Packing.WHOLE in (plan.pack_rows, plan.pack_columns):
+            phases.append(self._write_packing())
+        self._write_multiplying()
+        phases.append(Phase(self.name, plan.tasks, steps * _STEP))
+        if plan.splits > 1:
+            phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+        return Routine(str(self.module), tuple(phases), self.workspace, tuple(self.module.shared.values()))
+
+    # the workspace
+
+    def _reserve(self, size: int) -> int:
+        start = self.workspace
+        self.workspace += size + -size % 64
+        return start
+
+    def _packed_bytes(self) -> int:
+        plan = self.plan
+        if plan.pack_columns is Packing.WHOLE:
+            return plan.batch * plan.blocks * plan.column_panels * plan.width * plan.depth * self.work.itemsize
+        if plan.pack_columns is Packing.TASK and not plan.on_stack(self.work.itemsize):
+            return plan.tasks * plan.block_elements * self.work.itemsize
+        return 0
+
+    def _partial(self) -> Partial:
+        plan = self.plan
+        size = plan.batch * plan.m * plan.n * self.work.itemsize
+        if plan.splits > 1:
+            return Partial(self.workspace_buffer, self._reserve(size * plan.splits), plan)
+        if self.epilogue.holds_sums is not None:
+            return Partial(self.epilogue.holds_sums, 0, plan)
+        return Partial(self.workspace_buffer, self._reserve(size) if plan.blocks > 1 else 0, plan)
+
+    def _workspace_at(self, f: Function, buffers: Value, offset: int) -> Value:
+        start = f.load("ptr", f.at(buffers, "ptr", i64(self.workspace_buffer)), 8)
+        return f.at(start, "i8", i64(offset))
+
+    # packing B
+
+    def _pack_columns(self, count: int) -> str:
+        """The function that packs a panel of `count` columns."""
+        name = f"{self.name}_columns{count}"
+
+        def write() -> None:
+            f = Function(self.module, name, parameters_of("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            *span, target = f.parameters
+            self.rhs.pack(f, Span(*span), count, self._width_of(count), target)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    def _width_of(self, count: int) -> int:
+        return count + -count % self.work.lanes
+
+    def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
+        """Where a panel lies that was packed beforehand."""
+        plan = self.plan
+        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
+        start = self._workspace_at(f, buffers, self.packed)
+        return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
+
+    def _write_packing(self) -> Phase:
+        """The phase that packs operands as a whole: first tasks for B, then for A."""
+        plan = self.plan
+        f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
+        sides = [self._columns_beforehand(f, buffers)] if plan.pack_columns is Packing.WHOLE else []
+        sides += [self._rows_beforehand(f, buffers)] if plan.pack_rows is Packing.WHOLE else []
+        first = 0
+        for tasks, write in sides:
+            start = f.intrinsic("llvm.smax.i64", "i64", begin, i64(first))
+            stop = f.intrinsic("llvm.smin.i64", "i64", end, i64(first + tasks))
+            each(f, f.binary("sub", start, i64(first)), f.binary("sub", stop, i64(first)), write)
+            first += tasks
+        f.finish()
+        elements = plan.k * plan.batch * (plan.n * (plan.pack_columns is Packing.WHOLE) + plan.m * (plan.pack_rows is Packing.WHOLE))
+        return Phase(f.name, first, elements * _ELEMENT)
+
+    def _columns_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+        """How B is packed as a whole."""
+        plan, place = self.plan, partial(self._packed_panel, f, buffers)
+        if self.rhs.in_lines():
+            panel_bytes = plan.width * plan.depth * self.work.itemsize
+            lines = LinePacking(self.work, plan, self.rhs, column_sections(plan, self._width_of(plan.edge)), panel_bytes)
+            return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+        columns = PackTasks(plan, plan.column_panels, _GROUP)
+
+        def write(number: Value) -> None:
+            batch, block, panels = columns.decode(f, number)
+            self._pack_block(f, self._span(f, buffers, batch, block), panels, place(batch, block, i64(0)))
+
+        return _Beforehand(columns.tasks, write)
+
+    def _rows_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+        """How A is packed as a whole, which lies in lines then."""
+        lines = LinePacking(self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize)
+        place = partial(self._packed_rows, f, buffers)
+        return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+
+    def _span(self, f: Function, buffers: Value, batch: Value, block: Value) -> Span:
+        """All of an operand, for a block of k."""
+        return Span(buffers, batch, i64(0), *self._block(f, block))
+
+    def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], place: Callable[[Value], Value]) -> None:
+        """Pack a range of panels of A, each to its place."""
+
+        def pack(panel: Value, part: Span, k: Value) -> None:
+            target = f.at(place(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
+            self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
+
+        def fetch(part: Span) -> None:
+            first, end = [self._first_row(f, panel) for panel in panels]
+            self.lhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+
+        pack_panels(f, span, panels, self.lhs.chunk, pack, fetch)
+
+    def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
+        """Pack a range of panels of B from `start` on."""
+        panel_type = f"[{self.plan.width * self.plan.depth * self.work.itemsize} x i8]"
+
+        def pack(panel: Value, part: Span, k: Value) -> None:
+            part = part._replace(outer=f.binary("mul", panel, i64(self.plan.width)))
+            place = f.at(start, panel_type, panel)
+
+            def sized(count: int) -> None:
+                target = f.at(place, self.work.type, f.binary("mul", k, i64(self._width_of(count))))
+                f.run(self._pack_columns(count), *part, target)
+
+            self._for_width(f, panel, sized)
+
+        def fetch(part: Span) -> None:
+            first, end = [f.binary("mul", panel, i64(self.plan.width)) for panel in panels]
+            self.rhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+
+        pack_panels(f, span, panels, self.rhs.chunk, pack, fetch)
+
+    def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
+        """`body` for the panel's number of columns."""
+        plan = self.plan
+        if plan.edge == plan.width:
+            body(plan.width)
+        elif plan.column_panels == 1:
+            body(plan.edge)
+        else:
+            last = f.compare("icmp eq", panel, i64(plan.column_panels - 1))
+            when(f, last, lambda: body(plan.edge), lambda: body(plan.width))
+
+    def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
+        """`body` for the first row of a panel of A and its number of rows."""
+        plan, row = self.plan, self._first_row(f, panel)
+        if not plan.taller:
+            body(row, plan.rows)
+            return
+        tall = f.compare("icmp slt", panel, i64(plan.taller))
+        when(f, tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
+
+    def _first_row(self, f: Function, panel: Value) -> Value:
+        """The first row of a panel of A."""
+        row = f.binary("mul", panel, i64(self.plan.rows))
+        if not self.plan.taller:
+            return row
+        return f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(self.plan.taller)))
+
+    def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
+        """The first k of a block, and how many k it has."""
+        plan = self.plan
+        if plan.blocks == 1:
+            return i64(0), i64(plan.k)
+        first = f.binary("mul", block, i64(plan.depth))
+        return first, f.intrinsic("llvm.smin.i64", "i64", i64(plan.depth), f.binary("sub", i64(plan.k), first))
+
+    # packing A
+
+    def _pack_rows(self, rows: int) -> str:
+        name = f"{self.name}_rows{rows}"
+
+        def write() -> None:
+            f = Function(self.module, name, parameters_of("buffers", "batch", "outer", "inner", "depth", "target"), "internal void")
+            *span, target = f.parameters
+            self.lhs.pack(f, Span(*span), rows, self.pitch, target)
+            f.finish()
+
+        self.module.define(name, write)
+        return name
+
+    def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
+        """Where a panel of A lies that was packed beforehand."""
+        plan = self.plan
+        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
+        return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
+
+    @property
+    def _rows_elements(self) -> int:
+        """The size of a packed panel of A."""
+        return self.plan.depth * self.pitch
+
+    # multiplying
+
+    def _write_multiplying(self) -> None:
+        plan = self.plan
+        f, buffers, begin, end = entry(self.module, self.name)
+        own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
+        rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
+        strip = f.alloca(self.work.type, plan.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
+
+        def task(number: Value) -> None:
+            batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
+            first_row, end_row = part_of(f, row, plan.row_tasks, plan.row_panels)
+            first_column, end_column = part_of(f, column, plan.column_tasks, plan.column_panels)
+            item = Task(batch, split, first_row, end_row, first_column, end_column, number)
+            if plan.blocks == 1:
+                self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(own, rows, strip))
+                return
+            start, stop = part_of(f, split, plan.splits, plan.blocks)
+            final = f.binary("sub", stop, i64(1))
+
+            def block(k: Value) -> None:
+                opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
+                closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
+                state = f.binary("or", opening, f.binary("shl", closing, i64(1)))
+                self._block_of_task(f, buffers, item, k, state, _Scratch(own, rows, strip))
+
+            each(f, start, stop, block)
+
+        each(f, begin, end, task)
+        f.finish()
+
+    @property
+    def _own_stack(self) -> bool:
+        return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
+
+    def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, scratch: _Scratch) -> None:
+        """All tiles of a task, for one block of k."""
+        plan = self.plan
+        first, depth = self._block(f, block)
+        whole = Span(buffers, task.batch, i64(0), first, depth)
+        columns = self._columns_of_task(f, task, block, whole, scratch)
+
+        def row_group(start_row: Value) -> None:
+            stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
+            rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
+
+            def own(panel: Value) -> Value:
+                return f.at(scratch.rows, rows_type, f.binary("sub", panel, start_row))
+
+            if plan.pack_rows is Packing.TASK:
+                self._pack_row_panels(f, whole, (start_row, stop), own)
+
+            def row_panel(panel: Value) -> None:
+                def sized(row: Value, count: int) -> None:
+                    span = whole._replace(outer=row)
+                    if plan.pack_rows is Packing.WHOLE:
+                        a = self._packed_rows(f, buffers, task.batch, block, panel)
+                    else:
+                        a = own(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, span)
+                    self._across(f, task, span, a, columns, count, state, scratch.strip)
+
+                self._for_height(f, panel, sized)
+
+            each(f, start_row, stop, row_panel)
+
+        each(f, task.first_row, task.end_row, row_group, plan.row_group)
+
+    def _columns_of_task(self, f: Function, task: Task, block: Value, whole: Span, scratch: _Scratch) -> Value:
+        """Where the panels of B's columns begin, which are packed now if each task packs its own; anything if none are packed."""
+        plan = self.plan
+        if plan.pack_columns is Packing.WHOLE:
+            return self._packed_panel(f, whole.buffers, task.batch, block, i64(0))
+        if plan.pack_columns is not Packing.TASK:
+            return scratch.columns
+        start = scratch.columns
+        if not self._own_stack:
+            elements = f"[{plan.block_elements * self.work.itemsize} x i8]"
+            start = f.at(self._workspace_at(f, whole.buffers, self.packed), elements, task.number)
+        back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
+        start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
+        self._pack_block(f, whole, (task.first_column, task.end_column), start)
+        return start
+
+    def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
+        """The tiles of a panel of A's rows, so many of which there are, with all panels of the task's columns."""
+        plan, itemsize = self.plan, self.work.itemsize
+
+        def column_panel(panel: Value) -> None:
+            column = f.binary("mul", panel, i64(plan.width))
+            if plan.pack_columns is Packing.NONE:
+                b = self.rhs.address(f, span._replace(outer=column))
+            else:
+                b = f.at(columns, f"[{plan.width * plan.depth * itemsize} x i8]", panel)
+            strip = f.at(sums, f"[{plan.width * itemsize} x i8]", f.binary("sub", panel, task.first_column))
+            spot = Spot(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
+            self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, spot))
+
+        each(f, task.first_column, task.end_column, column_panel)
+        if self.tiles.strips is not None and plan.splits == 1:
+            self._finish_strip(f, self.tiles.strips, task, span, count, state, sums)
+
+    def _finish_strip(self, f: Function, epilogue: Fused, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
+        """The epilogue of a panel of A's rows, after the last block of k."""
+        first = f.binary("mul", task.first_column, i64(self.plan.width))
+        end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
+        strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
+        last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
+        when(f, last, lambda: epilogue.finish(f, strip))
+
+
+class _Beforehand(NamedTuple):
+    """Tasks that pack an operand as a whole, and what writes one of them."""
+
+    tasks: int
+    write: Callable[[Value], None]
+
+
+class _Scratch(NamedTuple):
+    """Memory of a task's own: for packed columns and rows, and for sums that wait for the epilogue."""
+
+    columns: Value
+    rows: Value
+    strip: Value

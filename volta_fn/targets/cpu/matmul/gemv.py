@@ -1,0 +1,116 @@
+"""A vector times a matrix whose rows lie in memory one after another: sums of scaled rows.
+
+The time goes into reading the matrix, so that this is done in long runs: a task keeps sums of many columns, and adds a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.compiler.contractions.matmul_problem import Problem
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read
+from volta_fn.targets.cpu.matmul.cursor import origin, walked
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue
+from volta_fn.targets.cpu.matmul.loops import each, when
+from volta_fn.targets.cpu.matmul.tile import Tile
+from volta_fn.targets.cpu.routine import Phase, Routine
+
+_NARROW = 256  # columns, below which tiles do better
+_RUN = 512  # columns that a task has about
+_TOGETHER = 8  # rows that are added at a time
+_STEP = 1.0  # nanoseconds for a vector of the matrix
+
+
+def suits(problem: Problem) -> bool:
+    """Whether a product is of that kind."""
+    return problem.m == 1 and problem.rhs.outer.stride == 1 and problem.n >= _NARROW and problem.batch * problem.k > 0
+
+
+def sweep(work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> Routine:
+    """The routine of such a product; `operands` are the numbers of the buffers of the vector and of the matrix."""
+    module = Module()
+    writer = _Sweep(module, work, problem, epilogue, operands, name)
+    writer.write()
+    tasks = problem.batch * writer.pieces
+    return Routine(str(module), (Phase(name, tasks, tasks * problem.k * (writer.run // work.lanes) * _STEP),))
+
+
+class _Sweep:
+    """The function of tasks being written, each of which has one of the pieces of a row, `run` columns long but for the last."""
+
+    def __init__(self, module: Module, work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> None:
+        self.work, self.problem, self.epilogue = work, problem, epilogue
+        run = -(-problem.n // max(1, round(problem.n / _RUN)))
+        self.run = run + -run % work.lanes
+        self.pieces = -(-problem.n // self.run)
+        self.f = f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+        self.buffers, self.begin, self.end = f.parameters
+        self.sums = f.alloca(work.type, self.run)
+        self.vector, self.matrix = [f.load("ptr", f.at(self.buffers, "ptr", i64(number)), 8) for number in operands]
+
+    def write(self) -> None:
+        """The whole."""
+        each(self.f, self.begin, self.end, self._task)
+        self.f.finish()
+
+    def _task(self, number: Value) -> None:
+        f, problem, run = self.f, self.problem, self.run
+        batch, piece = f.binary("udiv", number, i64(self.pieces)), f.binary("urem", number, i64(self.pieces))
+        column = f.binary("mul", piece, i64(run))
+        last = problem.n - (self.pieces - 1) * run
+        if last == run:
+            self._piece(batch, column, run)
+        elif self.pieces == 1:
+            self._piece(batch, i64(0), last)
+        else:
+            whole = f.compare("icmp slt", piece, i64(self.pieces - 1))
+            when(f, whole, lambda: self._piece(batch, column, run), lambda: self._piece(batch, column, last))
+
+    def _piece(self, batch: Value, column: Value, count: int) -> None:
+        """So many columns, from one on: sums of all rows, and what follows from them."""
+        f, problem, lanes = self.f, self.problem, self.work.lanes
+        x = self._element(self.vector, problem.lhs.dtype, origin(f, problem.lhs, batch))
+        start = f.binary("add", origin(f, problem.rhs, batch), column)
+        matrix = self._element(self.matrix, problem.rhs.dtype, start)
+        zeros = -(-count // lanes) * lanes
+        each(f, i64(0), i64(zeros), lambda j: f.store(self.work.zero(), self._sum(j), self.work.itemsize), lanes)
+        grouped = problem.k - problem.k % _TOGETHER
+        each(f, i64(0), i64(grouped), lambda k: self._rows(x, matrix, k, _TOGETHER, count), _TOGETHER)
+        if grouped < problem.k:
+            self._rows(x, matrix, i64(grouped), problem.k - grouped, count)
+        whole = count - count % lanes
+        each(f, i64(0), i64(whole), lambda j: self._finish(batch, column, j, lanes), lanes)
+        if whole < count:
+            self._finish(batch, column, i64(whole), count - whole)
+
+    def _rows(self, x: Value, matrix: Value, k: Value, together: int, count: int) -> None:
+        """Add a few rows, scaled, to the sums of so many columns."""
+        f, work, (left, right) = self.f, self.work, self.problem[:2]
+        steps = [f.binary("add", k, i64(i)) for i in range(together)]
+        scales = [f.splat(read(f, work, left.dtype, self._element(x, left.dtype, walked(f, left.inner, s)), 1), work.lanes) for s in steps]
+        lines = [self._element(matrix, right.dtype, walked(f, right.inner, s)) for s in steps]
+        whole = count - count % work.lanes
+        each(f, i64(0), i64(whole), lambda j: self._add(lines, scales, j, None), work.lanes)
+        if whole < count:
+            self._add(lines, scales, i64(whole), first_lanes(count - whole, work.lanes))
+
+    def _add(self, rows: list[Value], scales: list[Value], j: Value, mask: Value | None) -> None:
+        """The same for the columns of one vector."""
+        f, work, dtype = self.f, self.work, self.problem.rhs.dtype
+        total = f.load(work.vector, self._sum(j), work.itemsize)
+        for row, scale in zip(rows, scales, strict=True):
+            total = work.multiply_add(f, scale, read(f, work, dtype, self._element(row, dtype, j), work.lanes, mask), total)
+        f.store(total, self._sum(j), work.itemsize)
+
+    def _finish(self, batch: Value, column: Value, j: Value, valid: int) -> None:
+        """What follows from the sums of one vector of columns, so many of which are valid."""
+        f, work = self.f, self.work
+        total = f.load(work.vector, self._sum(j), work.itemsize)
+        self.epilogue.write(f, Tile(work, self.buffers, batch, i64(0), f.binary("add", column, j), [[total]], valid))
+
+    def _sum(self, j: Value) -> Value:
+        return self.f.at(self.sums, self.work.type, j)
+
+    def _element(self, array: Value, dtype: np.dtype, index: Value) -> Value:
+        return self.f.at(array, f"[{dtype.itemsize} x i8]", index)

@@ -1,0 +1,314 @@
+"""Memory of large results, which comes back when the last array over it dies and serves a later result.
+
+The C library gives large blocks back to the kernel, and a program that is called again waits for the kernel to clear fresh pages: for
+32 MiB, longer than for the results. So large results are arrays that NumPy allocates (they own their memory, as any array of NumPy's)
+through an allocator of ours, in machine code, that keeps blocks for a while. What it holds, kept and in use together, is at most `_SPARE`
+bytes more than the most that was in use at once, so that it hardly adds to the process's peak; kept are at most `_MOST_KEPT` bytes, and
+what nobody took for `_SECONDS` goes when the next block comes back. The process's other arrays know nothing of it: the allocator is
+NumPy's only while a result is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Any
+
+import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]  # where NumPy says that extensions find its functions
+
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+
+#: Bytes of results from which on memory is kept: from there the C library, too, may ask the kernel for each block.
+LARGE = 1 << 17
+#: Kept blocks, their bytes, what of them may be beyond the most that was in use at once, and the seconds for which they wait.
+_MOST_BLOCKS, _MOST_KEPT, _SPARE, _SECONDS = 64, 1 << 28, 1 << 26, 10
+#: A block begins with its size; what is given out begins a cache line later. Blocks are whole pages, huge ones from some size on.
+_HEADER, _PAGE, HUGE = 64, 1 << 12, 1 << 22
+#: A block may be this part of it larger than what is asked for.
+_WASTE = 8
+_ADVISE_HUGE = 14
+
+_PTR, _NULL = "ptr", Value("ptr", "null")
+#: The words of the record: taken by a thread, bytes in use, the most there were, bytes kept, number of kept blocks; then their
+#: addresses, sizes, and the seconds when they came, oldest first.
+_TAKEN, _USED, _MOST, _KEPT, _COUNT, _BLOCKS = 0, 1, 2, 3, 4, 8
+_ENTRY = 3
+
+
+def write_blocks(module: Module) -> None:
+    """Add the functions of NumPy's allocators: ``@block_malloc``, ``@block_calloc``, ``@block_realloc`` and ``@block_free``."""
+    module.declare("blocks", f"@blocks = internal global [{_BLOCKS + _ENTRY * _MOST_BLOCKS} x i64] zeroinitializer, align 64")
+    for declaration in (
+        "declare ptr @mmap(ptr, i64, i32, i32, i32, i64)",
+        "declare i32 @munmap(ptr, i64)",
+        "declare i64 @time(ptr)",
+        "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
+        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+    ):
+        module.declare(declaration.split("@")[1].split("(")[0], declaration)
+    declare_advice(module)
+    _write_drop(module)
+    _write_find(module)
+    _write_fresh(module)
+    _write_malloc(module)
+    _write_free(module)
+    _write_calloc(module)
+    _write_realloc(module)
+
+
+def _word(number: int) -> Value:
+    return Value(_PTR, f"getelementptr (i64, ptr @blocks, i64 {number})")
+
+
+def _get(f: Function, number: int) -> Value:
+    return f.load("i64", _word(number), 8)
+
+
+def _add(f: Function, number: int, value: Value) -> None:
+    f.store(f.binary("add", _get(f, number), value), _word(number), 8)
+
+
+def _negative(f: Function, value: Value) -> Value:
+    return f.binary("sub", i64(0), value)
+
+
+def _entry(f: Function, number: Value) -> Value:
+    """The address of a kept block's entry."""
+    return f.at(_word(_BLOCKS), "i64", f.binary("mul", number, i64(_ENTRY)))
+
+
+def _locked(f: Function, work: Callable[[], Value]) -> Value:
+    """What `work` gives while no other thread has the record. Calls hold Python's lock, where there is one, so nobody waits for long."""
+    head, done = f.fresh("again"), f.fresh("over")
+    f.do(f"br label %{head}")
+    f.label(head)
+    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_TAKEN)}, i64 0, i64 1 seq_cst seq_cst")
+    f.do(f"br {f.let('i1', f'extractvalue {pair}, 1')}, label %{done}, label %{head}")
+    f.label(done)
+    result = work()
+    f.do(f"store atomic i64 0, {_word(_TAKEN)} seq_cst, align 8")
+    return result
+
+
+def _while(f: Function, condition: Callable[[], Value], work: Callable[[], object]) -> None:
+    head, body, done = f.fresh("while"), f.fresh("do"), f.fresh("over")
+    f.do(f"br label %{head}")
+    f.label(head)
+    f.do(f"br {condition()}, label %{body}, label %{done}")
+    f.label(body)
+    work()
+    f.do(f"br label %{head}")
+    f.label(done)
+
+
+def _write_drop(module: Module) -> None:
+    """``ptr @drop(number)``: take a block out of the kept ones."""
+    number = Value("i64", "%number")
+    f = Function(module, "drop", [number], _PTR)
+    entry = _entry(f, number)
+    block = f.load(_PTR, entry, 8)
+    _add(f, _KEPT, _negative(f, f.load("i64", f.at(entry, "i64", i64(1)), 8)))
+    _add(f, _COUNT, i64(-1))
+    behind = f.binary("mul", f.binary("sub", _get(f, _COUNT), number), i64(8 * _ENTRY))
+    f.run("llvm.memmove.p0.p0.i64", entry, f.at(entry, "i64", i64(_ENTRY)), behind, Value("i1", "false"))
+    f.finish(block)
+
+
+def declare_advice(module: Module) -> None:
+    """Add what `ask_for_huge_pages` needs."""
+    module.declare("madvise", "declare i32 @madvise(ptr, i64, i32)")
+
+
+def ask_for_huge_pages(f: Function, block: Value, size: Value) -> None:
+    """Let the kernel serve a block with huge pages, where it has them: it clears 2 MiB at once instead of 4 KiB in each of 512 faults."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        f.call("madvise", "i32", block, size, Value("i32", str(_ADVISE_HUGE)))
+
+
+def _give_back_oldest(f: Function) -> None:
+    size = f.load("i64", _word(_BLOCKS + 1), 8)
+    f.call("munmap", "i32", f.call("drop", _PTR, i64(0)), size)
+
+
+def _write_find(module: Module) -> None:
+    """``ptr @find(bytes)``: the newest kept block that fits, or null."""
+    wanted = Value("i64", "%bytes")
+    f = Function(module, "find", [wanted], _PTR)
+    most = f.binary("add", wanted, f.binary("lshr", wanted, i64(_WASTE.bit_length() - 1)))
+
+    def one(number: Value, found: list[Value]) -> list[Value]:
+        size = f.load("i64", f.at(_entry(f, number), "i64", i64(1)), 8)
+        fits = f.binary("and", f.compare("icmp uge", size, wanted), f.compare("icmp ule", size, most))
+        return [f.select(fits, number, found[0])]
+
+    found = f.loop(i64(0), _get(f, _COUNT), 1, [i64(-1)], one)[0]
+    f.finish(f.branch(f.compare("icmp slt", found, i64(0)), lambda: [_NULL], lambda: [f.call("drop", _PTR, found)])[0])
+
+
+def _write_fresh(module: Module) -> None:
+    """``ptr @fresh(bytes)``: a block from the kernel, or null; kept ones go until it fits in with the rest."""
+    wanted = Value("i64", "%bytes")
+    f = Function(module, "fresh", [wanted], _PTR)
+
+    def too_many() -> Value:
+        held = f.binary("add", f.binary("add", _get(f, _USED), _get(f, _KEPT)), wanted)
+        return f.binary(
+            "and", f.compare("icmp sgt", _get(f, _COUNT), i64(0)), f.compare("icmp ugt", held, f.binary("add", _get(f, _MOST), i64(_SPARE)))
+        )
+
+    _while(f, too_many, lambda: _give_back_oldest(f))
+    flags = [Value("i32", str(number)) for number in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)]
+    block = f.call("mmap", _PTR, _NULL, wanted, *flags, i64(0))
+
+    def made() -> list[Value]:
+        f.branch(f.compare("icmp uge", wanted, i64(HUGE)), lambda: ask_for_huge_pages(f, block, wanted))
+        f.store(wanted, block, 8)
+        return [block]
+
+    failed = f.compare("icmp eq", block, Value(_PTR, "inttoptr (i64 -1 to ptr)"))
+    f.finish(f.branch(failed, lambda: [_NULL], made)[0])
+
+
+def _write_malloc(module: Module) -> None:
+    context, size = Value(_PTR, "%context"), Value("i64", "%size")
+    f = Function(module, "block_malloc", [context, size], _PTR)
+    wanted = f.binary("and", f.binary("add", size, i64(_HEADER + _PAGE - 1)), i64(-_PAGE))
+
+    def work() -> Value:
+        kept = f.call("find", _PTR, wanted)
+        block = f.branch(f.compare("icmp eq", kept, _NULL), lambda: [f.call("fresh", _PTR, wanted)], lambda: [kept])[0]
+
+        def count() -> None:
+            _add(f, _USED, f.load("i64", block, 8))
+            used, most = _get(f, _USED), _get(f, _MOST)
+            f.store(f.select(f.compare("icmp ugt", used, most), used, most), _word(_MOST), 8)
+
+        f.branch(f.compare("icmp ne", block, _NULL), count)
+        return block
+
+    block = _locked(f, work)
+    f.finish(f.branch(f.compare("icmp eq", block, _NULL), lambda: [_NULL], lambda: [f.at(block, "i8", i64(_HEADER))])[0])
+
+
+def _write_free(module: Module) -> None:
+    context, memory, size = Value(_PTR, "%context"), Value(_PTR, "%memory"), Value("i64", "%size")
+    f = Function(module, "block_free", [context, memory, size])
+
+    def work() -> Value:
+        block = f.at(memory, "i8", i64(-_HEADER))
+        size = f.load("i64", block, 8)
+        now = f.call("time", "i64", _NULL)
+        _add(f, _USED, _negative(f, size))
+
+        def crowded() -> Value:
+            full = f.compare("icmp eq", _get(f, _COUNT), i64(_MOST_BLOCKS))
+            heavy = f.compare("icmp ugt", f.binary("add", _get(f, _KEPT), size), i64(_MOST_KEPT))
+            oldest = f.load("i64", _word(_BLOCKS + 2), 8)
+            stale = f.compare("icmp sgt", f.binary("sub", now, oldest), i64(_SECONDS))
+            some = f.compare("icmp sgt", _get(f, _COUNT), i64(0))
+            return f.binary("and", some, f.binary("or", stale, f.binary("or", full, heavy)))
+
+        _while(f, crowded, lambda: _give_back_oldest(f))
+
+        def keep() -> None:
+            entry = _entry(f, _get(f, _COUNT))
+            for number, word in enumerate((f.cast("ptrtoint", block, "i64"), size, now)):
+                f.store(word, f.at(entry, "i64", i64(number)), 8)
+            _add(f, _COUNT, i64(1))
+            _add(f, _KEPT, size)
+
+        def give_back() -> None:
+            f.call("munmap", "i32", block, size)
+
+        f.branch(f.compare("icmp ule", size, i64(_MOST_KEPT)), keep, give_back)
+        return block
+
+    f.branch(f.compare("icmp ne", memory, _NULL), lambda: [_locked(f, work)][:0])
+    f.finish()
+
+
+def _write_calloc(module: Module) -> None:
+    context, count, size = Value(_PTR, "%context"), Value("i64", "%count"), Value("i64", "%size")
+    f = Function(module, "block_calloc", [context, count, size], _PTR)
+    bytes_ = f.binary("mul", count, size)
+    memory = f.call("block_malloc", _PTR, context, bytes_)
+
+    def clear() -> None:
+        f.run("llvm.memset.p0.i64", memory, Value("i8", "0"), bytes_, Value("i1", "false"))
+
+    f.branch(f.compare("icmp ne", memory, _NULL), clear)
+    f.finish(memory)
+
+
+def _write_realloc(module: Module) -> None:
+    context, old, size = Value(_PTR, "%context"), Value(_PTR, "%old"), Value("i64", "%size")
+    f = Function(module, "block_realloc", [context, old, size], _PTR)
+    new = f.call("block_malloc", _PTR, context, size)
+
+    def move() -> None:
+        held = f.binary("sub", f.load("i64", f.at(old, "i8", i64(-_HEADER)), 8), i64(_HEADER))
+        bytes_ = f.select(f.compare("icmp ult", held, size), held, size)
+        f.run("llvm.memmove.p0.p0.i64", new, old, bytes_, Value("i1", "false"))
+        f.run("block_free", context, old, size)
+
+    some = f.binary("and", f.compare("icmp ne", new, _NULL), f.compare("icmp ne", old, _NULL))
+    f.branch(some, move)
+    f.finish(new)
+
+
+#: The functions, in the order in which NumPy's record of an allocator has them.
+FUNCTIONS = ("block_malloc", "block_calloc", "block_realloc", "block_free")
+
+
+class _Handler(ctypes.Structure):
+    """NumPy's PyDataMem_Handler."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 4),
+    )
+
+
+#: PyDataMem_SetHandler in NumPy's table of functions for extensions.
+_SET_HANDLER = 304
+_CAPSULE = b"mem_handler"
+
+
+class Blocks:
+    """Makes arrays by the allocator whose functions are at some addresses."""
+
+    def __init__(self, addresses: list[int]) -> None:
+        handler = _Handler(b"volta_fn", 1, None, (ctypes.c_void_p * 4)(*addresses))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # arrays that die last of all things still ask it to free their memory
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        capsule = new(ctypes.addressof(handler), _CAPSULE, None)
+        variable = _allocator(capsule)
+        enter, leave = variable.set, variable.reset
+
+        def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            token = enter(capsule)
+            try:
+                return np.empty(shape, dtype)
+            finally:
+                leave(token)
+
+        #: `numpy.empty` of a large array.
+        self.empty = empty
+
+
+def _allocator(capsule: Any) -> ContextVar[Any]:
+    """The context variable in which NumPy has its allocator: the one that setting it sets in an empty context."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = pointer(_multiarray_umath._ARRAY_API, None)
+    address = ctypes.c_size_t.from_address(table + _SET_HANDLER * ctypes.sizeof(ctypes.c_size_t)).value
+    context = Context()
+    context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address), capsule)
+    ((variable, _),) = context.items()
+    return variable

@@ -1,0 +1,142 @@
+"""Routines compiled, loaded, and kept: in the process by what they are of, and on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from volta_fn.compiler.lowering.program import Source
+from volta_fn.targets.cpu.llvm.machine import compile_object, load_objects
+from volta_fn.targets.cpu.llvm.text import Part
+from volta_fn.targets.cpu.runtime import objects
+from volta_fn.targets.cpu.runtime.pool import thread_count
+
+#: A phase that costs less than this many nanoseconds is done by one thread: waking another takes about as long.
+_WORTH_SHARING = 20_000.0
+
+
+class LoadedPhase(NamedTuple):
+    """A phase at an address, of a name in an object."""
+
+    address: int
+    tasks: int
+    shared: bool
+    symbol: str
+    #: The name of the object's entry on disk.
+    entry: str
+
+
+class Loaded(NamedTuple):
+    """A routine ready to run."""
+
+    phases: tuple[LoadedPhase, ...]
+    workspace: int
+    #: Nanoseconds, roughly, on one thread.
+    cost: float
+
+
+class Shared:
+    """The functions that routines share, compiled, by the names of their entries on disk."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def compile(self, part: Part) -> str:
+        """Have a function compiled, unless it is there or another thread does it; the name of its entry."""
+        name = objects.name_of(f"part {part.name}")
+        code: Future[bytes] = Future()
+        with self._lock:
+            mine = self._codes.setdefault(name, code) is code
+        if mine:
+            try:
+                code.set_result(_part_compiled(name, part))
+            except BaseException as error:
+                del self._codes[name]
+                code.set_exception(error)
+                raise
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a function, here or on disk."""
+        if name not in self._codes:
+            found = objects.read_compiled(name)
+            if found is None:
+                return False
+            code: Future[bytes] = Future()
+            code.set_result(found.code)
+            with self._lock:
+                self._codes.setdefault(name, code)
+        return True
+
+    def codes(self, names: Iterable[str]) -> list[bytes]:
+        """The object code of functions that there are."""
+        return [self._codes[name].result() for name in names]
+
+
+def _part_compiled(name: str, part: Part) -> bytes:
+    found = objects.read_compiled(name)
+    if found is None:
+        found = objects.Compiled(compile_object(part.text))
+        objects.write_compiled(name, found)
+    return found.code
+
+
+class Library:
+    """The routines of this process. None stands for what has no routine."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Any, Loaded | None] = {}
+        self._shared = Shared()
+        self._lock = threading.Lock()
+
+    def load(self, sources: Sequence[Source]) -> list[Loaded | None]:
+        """The routines, those that are new compiled on several threads."""
+        missing = list({s.key: s for s in sources if s.key not in self._loaded}.values())
+        if len(missing) > 1 and thread_count() > 1:
+            with ThreadPoolExecutor(thread_count()) as threads:
+                compiled = list(threads.map(self._compiled, missing))
+        else:
+            compiled = [self._compiled(source) for source in missing]
+        loaded = self._load(dict([found for found in compiled if found is not None]))
+        with self._lock:
+            for source, found in zip(missing, compiled, strict=True):
+                self._loaded.setdefault(source.key, None if found is None else loaded[found[0]])
+        return [self._loaded[s.key] for s in sources]
+
+    def _compiled(self, source: Source) -> tuple[str, objects.Compiled] | None:
+        """The name of its entry on disk, which no other routine has, and what is or might be in it."""
+        name = objects.name_of(repr(source.key))
+        found = objects.read_compiled(name)
+        if found is None or not all(map(self._shared.has, found.shared)):
+            routine = source.make()
+            if routine is None:
+                return None
+            suffix = f"_{name}"  # so that the routines of a program can be loaded together
+            phases = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.phases])
+            shared = tuple([self._shared.compile(part) for part in routine.shared])
+            found = objects.Compiled(compile_object(routine.text, suffix), phases, routine.workspace, shared)
+            objects.write_compiled(name, found)
+        return name, found
+
+    def _load(self, entries: Mapping[str, objects.Compiled]) -> dict[str, Loaded]:
+        """Routines loaded, all at once, which takes little longer than loading one of them, with what they share."""
+        if not entries:
+            return {}
+        symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.phases]
+        shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
+        codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
+        addresses = dict(zip(symbols, load_objects(codes, symbols), strict=True))
+        return {entry: _ready(entry, compiled, addresses) for entry, compiled in entries.items()}
+
+
+def _ready(entry: str, compiled: objects.Compiled, addresses: Mapping[str, int]) -> Loaded:
+    phases = [
+        LoadedPhase(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry) for symbol, tasks, cost in compiled.phases
+    ]
+    return Loaded(tuple(phases), compiled.workspace, sum(cost for _, _, cost in compiled.phases))
+
+
+LIBRARY = Library()

@@ -1,0 +1,241 @@
+"""How Python calls a program: a built-in function, in machine code, that reads NumPy arrays' addresses and executes the commands.
+
+A program is a *record* of words (`Record`). A call needs a table of slots and an arena. The last call's table is kept with the record for
+the next call; a call that finds none, because another thread has it, makes another. One arena is kept for all programs of the process.
+
+The built-in takes the caller's arrays, inputs and then outputs. It returns 0, or the status of the host function that failed, or
+`NOT_CONTIGUOUS` if an array's elements do not lie one after another, or aligned. It lets other Python threads run meanwhile if the record
+says that the program is long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from volta_fn.errors import VoltaError
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.runtime.blocks import HUGE, ask_for_huge_pages, declare_advice
+
+NOT_CONTIGUOUS = -1
+NO_MEMORY = -2
+
+
+class Record(IntEnum):
+    """The words of a program's record."""
+
+    CODE = 0
+    END = 1
+    #: Slots: in all, those of the caller (which come first), the first in the arena, and how many those are.
+    SLOTS = 2
+    CALLER = 3
+    ARENA_FIRST = 4
+    ARENA_SLOTS = 5
+    ARENA_BYTES = 6
+    #: A table with the constants' pointers, and offsets in place of pointers to the arena.
+    TEMPLATE = 7
+    #: The table kept for the next call, or null.
+    TABLE = 8
+    LONG = 9
+
+
+# Where NumPy's array object keeps things, in bytes after what every object begins with.
+_HEAD = object.__basicsize__
+_DATA, _FLAGS = _HEAD, _HEAD + 48
+_CONTIGUOUS_ALIGNED = 0x101
+_METH_FASTCALL = 0x80
+_HEADER = 64
+_HUGE_PAGE = 1 << 21
+_P = "ptr"
+_NULL = Value(_P, "null")
+
+
+def write_entry(module: Module) -> None:
+    """Add ``PyObject* @enter(self, args, count)``, where `self` is the record's address as a Python integer."""
+    for declaration in (
+        "declare ptr @PyLong_AsVoidPtr(ptr)",
+        "declare ptr @PyLong_FromLongLong(i64)",
+        "declare ptr @PyEval_SaveThread()",
+        "declare void @PyEval_RestoreThread(ptr)",
+        "declare ptr @malloc(i64)",
+        "declare ptr @aligned_alloc(i64, i64)",
+        "declare void @free(ptr)",
+    ):
+        module.declare(declaration, declaration)
+    declare_advice(module)
+    module.declare("spare", "@spare = internal global ptr null")
+    _write_table(module)
+    _write_arena(module)
+    _write_place(module)
+    _write_fill(module)
+    _write_enter(module)
+
+
+def _word(f: Function, record: Value, name: Record) -> Value:
+    return f.load("i64", f.at(record, "i64", i64(name)), 8)
+
+
+def _exchange(f: Function, pointer: Value, value: Value) -> Value:
+    return f.let(_P, f"atomicrmw xchg {pointer}, {value} seq_cst")
+
+
+def _is_null(f: Function, pointer: Value) -> Value:
+    return f.compare("icmp eq", pointer, _NULL)
+
+
+def _write_table(module: Module) -> None:
+    """``ptr @table(record)``: a table with its constants; the word before the first slot is the arena that its slots point into."""
+    record = Value(_P, "%record")
+    f = Function(module, "table", [record], _P)
+    kept = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
+
+    def make() -> list[Value]:
+        bytes_ = f.binary("shl", _word(f, record, Record.SLOTS), i64(3))
+        block = f.call("malloc", _P, f.binary("add", bytes_, i64(8)))
+
+        def fill() -> list[Value]:
+            f.store(_NULL, block, 8)
+            table = f.at(block, "i64", i64(1))
+            template = f.cast("inttoptr", _word(f, record, Record.TEMPLATE), _P)
+            f.run("llvm.memcpy.p0.p0.i64", table, template, bytes_, Value("i1", "false"))
+            return [table]
+
+        return f.branch(_is_null(f, block), lambda: [_NULL], fill)
+
+    f.finish(f.branch(_is_null(f, kept), make, lambda: [kept])[0])
+
+
+def _write_arena(module: Module) -> None:
+    """``ptr @arena(bytes)``: the kept arena, if it is large enough, else a new one. Its header holds its size."""
+    wanted = Value("i64", "%bytes")
+    f = Function(module, "arena", [wanted], _P)
+    kept = _exchange(f, Value(_P, "@spare"), _NULL)
+
+    def large(size: Value) -> Value:
+        whole = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
+        block = f.call("aligned_alloc", _P, i64(_HUGE_PAGE), whole)
+        f.branch(_is_null(f, block), lambda: None, lambda: ask_for_huge_pages(f, block, whole))
+        return block
+
+    def make() -> list[Value]:
+        f.run("free", kept)
+        size = f.binary("add", wanted, i64(_HEADER))
+        block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
+        f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
+        return [block]
+
+    enough = f.branch(_is_null(f, kept), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", kept, 8), wanted)])[0]
+    f.finish(f.branch(enough, lambda: [kept], make)[0])
+
+
+def _write_place(module: Module) -> None:
+    """``void @place(record, table, arena)``: point the arena's slots into the arena, unless they do so already."""
+    record, table, arena = Value(_P, "%record"), Value(_P, "%table"), Value(_P, "%arena")
+    f = Function(module, "place", [record, table, arena])
+    owner = f.at(table, "i64", i64(-1))
+
+    def point() -> None:
+        base = f.at(arena, "i8", i64(_HEADER))
+        address = f.cast("ptrtoint", base, "i64")
+        misfit = f.binary("and", f.binary("sub", i64(0), address), i64(63))
+        base = f.at(base, "i8", misfit)
+        first = _word(f, record, Record.ARENA_FIRST)
+        template = f.cast("inttoptr", _word(f, record, Record.TEMPLATE), _P)
+
+        def slot(i: Value, _: list[Value]) -> None:
+            number = f.binary("add", first, i)
+            offset = f.load("i64", f.at(template, "i64", number), 8)
+            f.store(f.at(base, "i8", offset), f.at(table, _P, number), 8)
+
+        f.loop(i64(0), _word(f, record, Record.ARENA_SLOTS), 1, [], slot)
+        f.store(arena, owner, 8)
+
+    f.branch(f.compare("icmp ne", f.load(_P, owner, 8), arena), point)
+    f.finish()
+
+
+def _write_fill(module: Module) -> None:
+    """``i64 @fill(table, args, count)``: the caller's arrays into the first slots; 0, or 1 if all is well."""
+    table, args, count = Value(_P, "%table"), Value(_P, "%args"), Value("i64", "%count")
+    f = Function(module, "fill", [table, args, count], "i64")
+
+    def one(i: Value, carried: list[Value]) -> list[Value]:
+        array = f.load(_P, f.at(args, _P, i), 8)
+        f.store(f.load(_P, f.at(array, "i8", i64(_DATA)), 8), f.at(table, _P, i), 8)
+        flags = f.load("i32", f.at(array, "i8", i64(_FLAGS)), 4)
+        return [f.binary("and", carried[0], flags)]
+
+    flags = f.loop(i64(0), count, 1, [Value("i32", str(_CONTIGUOUS_ALIGNED))], one)[0]
+    f.finish(f.cast("zext", f.compare("icmp eq", flags, Value("i32", str(_CONTIGUOUS_ALIGNED))), "i64"))
+
+
+def _write_enter(module: Module) -> None:
+    self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
+    f = Function(module, "enter", [self_, args, count], _P)
+    record = f.call("PyLong_AsVoidPtr", _P, self_)
+    table = f.call("table", _P, record)
+    bytes_ = _word(f, record, Record.ARENA_BYTES)
+    without = f.compare("icmp eq", bytes_, i64(0))
+    arena = f.branch(without, lambda: [_NULL], lambda: [f.call("arena", _P, f.binary("add", bytes_, i64(_HEADER)))])[0]
+
+    def run() -> list[Value]:
+        f.branch(without, lambda: None, lambda: f.run("place", record, table, arena))
+        code = f.cast("inttoptr", _word(f, record, Record.CODE), _P)
+        end = f.cast("inttoptr", _word(f, record, Record.END), _P)
+        long = f.compare("icmp ne", _word(f, record, Record.LONG), i64(0))
+        state = f.branch(long, lambda: [f.call("PyEval_SaveThread", _P)], lambda: [_NULL])[0]
+        status = f.call("execute", "i64", code, end, table)
+        f.branch(long, lambda: f.run("PyEval_RestoreThread", state))
+        return [status]
+
+    def filled() -> list[Value]:
+        contiguous = f.compare("icmp eq", f.call("fill", "i64", table, args, count), i64(1))
+        return f.branch(contiguous, run, lambda: [i64(NOT_CONTIGUOUS)])
+
+    missing = f.binary("or", _is_null(f, table), f.binary("and", _is_null(f, arena), f.binary("xor", without, Value("i1", "true"))))
+    status = f.branch(missing, lambda: [i64(NO_MEMORY)], filled)[0]
+    f.branch(without, lambda: None, lambda: f.run("free", _exchange(f, Value(_P, "@spare"), arena)))
+    other = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), table)
+    f.branch(_is_null(f, other), lambda: None, lambda: f.run("free", f.at(other, "i64", i64(-1))))
+    f.finish(f.call("PyLong_FromLongLong", _P, status))
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("method", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+class Entry:
+    """Makes built-in functions for programs."""
+
+    def __init__(self, address: int) -> None:
+        self._definition = _MethodDef(b"program", address, _METH_FASTCALL, None)
+        self._new = ctypes.pythonapi.PyCFunction_NewEx
+        self._new.restype = ctypes.py_object
+        self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        _check_layout()
+
+    def function(self, record: np.ndarray) -> Callable[..., int]:
+        """The built-in that calls a program; the record must live as long as it does."""
+        return self._new(ctypes.addressof(self._definition), record.ctypes.data, None)
+
+
+def _check_layout() -> None:
+    """Raise `VoltaError` unless NumPy's arrays are laid out as expected here."""
+    for array in (np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32).T):
+        data = ctypes.c_size_t.from_address(id(array) + _DATA).value
+        flags = ctypes.c_int.from_address(id(array) + _FLAGS).value
+        expected = _CONTIGUOUS_ALIGNED if array.flags.c_contiguous else _CONTIGUOUS_ALIGNED & ~1
+        if data != array.ctypes.data or flags & _CONTIGUOUS_ALIGNED != expected:
+            raise VoltaError(f"NumPy {np.__version__} keeps its arrays in another way than the native lane knows; set VOLTA_NATIVE=0")
+
+
+def release(record: np.ndarray, free: Any) -> None:
+    """Give back a record's table."""
+    table = int(record[Record.TABLE])
+    if table:
+        record[Record.TABLE] = 0
+        free(table - 8)

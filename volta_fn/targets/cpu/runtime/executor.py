@@ -1,0 +1,218 @@
+"""The executor: machine code that runs commands (see `commands`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.runtime.commands import MOST_BUFFERS, Op
+
+_CODE, _END, _TABLE = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table")
+_OK = i64(0)
+
+
+def write_executor(module: Module) -> None:
+    """Add ``i64 @execute(ptr code, ptr end, ptr table)``: 0, or what the host function that ended the program gave."""
+    module.declare("memcpy", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    for op, write in _WRITERS.items():
+        _Command(module, op.name.lower(), write).finish()
+    _write_execute(module)
+
+
+class _Command(Function):
+    """The function that does one kind of command: ``i64 @do_<name>(code, table, after)`` stores in `after` where the next command is."""
+
+    def __init__(self, module: Module, name: str, write: Callable[[_Command], Value]) -> None:
+        parameters = [_CODE, _TABLE, Value("ptr", "%after")]
+        super().__init__(module, f"do_{name}", parameters, "i64", "nounwind")
+        self.status = write(self)
+
+    def finish(self, result: Value | None = None) -> None:
+        """Return the status."""
+        super().finish(result or self.status)
+
+    def word(self, number: int | Value) -> Value:
+        """A word of the command."""
+        index = i64(number) if isinstance(number, int) else number
+        return self.load("i64", self.at(_CODE, "i64", index), 8)
+
+    def slot(self, number: Value) -> Value:
+        """The address of a slot."""
+        return self.at(_TABLE, "ptr", number)
+
+    def pointer(self, number: Value) -> Value:
+        """A slot's pointer."""
+        return self.load("ptr", self.slot(number), 8)
+
+    def words(self, start: Value, count: Value) -> tuple[Value, Value]:
+        """Where so many words of the command begin and end."""
+        return self.at(_CODE, "i64", start), self.at(_CODE, "i64", self.binary("add", start, count))
+
+    def leave(self, words: int | Value) -> None:
+        """Say of how many words the command was."""
+        count = i64(words) if isinstance(words, int) else words
+        self.store(self.at(_CODE, "i64", count), Value("ptr", "%after"), 8)
+
+    def execute(self, start: Value, end: Value) -> Value:
+        """Run commands; their status."""
+        return self.call("execute", "i64", start, end, _TABLE)
+
+    def until_failure(self, status: Value, more: Callable[[], Value]) -> Value:
+        """`more`'s status if the status so far is good."""
+        good = self.compare("icmp eq", status, _OK)
+        return self.branch(good, lambda: [more()], lambda: [status])[0]
+
+
+def _run(f: _Command) -> Value:
+    function = f.cast("inttoptr", f.word(1), "ptr")
+    tasks, shared, count = f.word(2), f.word(3), f.word(4)
+    buffers = f.alloca("ptr", MOST_BUFFERS, 8)
+
+    def gather(i: Value, _: list[Value]) -> None:
+        pointer = f.pointer(f.word(f.binary("add", i, i64(5))))
+        f.store(pointer, f.at(buffers, "ptr", i), 8)
+
+    f.loop(i64(0), count, 1, [], gather)
+    together = f.compare("icmp ne", shared, i64(0))
+
+    def share() -> None:
+        f.run("share", function, buffers, tasks)
+
+    def alone() -> None:
+        f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
+
+    f.branch(together, share, alone)
+    f.leave(f.binary("add", count, i64(5)))
+    return _OK
+
+
+def _host(f: _Command) -> Value:
+    function = f.cast("inttoptr", f.word(1), "ptr")
+    status = f.let("i64", f"call i64 {function.name}({_TABLE})")
+    f.leave(2)
+    return status
+
+
+def _copy(f: _Command) -> Value:
+    f.run("llvm.memcpy.p0.p0.i64", f.pointer(f.word(1)), f.pointer(f.word(2)), f.word(3), Value("i1", "false"))
+    f.leave(4)
+    return _OK
+
+
+def _point(f: _Command) -> Value:
+    f.store(f.pointer(f.word(2)), f.slot(f.word(1)), 8)
+    f.leave(3)
+    return _OK
+
+
+def _swap(f: _Command) -> Value:
+    first, second = f.slot(f.word(1)), f.slot(f.word(2))
+    x, y = f.load("ptr", first, 8), f.load("ptr", second, 8)
+    f.store(y, first, 8)
+    f.store(x, second, 8)
+    f.leave(3)
+    return _OK
+
+
+def _row(f: _Command) -> Value:
+    counter = f.load("i64", f.slot(f.word(4)), 8)
+    row = f.at(f.pointer(f.word(2)), "i8", f.binary("mul", counter, f.word(3)))
+    f.store(row, f.slot(f.word(1)), 8)
+    f.leave(5)
+    return _OK
+
+
+def _loop(f: _Command) -> Value:
+    count, counter, first, step, words = f.word(1), f.slot(f.word(2)), f.word(3), f.word(4), f.word(5)
+    start, end = f.words(i64(6), words)
+
+    def turn(i: Value, carried: list[Value]) -> list[Value]:
+        (status,) = carried
+
+        def body() -> Value:
+            f.store(f.binary("add", first, f.binary("mul", i, step)), counter, 8)
+            return f.execute(start, end)
+
+        return [f.until_failure(status, body)]
+
+    status = f.loop(i64(0), count, 1, [_OK], turn)[0]
+    f.leave(f.binary("add", words, i64(6)))
+    return status
+
+
+def _while(f: _Command) -> Value:
+    slot, condition_words, body_words = f.word(1), f.word(2), f.word(3)
+    condition, body = f.words(i64(4), condition_words)
+    _, end = f.words(f.binary("add", condition_words, i64(4)), body_words)
+    status = f.alloca("i64", align=8)
+    again, over, turn = f.fresh("again"), f.fresh("over"), f.fresh("turn")
+    f.do(f"br label %{again}")
+    f.label(again)
+    asked = f.execute(condition, body)
+    f.store(asked, status, 8)
+    holds = f.compare("icmp ne", f.load("i8", f.pointer(slot), 1), Value("i8", "0"))
+    f.do(f"br {f.binary('and', holds, f.compare('icmp eq', asked, _OK))}, label %{turn}, label %{over}")
+    f.label(turn)
+    done = f.execute(body, end)
+    f.store(done, status, 8)
+    f.do(f"br {f.compare('icmp eq', done, _OK)}, label %{again}, label %{over}")
+    f.label(over)
+    f.leave(f.binary("add", f.binary("add", condition_words, body_words), i64(4)))
+    return f.load("i64", status, 8)
+
+
+def _switch(f: _Command) -> Value:
+    slot, count = f.word(1), f.word(2)
+    index = f.cast("sext", f.load("i32", f.pointer(slot), 4), "i64")
+    last = f.binary("sub", count, i64(1))
+    index = f.intrinsic("llvm.smax.i64", "i64", index, i64(0))
+    index = f.intrinsic("llvm.smin.i64", "i64", index, last)
+
+    def pass_body(i: Value, carried: list[Value]) -> list[Value]:
+        """The words before the chosen body, and before the end of all."""
+        before, total = carried
+        words = f.word(f.binary("add", i, i64(3)))
+        earlier = f.compare("icmp slt", i, index)
+        return [f.binary("add", before, f.select(earlier, words, i64(0))), f.binary("add", total, words)]
+
+    before, total = f.loop(i64(0), count, 1, [i64(0), i64(0)], pass_body)
+    head = f.binary("add", count, i64(3))
+    start, end = f.words(f.binary("add", head, before), f.word(f.binary("add", index, i64(3))))
+    status = f.execute(start, end)
+    f.leave(f.binary("add", head, total))
+    return status
+
+
+_WRITERS: dict[Op, Callable[[_Command], Value]] = {
+    Op.RUN: _run,
+    Op.HOST: _host,
+    Op.COPY: _copy,
+    Op.POINT: _point,
+    Op.SWAP: _swap,
+    Op.ROW: _row,
+    Op.LOOP: _loop,
+    Op.WHILE: _while,
+    Op.SWITCH: _switch,
+}
+
+
+def _write_execute(module: Module) -> None:
+    doers = ", ".join(f"ptr @do_{op.name.lower()}" for op in Op)
+    module.declare("doers", f"@doers = internal constant [{len(Op)} x ptr] [{doers}]")
+    f = Function(module, "execute", [_CODE, _END, _TABLE], "i64")
+    here = f.alloca("ptr", align=8)
+    status = f.alloca("i64", align=8)
+    f.store(_CODE, here, 8)
+    f.store(_OK, status, 8)
+    again, turn, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
+    f.do(f"br label %{again}")
+    f.label(again)
+    code = f.load("ptr", here, 8)
+    good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
+    f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{turn}, label %{over}")
+    f.label(turn)
+    doer = f.load("ptr", f.at(Value("ptr", "@doers"), "ptr", f.load("i64", code, 8)), 8)
+    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here})"), status, 8)
+    f.do(f"br label %{again}")
+    f.label(over)
+    f.finish(f.load("i64", status, 8))

@@ -1,0 +1,92 @@
+"""Equations that NumPy computes, as functions that the executor calls."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.lowering.buffer_assignment import Slot
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.cpu.runtime.deferred_errors import fail
+from volta_fn.targets.numpy.backend import make_kernel, written
+from volta_fn.targets.numpy.errstate import silenced
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+
+Place = tuple[Slot, tuple[int, ...], Any]
+
+
+class HostCall:
+    """A function of NumPy arrays as a function of the table of slots."""
+
+    def __init__(
+        self,
+        compute: Callable[..., Any],
+        operands: Sequence[Place],
+        results: Sequence[Place],
+        *,
+        copies: bool = False,
+        into: bool = False,
+    ) -> None:
+        self.compute = silenced(compute)
+        #: Whether the function may keep its operands, whose memory is the program's.
+        self.copies = copies
+        #: Whether it writes its one result into an array that it is given first; else it returns a sequence of new ones.
+        self.into = into
+        self.operands = operands
+        self.results = results
+        self.function = _FUNCTION(self._run)
+
+    @property
+    def address(self) -> int:
+        """The function's address; it is there as long as this object."""
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    def _run(self, table: int) -> int:
+        try:
+            arrays = [_array(table, *operand) for operand in self.operands]
+            if self.into:
+                self.compute(_array(table, *self.results[0]), *arrays)
+                return 0
+            found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
+            for result, value in zip(self.results, found, strict=True):
+                _array(table, *result)[...] = value
+        except BaseException as error:  # it is raised again when the program has ended
+            return fail(error)
+        return 0
+
+
+def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """An equation, computed by the NumPy backend."""
+    avals = tuple([v.aval for v in eqn.invars])
+    compute = make_kernel(eqn.primitive, avals, eqn.params)
+    sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
+    targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
+    if not eqn.primitive.multiple_results and written(eqn):
+        return HostCall(lambda out, *arrays: compute(*arrays, out=out), sources, targets, into=True)
+    several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
+    copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
+    return HostCall(several, sources, targets, copies=copies)
+
+
+def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """A kernel that has no machine code, interpreted."""
+    sources = [(slot, (b.size,), b.dtype) for slot, b in zip(operands, kernel.inputs, strict=True)]
+    targets = [(slot, s.shape, b.dtype) for slot, s, b in zip(results, kernel.stores, kernel.outputs, strict=True)]
+    return HostCall(partial(interpret, kernel), sources, targets)
+
+
+def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """The array at a slot."""
+    size = math.prod(shape) * dtype.itemsize
+    address = ctypes.c_size_t.from_address(table + 8 * slot.number).value
+    if not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)

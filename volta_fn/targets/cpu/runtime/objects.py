@@ -1,0 +1,109 @@
+"""Machine code kept on disk, so that a later process need not compile it again.
+
+An entry is a file named by a hash of what it was made from: a routine or a program, the state of this package, the versions of what it
+uses, and the CPU. It holds a checksum, so that a damaged entry is noticed, deleted and made anew, a line of JSON, and bytes. Entries are
+written under another name and then renamed: readers see whole ones only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+from volta_fn.targets.cache_dir import folder
+from volta_fn.targets.cpu.llvm.host import host, llvm
+
+T = TypeVar("T")
+_MAGIC = b"volta_fn object 3\n"
+_DIGEST = 32
+_START = len(_MAGIC) + _DIGEST
+
+
+class Compiled(NamedTuple):
+    """A routine's object code, with its phases (symbol, tasks, cost), the size of its workspace, and what it shares: names of entries."""
+
+    code: bytes
+    phases: tuple[tuple[str, int, float], ...] = ()
+    workspace: int = 0
+    shared: tuple[str, ...] = ()
+
+
+@functools.cache
+def _circumstances() -> bytes:
+    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info)
+    return repr((_sources(), versions, host())).encode()
+
+
+def _sources() -> str:
+    """A hash of this package's files, by their names, sizes and times: an entry is of no use to another state of them."""
+    root, found = str(Path(__file__).parents[3]), []
+    for directory, _, names in os.walk(root):
+        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
+            stat = os.stat(path)
+            found.append(f"{path.removeprefix(root)} {stat.st_size} {stat.st_mtime_ns}")
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
+def name_of(key: str) -> str:
+    """The name of the entry of a routine."""
+    return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
+
+
+def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
+    """What a function makes of an entry's header and bytes, or None if there is no entry that is whole; a damaged one is deleted."""
+    where = folder()
+    if where is None:
+        return None
+    path = where / name[:2] / name
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if data.startswith(_MAGIC) and hashlib.sha256(data[_START:]).digest() == data[len(_MAGIC) : _START]:
+        header, _, content = data[_START:].partition(b"\n")
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is whole, and of something else
+            return parse(json.loads(header), content)
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
+
+
+def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
+    """Keep an entry; where that is impossible (no room, no right to write) nothing is kept."""
+    where = folder()
+    if where is None:
+        return
+    body = b"".join([json.dumps(header).encode(), b"\n", *contents])
+    target = where / name[:2]
+    with contextlib.suppress(OSError):
+        target.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(temporary, target / name)
+
+
+def read_compiled(name: str) -> Compiled | None:
+    """A routine, if it is kept."""
+
+    def parse(said: Any, code: bytes) -> Compiled:
+        return Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"], tuple(said["shared"]))
+
+    return read(name, parse)
+
+
+def write_compiled(name: str, compiled: Compiled) -> None:
+    """Keep a routine."""
+    header = {"phases": compiled.phases, "workspace": compiled.workspace, "shared": compiled.shared}
+    write(name, header, [compiled.code])

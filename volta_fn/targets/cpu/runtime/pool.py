@@ -1,0 +1,267 @@
+"""Threads that do the tasks of a routine's phase together with the thread that runs the program.
+
+The pool is one record of machine words shared by all. A thread with a phase to run takes the pool if it is free (else it does the tasks
+alone), announces the phase, and takes tasks until none is left; *workers* see the announcement and take tasks too. Workers wait for
+the next phase in a short busy loop, as it often comes within microseconds, and then go to sleep.
+
+Each thread has a part of the tasks, which lie side by side, and helps with the others' when its own are done. So each core reads a piece of
+memory from end to end, and the same one in the next call. Tasks handed out one by one to whoever comes first took up to twice as long
+where they do little more than read: what a core has fetched ahead at a task's end, or has kept of the call before, was the other's.
+
+A worker says that it is busy before it looks whether a phase is open; the announcer closes the phase before it looks whether a worker is
+busy. So no worker works on a phase whose announcer has gone on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+
+from volta_fn.errors import ArgumentError
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.runtime.affinity import forget_places, write_places
+
+#: Words of the pool's record, a cache line (8 words) apart where different threads write to them.
+_TAKEN, _FUNCTION, _BUFFERS, _TASKS, _PARTS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
+_SLEEPERS, _MUTEX, _CONDITION, _WORKERS = 40, 48, 64, 88
+#: The next task of each part, of which there are so many at most.
+_NEXT, _MOST_PARTS = 96, 64
+_WORDS = _NEXT + 8 * _MOST_PARTS
+#: Turns of the busy loop (each some 25 to 40 ns) before a worker goes to sleep: longer than from one call to the next, or a short phase
+#: that is not shared, since waking it takes as long as a small product.
+_SPINS = 4000
+
+_PTR = "ptr"
+
+
+def write_pool(module: Module) -> None:
+    """Add ``@share(function, buffers, tasks)``, which does a phase's tasks, and ``@work()``, which a worker runs for ever."""
+    module.declare("pool", f"@pool = internal global [{_WORDS} x i64] zeroinitializer, align 64")
+    for name in ("mutex_lock", "mutex_unlock", "cond_broadcast"):
+        module.declare(name, f"declare i32 @pthread_{name}(ptr)")
+    module.declare("cond_wait", "declare i32 @pthread_cond_wait(ptr, ptr)")
+    module.declare("init", "declare i32 @pthread_mutex_init(ptr, ptr)\ndeclare i32 @pthread_cond_init(ptr, ptr)")
+    write_places(module)
+    _write_take(module)
+    _write_share(module)
+    _write_work(module)
+    _write_reset(module)
+
+
+def _word(number: int) -> Value:
+    return Value(_PTR, f"getelementptr (i64, ptr @pool, i64 {number})")
+
+
+def _read(f: Function, number: int) -> Value:
+    return f.let("i64", f"load atomic i64, {_word(number)} seq_cst, align 8")
+
+
+def _write(f: Function, number: int, value: Value) -> None:
+    f.do(f"store atomic {value}, {_word(number)} seq_cst, align 8")
+
+
+def _add(f: Function, number: int, value: int) -> Value:
+    """The word's value before the addition."""
+    return f.let("i64", f"atomicrmw add {_word(number)}, i64 {value} seq_cst")
+
+
+def _pause(f: Function) -> None:
+    if host().triple.startswith("x86_64"):
+        f.module.declare("llvm.x86.sse2.pause", "declare void @llvm.x86.sse2.pause()")
+        f.run("llvm.x86.sse2.pause")
+
+
+def _repeat(f: Function, turn: Callable[[], Value]) -> None:
+    """``while turn(): pass``, where a turn gives an i1."""
+    head, done = f.fresh("again"), f.fresh("over")
+    f.do(f"br label %{head}")
+    f.label(head)
+    more = turn()
+    f.do(f"br {more}, label %{head}, label %{done}")
+    f.label(done)
+
+
+def _next_of(f: Function, part: Value) -> Value:
+    """The address of the number of a part's next task."""
+    return f.at(_word(_NEXT), "i64", f.binary("shl", part, i64(3)))
+
+
+def _start_of(f: Function, part: Value, tasks: Value, parts: Value) -> Value:
+    """The first task of a part."""
+    return f.binary("udiv", f.binary("mul", part, tasks), parts)
+
+
+def _write_take(module: Module) -> None:
+    """``@take(mine)``: do tasks of the announced phase, one at a time, until none is left, first those of the part `mine`."""
+    mine = Value("i64", "%mine")
+    f = Function(module, "take", [mine], attributes="nounwind")
+    function = f.load(_PTR, _word(_FUNCTION), 8)
+    buffers = f.load(_PTR, _word(_BUFFERS), 8)
+    tasks, parts = f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_PARTS), 8)
+
+    def part(turn: Value, _: list[Value]) -> list[Value]:
+        number = f.binary("urem", f.binary("add", mine, turn), parts)
+        stop, place = _start_of(f, f.binary("add", number, i64(1)), tasks, parts), _next_of(f, number)
+
+        def one() -> Value:
+            begin = f.let("i64", f"atomicrmw add {place}, i64 1 seq_cst")
+            some = f.compare("icmp slt", begin, stop)
+            f.branch(some, lambda: f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})"))
+            return some
+
+        _repeat(f, one)
+        return []
+
+    f.loop(i64(0), parts, 1, [], part, once=True)
+    f.finish()
+
+
+def _write_share(module: Module) -> None:
+    function, buffers, tasks = Value(_PTR, "%function"), Value(_PTR, "%buffers"), Value("i64", "%tasks")
+    f = Function(module, "share", [function, buffers, tasks])
+    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_TAKEN)}, i64 0, i64 1 seq_cst seq_cst")
+    free = f.let("i1", f"extractvalue {pair}, 1")
+
+    def together() -> None:
+        _announce(f, function, buffers, tasks)
+        f.run("take", i64(0))
+        _write(f, _OPEN, i64(0))
+
+        def wait() -> Value:
+            _pause(f)
+            return f.compare("icmp sgt", _read(f, _BUSY), i64(0))
+
+        _repeat(f, wait)
+        _write(f, _TAKEN, i64(0))
+
+    def alone() -> None:
+        f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
+
+    f.branch(free, together, alone)
+    f.finish()
+
+
+def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> None:
+    """Write down what is to be done, in how many parts, and begin a round; wake those who sleep."""
+    f.store(function, _word(_FUNCTION), 8)
+    f.store(buffers, _word(_BUFFERS), 8)
+    f.store(tasks, _word(_TASKS), 8)
+    threads = f.binary("add", _read(f, _WORKERS), i64(1))
+    parts = f.select(f.compare("icmp slt", threads, i64(_MOST_PARTS)), threads, i64(_MOST_PARTS))
+    f.store(parts, _word(_PARTS), 8)
+
+    def begin(part: Value, _: list[Value]) -> list[Value]:
+        f.store(_start_of(f, part, tasks, parts), _next_of(f, part), 8)
+        return []
+
+    f.loop(i64(0), parts, 1, [], begin, once=True)
+    _write(f, _OPEN, i64(1))
+    _add(f, _ROUND, 1)
+
+    def wake() -> None:
+        f.run("make_way")
+        f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
+        f.call("pthread_cond_broadcast", "i32", _word(_CONDITION))
+        f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
+
+    f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
+
+
+def _write_work(module: Module) -> None:
+    f = Function(module, "work", [])
+    f.run("enlist")
+    seen = f.alloca("i64", align=8)
+    f.store(i64(0), seen, 8)
+    mine = f.binary("add", _add(f, _WORKERS, 1), i64(1))
+
+    def turn() -> Value:
+        last = f.load("i64", seen, 8)
+        _spin(f, last)
+        f.branch(f.compare("icmp eq", _read(f, _ROUND), last), lambda: _sleep(f, last))
+        f.store(_read(f, _ROUND), seen, 8)
+        _add(f, _BUSY, 1)
+
+        def help_() -> None:
+            f.run("take", mine)
+
+        f.branch(f.compare("icmp eq", _read(f, _OPEN), i64(1)), help_)
+        _add(f, _BUSY, -1)
+        return Value("i1", "true")
+
+    _repeat(f, turn)
+    f.finish()
+
+
+def _spin(f: Function, last: Value) -> None:
+    """Wait a while for a round after the last one, awake."""
+    spins = f.alloca("i64", align=8)
+    f.store(i64(0), spins, 8)
+
+    def spin() -> Value:
+        _pause(f)
+        count = f.binary("add", f.load("i64", spins, 8), i64(1))
+        f.store(count, spins, 8)
+        same = f.compare("icmp eq", _read(f, _ROUND), last)
+        return f.binary("and", same, f.compare("icmp slt", count, i64(_SPINS)))
+
+    _repeat(f, spin)
+
+
+def _sleep(f: Function, last: Value) -> None:
+    """Sleep until there may be another round than the last one."""
+    f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
+    _add(f, _SLEEPERS, 1)
+    # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
+    still = f.compare("icmp eq", _read(f, _ROUND), last)
+
+    def wait() -> None:
+        f.call("pthread_cond_wait", "i32", _word(_CONDITION), _word(_MUTEX))
+
+    f.branch(still, wait)
+    _add(f, _SLEEPERS, -1)
+    f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
+
+
+def _write_reset(module: Module) -> None:
+    """``@reset()``: the pool as it is before there are workers."""
+    f = Function(module, "reset", [])
+    f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    f.run("llvm.memset.p0.i64", Value(_PTR, "@pool"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
+    forget_places(f)
+    f.call("pthread_mutex_init", "i32", _word(_MUTEX), Value(_PTR, "null"))
+    f.call("pthread_cond_init", "i32", _word(_CONDITION), Value(_PTR, "null"))
+    f.finish()
+
+
+def thread_count() -> int:
+    """How many threads a program may use: VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
+    wanted = os.environ.get("VOLTA_NUM_THREADS")
+    if wanted is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wanted.isdigit() or int(wanted) < 1:
+        raise ArgumentError(f"VOLTA_NUM_THREADS is {wanted!r}; give a number of threads, at least 1")
+    return int(wanted)
+
+
+class Workers:
+    """The pool's threads, started anew in a forked child, which has none of its parent's."""
+
+    def __init__(self, work: int, reset: int) -> None:
+        self._work = ctypes.CFUNCTYPE(None)(work)
+        self._reset = ctypes.CFUNCTYPE(None)(reset)
+        self.start()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.start)
+
+    def start(self) -> None:
+        """Begin with an empty pool and as many workers as there are threads to use besides the caller's."""
+        self._reset()
+        self.add(thread_count() - 1)
+
+    def add(self, count: int) -> None:
+        """Begin so many more workers."""
+        for _ in range(count):
+            threading.Thread(target=self._work, name="volta_fn worker", daemon=True).start()

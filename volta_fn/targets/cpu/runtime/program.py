@@ -1,0 +1,132 @@
+"""Programs ready to run: functions of NumPy arrays, made from artifacts that are compiled, or were kept on disk."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.errors import OutOfMemoryError
+from volta_fn.targets.cpu.runtime import store
+from volta_fn.targets.cpu.runtime.artifact import Artifact
+from volta_fn.targets.cpu.runtime.blocks import LARGE
+from volta_fn.targets.cpu.runtime.deferred_errors import failure
+from volta_fn.targets.cpu.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
+from volta_fn.targets.cpu.runtime.support_code import libc_free, machinery
+
+
+@functools.cache
+def _building() -> Any:
+    """The compiler, loaded when the first program is compiled that is not on disk."""
+    return importlib.import_module("volta_fn.targets.cpu.runtime.compile")
+
+
+class Program:
+    """A compiled program: a function ``(donate, *arrays) -> arrays``."""
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Program:
+        """A traced program, compiled unless what it became is on disk."""
+        key = store.key_of(closed, donated)
+        kept = None if key is None else store.find(key)
+        if kept is not None:
+            return cls(kept.artifact, kept.addresses)
+        built = _building().build(closed, donated)
+        if key is not None and not built.hosts:
+            store.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
+        return cls(built.artifact, [phase.address for phase in built.phases], built.hosts)
+
+    def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
+        """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
+        self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
+        large = machinery().blocks.empty
+        #: How each array that a call makes is made: by what, of which shape and dtype.
+        self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
+        self.code = artifact.words.copy()
+        self.code[artifact.places] = np.array(addresses, np.int64)[artifact.words[artifact.places]]
+        self.template = np.zeros(layout.slots, np.int64)
+        constants = layout.callers + len(layout.offsets)
+        self.template[layout.callers : constants] = layout.offsets
+        self.template[constants : constants + len(layout.constants)] = [array.ctypes.data for array in layout.constants]
+        self.kept = (hosts, layout.constants)
+        words = {
+            Record.CODE: self.code.ctypes.data,
+            Record.END: self.code.ctypes.data + self.code.nbytes,
+            Record.SLOTS: layout.slots,
+            Record.CALLER: layout.callers,
+            Record.ARENA_FIRST: layout.callers,
+            Record.ARENA_SLOTS: len(layout.offsets),
+            Record.ARENA_BYTES: layout.arena,
+            Record.TEMPLATE: self.template.ctypes.data,
+            Record.TABLE: 0,
+            Record.LONG: int(artifact.long),
+        }
+        self.record = np.array([words[name] for name in Record], np.int64)
+        weakref.finalize(self, release, self.record, libc_free)
+        self.enter = machinery().entry.function(self.record)
+        #: Bytes of the arena.
+        self.temporaries = layout.arena
+
+    def function(self) -> Callable[..., Sequence[np.ndarray]]:
+        """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
+        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
+        if self.reuse or not plain:
+            return self.__call__
+        specs, enter, failed = self.specs, self.enter, self._failed
+
+        def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+            made = [empty(shape, dtype) for empty, shape, dtype in specs]
+            status = enter(*arguments, *made)
+            if status:
+                failed(status, arguments, made)
+            return made
+
+        if len(specs) != 1:
+            return run
+        ((empty, shape, dtype),) = specs
+
+        def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+            out = empty(shape, dtype)
+            return (out,) if not enter(*arguments, out) else run(donate, *arguments)
+
+        return run if self.kept[0] else run_one  # a failing callback must not be called again
+
+    def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+        """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
+        over = self.reuse if donate else {}
+        made = [
+            _shaped(arguments[over[number]], shape) if number in over else empty(shape, dtype)
+            for number, (empty, shape, dtype) in enumerate(self.specs)
+        ]
+        status = self.enter(*arguments, *made)
+        if status:
+            self._failed(status, arguments, made)
+        return tuple([self._result(output, arguments, made) for output in self.outputs])
+
+    def _result(self, output: Output, arguments: Sequence[np.ndarray], made: Sequence[np.ndarray]) -> np.ndarray:
+        if output.made is not None:
+            array = made[output.made]
+        else:
+            array = output.constant if output.constant is not None else arguments[output.argument or 0]
+        return _shaped(array, output.shape)
+
+    def _failed(self, status: int, arguments: Sequence[np.ndarray], made: list[np.ndarray]) -> None:
+        if status == NO_MEMORY:
+            raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
+        if status != NOT_CONTIGUOUS:
+            raise failure()
+        made[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
+        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *made)
+        if status:
+            self._failed(status, arguments, made)
+
+
+def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return array if array.shape == shape else array.reshape(shape)

@@ -1,0 +1,168 @@
+"""Artifacts kept on disk, with the objects of all their routines: a later process neither compiles nor decides anything again.
+
+An entry's header says how long everything is that follows it: the commands, the layout's offsets, constants, objects. Constants
+that the traced program has too, if they are large, are not in the entry but are named by their numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.dtypes import ALL
+from volta_fn.targets.cpu.llvm.machine import load_objects
+from volta_fn.targets.cpu.runtime import objects
+from volta_fn.targets.cpu.runtime.artifact import Artifact
+from volta_fn.targets.cpu.runtime.fingerprint import serial
+from volta_fn.targets.cpu.runtime.slots import Layout
+
+#: Constants of so many bytes are not written if the traced program has them; programs with more bytes of others are not kept.
+_SMALL, _LARGEST = 4096, 1 << 26
+_DTYPES = {dtype.name: dtype for dtype in ALL}
+#: The addresses of the phases of entries that this process has loaded.
+_loaded: dict[str, list[int]] = {}
+_lock = threading.Lock()
+
+
+class Key(NamedTuple):
+    """The name of a program's entry, and the program's constants."""
+
+    name: str
+    constants: tuple[np.ndarray, ...]
+
+
+class Kept(NamedTuple):
+    """An artifact from the disk, and where its phases have been loaded."""
+
+    artifact: Artifact
+    addresses: list[int]
+
+
+def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
+    """Where a program is kept, if it can be."""
+    if objects.folder() is None:
+        return None
+    found = serial(closed, donated)
+    return None if found is None else Key(objects.name_of(f"program {found.text}"), found.constants)
+
+
+# writing
+
+
+class _Unkeepable(Exception):
+    """A program has too many constants, or uncommon ones."""
+
+
+class _Arrays:
+    """The arrays of an entry, in the order in which they are written."""
+
+    def __init__(self, own: Sequence[np.ndarray]) -> None:
+        self.own = {_place(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+        self.contents: list[bytes] = []
+        self.size = 0
+
+    def put(self, array: np.ndarray) -> Any:
+        """Write an array; what the header says of it."""
+        number = self.own.get(_place(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
+        if number is not None:
+            return number
+        self.size += array.nbytes
+        if self.size > _LARGEST or array.dtype.name not in _DTYPES:
+            raise _Unkeepable
+        self.contents.append(array.tobytes())
+        return [array.dtype.name, array.shape]
+
+
+def _place(array: np.ndarray) -> tuple[Any, ...]:
+    return array.ctypes.data, array.dtype, array.shape
+
+
+def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> None:
+    """Write an artifact, whose phases are of routines' entries and have symbols there. Where that is impossible, nothing is kept."""
+    entries = list(dict.fromkeys([entry for entry, _ in phases]))
+    routines = [objects.read_compiled(entry) for entry in entries]
+    shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
+    compiled = [*routines, *[objects.read_compiled(name) for name in shared]]
+    codes = [found.code for found in compiled if found is not None]
+    arrays, layout = _Arrays(key.constants), artifact.layout
+    try:
+        header = {
+            "words": [arrays.put(artifact.words), arrays.put(artifact.places), arrays.put(layout.offsets)],
+            "layout": [layout.callers, layout.arena, layout.slots],
+            "constants": [arrays.put(array) for array in layout.constants],
+            "long": artifact.long,
+            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
+            "reuse": artifact.reuse,
+            "codes": [len(code) for code in codes],
+            "symbols": [symbol for _, symbol in phases],
+        }
+    except _Unkeepable:
+        return
+    if len(codes) == len(compiled):
+        objects.write(key.name, header, [*arrays.contents, *codes])
+
+
+def _name(dtype: np.dtype) -> str:
+    if dtype.name not in _DTYPES:
+        raise _Unkeepable
+    return dtype.name
+
+
+# reading
+
+
+class _Reader:
+    """An entry's bytes, read from the front."""
+
+    def __init__(self, content: bytes, own: Sequence[np.ndarray]) -> None:
+        self.content = content
+        self.own = own
+        self.position = 0
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        self.position += size
+        return self.content[self.position - size : self.position]
+
+    def array(self, said: Any) -> np.ndarray:
+        """An array, by what the header says of it."""
+        if isinstance(said, int):
+            return self.own[said]
+        dtype, shape = _DTYPES[said[0]], tuple(said[1])
+        return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
+
+
+def find(key: Key) -> Kept | None:
+    """A program's artifact, loaded, if it is on disk."""
+
+    def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
+        reader = _Reader(content, key.constants)
+        words, places, offsets = [reader.array(part) for part in said["words"]]
+        callers, arena, slots = said["layout"]
+        layout = Layout(callers, offsets, arena, tuple([reader.array(part) for part in said["constants"]]), slots)
+        outputs = tuple(
+            [
+                Output(made, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
+                for made, argument, constant, shape in said["outputs"]
+            ]
+        )
+        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in said["specs"]])
+        reuse = tuple([(result, argument) for result, argument in said["reuse"]])
+        artifact = Artifact(words, places, layout, said["long"], outputs, specs, reuse)
+        return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
+
+    found = objects.read(key.name, parse)
+    if found is None:
+        return None
+    artifact, codes, symbols = found
+    with _lock:
+        if key.name not in _loaded:
+            _loaded[key.name] = load_objects(codes, symbols)
+        return Kept(artifact, _loaded[key.name])

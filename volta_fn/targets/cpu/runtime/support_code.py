@@ -1,0 +1,51 @@
+"""The runtime's own machine code, compiled when the first program is, and kept on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from typing import NamedTuple
+
+from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
+from volta_fn.targets.cpu.llvm.text import Module
+from volta_fn.targets.cpu.runtime import objects
+from volta_fn.targets.cpu.runtime.blocks import FUNCTIONS, Blocks, write_blocks
+from volta_fn.targets.cpu.runtime.entry import Entry, write_entry
+from volta_fn.targets.cpu.runtime.executor import write_executor
+from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
+
+_lock = threading.Lock()
+
+
+class Machinery(NamedTuple):
+    """What programs need of the process."""
+
+    entry: Entry
+    workers: Workers
+    blocks: Blocks
+
+
+def machinery() -> Machinery:
+    """The process's; one, whichever thread asks first, for a program holds on to no more than an address in it."""
+    with _lock:
+        return _compiled()
+
+
+@functools.cache
+def _compiled() -> Machinery:
+    name = objects.name_of("machinery")
+    found = objects.read_compiled(name)
+    if found is None:
+        module = Module()
+        for write in (write_pool, write_executor, write_entry, write_blocks):
+            write(module)
+        found = objects.Compiled(compile_object(str(module)))
+        objects.write_compiled(name, found)
+    enter, work, reset, *allocator = load_object(found.code, ["enter", "work", "reset", *FUNCTIONS])
+    return Machinery(Entry(enter), Workers(work, reset), Blocks(allocator))
+
+
+def libc_free(address: int) -> None:
+    """Give back memory of ``malloc``."""
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))

@@ -1,0 +1,19 @@
+"""Operations on vectors of numbers in registers: what kernels and library routines are made of.
+
+In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
+`convert` (one family of operations each; those of floats are in `targets.scalars`), `operations` (all of them by name), `reductions`,
+`cost`, and `avx512` (instructions that some CPUs have).
+"""
+
+from volta_fn.codegen.scalars.reductions import identity as identity
+from volta_fn.targets.cpu.scalars.cost import cost as cost
+from volta_fn.targets.cpu.scalars.memory import load as load
+from volta_fn.targets.cpu.scalars.memory import store as store
+from volta_fn.targets.cpu.scalars.number import Number as Number
+from volta_fn.targets.cpu.scalars.number import constant as constant
+from volta_fn.targets.cpu.scalars.number import splat as splat
+from volta_fn.targets.cpu.scalars.operations import apply as apply
+from volta_fn.targets.cpu.scalars.operations import position as position
+from volta_fn.targets.cpu.scalars.operations import supports as supports
+from volta_fn.targets.cpu.scalars.reductions import combine as combine
+from volta_fn.targets.cpu.scalars.reductions import horizontal as horizontal

@@ -1,0 +1,89 @@
+"""Numbers of one dtype as numbers of another: by value, and by bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.targets.cpu.llvm.text import Function
+from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, element, kind, parts_of, rounded
+from volta_fn.targets.cpu.scalars.values import Lanes, overload
+
+
+def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
+    """The values in another dtype, as `convert_element_type` means it."""
+    if x.dtype == dtype:
+        return x
+    parts = parts_of(f, x)
+    if x.dtype.kind == "c" and dtype.kind == "b":
+        return Number(dtype, ((parts[0].compare("une", 0.0) | parts[1].compare("une", 0.0)).value,))
+    real = _real(parts[0], np.dtype(f"f{x.dtype.itemsize // 2}") if x.dtype.kind == "c" else x.dtype, dtype)
+    if dtype.kind != "c":
+        return Number(dtype, (real.value,))
+    other = _real(parts[1], np.dtype(f"f{x.dtype.itemsize // 2}"), dtype) if len(parts) == 2 else real.like(0.0)
+    return Number(dtype, (real.value, other.value))
+
+
+def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
+    """A part as a number of `new`, or as a part of a complex one."""
+    before, after, type_ = kind(old), kind(new), element(new)
+    if after == "bool":
+        return x.compare("une" if before == "float" else "ne", 0)
+    if after in ("int", "uint"):
+        return _saturated(x, after, type_) if before == "float" else _resized(x, before, type_)
+    if before == "float":
+        return _refloated(x, new, type_)
+    return rounded(x.cast("sitofp" if before == "int" else "uitofp", type_), new)
+
+
+def _saturated(x: Lanes, after: str, type_: str) -> Lanes:
+    """Toward zero; NaN to 0, values out of range to the nearest bound."""
+    name = f"fpto{after[0]}i".replace("fptoii", "fptosi")
+    result = x.of(type_)
+    return x.new(x.f.intrinsic(f"llvm.{name}.sat.{overload(result)}.{overload(x.type)}", result, x.value))
+
+
+def _resized(x: Lanes, before: str, type_: str) -> Lanes:
+    width = int(type_[1:])
+    if width == x.bits:
+        return x
+    return x.cast("trunc" if width < x.bits else "sext" if before == "int" else "zext", type_)
+
+
+def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
+    if type_ == "double":
+        return x.cast("fpext", "double") if x.bits == 32 else x
+    if x.bits == 32:
+        return rounded(x, new)
+    return _rounded_to_odd(x).cast("fptrunc", "half").cast("fpext", "float") if new == FLOAT16 else rounded(x.cast("fptrunc", "float"), new)
+
+
+def _rounded_to_odd(x: Lanes) -> Lanes:
+    """float64 as float32 with an odd last bit where it is inexact, so that rounding it again rounds as if it were the first time."""
+    near = x.cast("fptrunc", "float")
+    error = x - near.cast("fpext", "double")
+    bits = near.as_bits()
+    outward = x.abs().above(near.abs().cast("fpext", "double"))
+    moved = outward.select(bits + 1, bits - 1).as_float()
+    even = (bits & 1).equals(0)
+    return (even & error.compare("one", 0.0) & near.abs().below(float("inf"))).select(moved, near)
+
+
+def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
+    """The bits as a dtype of the same width."""
+    return Number(dtype, (_from_bits(_bits(Lanes(f, x.value), x.dtype), dtype).value,))
+
+
+def _bits(x: Lanes, dtype: np.dtype) -> Lanes:
+    if dtype == BFLOAT16:
+        return x.as_bits().shift_right(16).cast("trunc", "i16")
+    if dtype == FLOAT16:
+        return x.cast("fptrunc", "half").as_bits()
+    return x.as_bits() if kind(dtype) == "float" else x
+
+
+def _from_bits(bits: Lanes, dtype: np.dtype) -> Lanes:
+    if dtype == BFLOAT16:
+        return (bits.cast("zext", "i32") << 16).as_float()
+    if dtype == FLOAT16:
+        return bits.as_float().cast("fpext", "float")
+    return bits.as_float() if kind(dtype) == "float" else bits

@@ -1,0 +1,186 @@
+"""Numbers between memory and registers.
+
+In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two parts one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, counting, element
+from volta_fn.targets.cpu.scalars.values import Lanes, overload
+
+
+def stored_element(dtype: np.dtype) -> str:
+    """The LLVM type of a number (of a complex one: of each part) in memory."""
+    if dtype.kind == "b":
+        return "i8"
+    return {BFLOAT16: "i16", FLOAT16: "half"}.get(dtype) or element(dtype)
+
+
+def load(f: Function, dtype: np.dtype, pointer: Value, lanes: int, *, count: Value | None = None, stride: int = 1) -> Number:
+    """Numbers from memory, the first at `pointer`, each `stride` elements after the one before.
+
+    Of `count` (an i64) only so many lanes are read, at most all; the others are 0.
+    """
+    type_ = stored_element(dtype)
+    size = dtype.itemsize
+    if dtype.kind != "c":
+        return Number(dtype, (_from_memory(dtype, _read(f, type_, pointer, lanes, count, stride, size)).value,))
+    if stride != 1 or lanes == 1:
+        imaginary = f.at(pointer, type_, i64(1))
+        parts = [_read(f, type_, p, lanes, count, 2 * stride, size // 2).value for p in (pointer, imaginary)]
+        return Number(dtype, tuple(parts))
+    both = _read(f, type_, pointer, 2 * lanes, _twice(f, count), 1, size // 2)
+    return Number(dtype, tuple([both.taken(range(k, 2 * lanes, 2)).value for k in (0, 1)]))
+
+
+def store(f: Function, x: Number, pointer: Value, *, count: Value | None = None, stride: int = 1) -> None:
+    """Write numbers to memory, laid out as `load` reads them; of `count` only so many lanes."""
+    dtype, lanes, size = x.dtype, x.lanes, x.dtype.itemsize
+    parts = [_to_memory(dtype, Lanes(f, p)) for p in x.parts]
+    if len(parts) == 1:
+        return _write(parts[0], pointer, count, stride, size)
+    if stride != 1 or lanes == 1:
+        _write(parts[0], pointer, count, 2 * stride, size // 2)
+        return _write(parts[1], f.at(pointer, stored_element(dtype), i64(1)), count, 2 * stride, size // 2)
+    order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
+    return _write(parts[0].taken(order, parts[1]), pointer, _twice(f, count), 1, size // 2)
+
+
+def _twice(f: Function, count: Value | None) -> Value | None:
+    return None if count is None else f.binary("shl", count, i64(1))
+
+
+def _from_memory(dtype: np.dtype, x: Lanes) -> Lanes:
+    if dtype.kind == "b":
+        return x.compare("ne", 0)
+    if dtype == BFLOAT16:
+        return (x.cast("zext", "i32") << 16).as_float()
+    return x.cast("fpext", "float") if dtype == FLOAT16 else x
+
+
+def _to_memory(dtype: np.dtype, x: Lanes) -> Lanes:
+    if dtype.kind == "b":
+        return x.cast("zext", "i8")
+    if dtype == BFLOAT16:
+        return x.as_bits().shift_right(16).cast("trunc", "i16")
+    return x.cast("fptrunc", "half") if dtype == FLOAT16 else x
+
+
+def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | None, stride: int, align: int) -> Lanes:
+    vector = vector_of(type_, lanes)
+    if lanes == 1:
+        return Lanes(f, _read_one(f, type_, pointer, count, align))
+    if stride == 0:
+        some = None if count is None else f.compare("icmp sgt", count, i64(0))
+        return Lanes(f, _masked(f, f.splat(_read_one(f, type_, pointer, some, align), lanes), count))
+    if stride == 1 and count is None:
+        return Lanes(f, f.load(vector, pointer, align))
+    zero = Value(vector, "zeroinitializer")
+    width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
+    if stride == 1:
+        return Lanes(f, masked_load(f, vector, pointer, align, mask))
+    where = _addresses(f, type_, pointer, lanes, stride)
+    return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
+
+
+def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: int) -> None:
+    f, lanes = x.f, x.lanes
+    if lanes == 1:
+        return _if_any(f, count, lambda: f.store(x.value, pointer, align))
+    if stride == 1 and count is None:
+        return f.store(x.value, pointer, align)
+    width, mask = Value("i32", str(align)), _mask(f, lanes, count, element_of(x.type))
+    if stride == 1:
+        return masked_store(f, x.value, pointer, align, mask)
+    name = f"llvm.masked.scatter.{overload(x.type)}.v{lanes}p0"
+    where = _addresses(f, element_of(x.type), pointer, lanes, stride)
+    f.module.declare(name, f"declare void @{name}({x.type}, {where.type}, i32, {mask.type})")
+    return f.run(name, x.value, where, width, mask)
+
+
+def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Value) -> Value:
+    """A vector from memory, zero where the mask leaves lanes out, which are not touched."""
+    name = f"llvm.masked.load.{overload(vector)}.p0"
+    f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
+    return f.let(vector, f"call {vector} @{name}(ptr align {align} {pointer.name}, {mask}, {vector} zeroinitializer)")
+
+
+def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
+    """Store the lanes of a vector that the mask has."""
+    first = _known_first(mask)
+    if first is not None:
+        return _store_first(f, value, pointer, align, first)
+    name = f"llvm.masked.store.{overload(value.type)}.p0"
+    f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
+    return f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
+
+
+def _known_first(mask: Value) -> int | None:
+    """How many lanes a mask has, if that is known now, they are the first ones, and it is better to store them as smaller vectors.
+
+    AMD's processors take some ten cycles for a masked store of AVX.
+    """
+    some = [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else [False, True]
+    wide = host().vector_registers >= 32
+    return None if wide or some != sorted(some, reverse=True) else sum(some)
+
+
+def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
+    """Store the first lanes, as vectors of so many as are powers of two."""
+    type_, start = element_of(value.type), 0
+    for size in (1 << k for k in range(count.bit_length() - 1, -1, -1)):
+        if count & size:
+            if size > 1:
+                part = f.taken(value, range(start, start + size))
+            else:
+                part = f.let(type_, f"extractelement {value}, i64 {start}")
+            f.store(part, f.at(pointer, type_, i64(start)), align)
+            start += size
+
+
+def _read_one(f: Function, type_: str, pointer: Value, condition: Value | None, align: int) -> Value:
+    """A number, or 0 unless `condition` (an i1, or a count)."""
+    if condition is None:
+        return f.load(type_, pointer, align)
+    some = condition if condition.type == "i1" else f.compare("icmp sgt", condition, i64(0))
+    zero = Value(type_, "0" if type_.startswith("i") else "0xH0000" if type_ == "half" else "0.0")
+    return f.branch(some, lambda: [f.load(type_, pointer, align)], lambda: [zero])[0]
+
+
+def _if_any(f: Function, count: Value | None, write: Callable[[], None]) -> None:
+    def written() -> list[Value]:
+        write()
+        return []
+
+    if count is None:
+        write()
+    else:
+        f.branch(f.compare("icmp sgt", count, i64(0)), written)
+
+
+def _masked(f: Function, x: Value, count: Value | None) -> Value:
+    if count is None:
+        return x
+    mask = _mask(f, lanes_of(x.type), count, "i32")
+    return f.select(mask, x, Value(x.type, "zeroinitializer"))
+
+
+def _mask(f: Function, lanes: int, count: Value | None, type_: str) -> Value:
+    """The first `count` lanes, found by comparing integers as wide as the numbers."""
+    if count is None:
+        return f.splat(Value("i1", "true"), lanes)
+    integer = {"half": "i16", "float": "i32", "double": "i64"}.get(type_, type_)
+    if integer == "i8" and lanes >= 256:
+        integer = "i32"
+    return counting(f, integer, lanes).compare("ult", Lanes(f, f.splat(f.cast("trunc", count, integer), lanes))).value
+
+
+def _addresses(f: Function, type_: str, pointer: Value, lanes: int, stride: int) -> Value:
+    offsets = counting(f, "i64", lanes) * stride
+    return f.let(f"<{lanes} x ptr>", f"getelementptr inbounds {type_}, {pointer}, {offsets.value}")

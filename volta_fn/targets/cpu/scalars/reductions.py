@@ -1,0 +1,30 @@
+"""Reductions: one step of combining, and combining the lanes of a register."""
+
+from __future__ import annotations
+
+from volta_fn.codegen.scalars.reductions import STEPS
+from volta_fn.targets.cpu.llvm.text import Function, element_of, i64
+from volta_fn.targets.cpu.scalars.number import Number
+from volta_fn.targets.cpu.scalars.operations import apply
+from volta_fn.targets.cpu.scalars.values import Lanes
+
+
+def combine(f: Function, op: str, x: Number, y: Number) -> Number:
+    """One step of a reduction, lane by lane. NaN wins against anything in maxima and minima."""
+    return apply(f, STEPS[op], (x, y), x.dtype, {})
+
+
+def horizontal(f: Function, op: str, x: Number) -> Number:
+    """The lanes (a power of two of them) combined: the upper half with the lower half, until one is left."""
+    while x.lanes > 1:
+        half = x.lanes // 2
+        x = combine(f, op, _taken(f, x, 0, half), _taken(f, x, half, half))
+    return x
+
+
+def _taken(f: Function, x: Number, start: int, count: int) -> Number:
+    """Some of the lanes."""
+    if count == 1:
+        element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.parts]
+        return Number(x.dtype, tuple(element))
+    return Number(x.dtype, tuple([Lanes(f, p).taken(range(start, start + count)).value for p in x.parts]))

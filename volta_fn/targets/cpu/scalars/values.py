@@ -1,0 +1,351 @@
+"""Vectors of machine numbers with operators: `x * y + 1.0` writes the instructions.
+
+`Lanes` is a `Value` in the function that is being written. Operators write the plain instruction for its type: nothing is contracted or
+reassociated. Python numbers stand for vectors of copies. Comparisons are methods, and give vectors of i1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from volta_fn.codegen.scalars.functions.payne_hanek import reduced_large
+from volta_fn.codegen.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.targets.cpu.scalars import avx512
+
+FLOATS = ("half", "float", "double")
+_BITS = {"half": 16, "float": 32, "double": 64}
+
+
+def bits_of(type_: str) -> int:
+    """The width of an element of a type."""
+    element = element_of(type_)
+    return _BITS.get(element) or int(element[1:])
+
+
+def literal(element: str, value: Scalar) -> str:
+    """A constant's text."""
+    if element == "i1":
+        return "true" if value else "false"
+    if element == "half":
+        return f"0xH{np.float16(value).view(np.uint16):04X}"
+    if element == "float":
+        value = float(np.float32(value))
+    if element in FLOATS:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    width = bits_of(element)
+    wrapped = int(value) & ((1 << width) - 1)
+    return str(wrapped - (1 << width) if wrapped >> (width - 1) else wrapped)
+
+
+def overload(type_: str) -> str:
+    """A type as intrinsics have it in their names: f32, v16f32, v8i64, …"""
+    element, lanes = element_of(type_), lanes_of(type_)
+    short = f"f{bits_of(element)}" if element in FLOATS else element
+    return f"v{lanes}{short}" if lanes > 1 else short
+
+
+class Lanes(Values):
+    """A value and the function that it belongs to."""
+
+    __slots__ = ("f", "value")
+
+    def __init__(self, f: Function, value: Value) -> None:
+        self.f = f
+        self.value = value
+
+    @property
+    def type(self) -> str:
+        """Its LLVM type."""
+        return self.value.type
+
+    @property
+    def lanes(self) -> int:
+        """How many numbers it holds."""
+        return lanes_of(self.type)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its elements are floating-point numbers."""
+        return element_of(self.type) in FLOATS
+
+    @property
+    def bits(self) -> int:
+        """The width of an element."""
+        return bits_of(self.type)
+
+    # making others
+
+    def new(self, value: Value) -> Lanes:
+        """Another value of the function."""
+        return Lanes(self.f, value)
+
+    def like(self, value: Scalar | Lanes, element: str = "") -> Lanes:
+        """Copies of a Python number as elements of this type, or of another; values are as they are."""
+        if isinstance(value, Lanes):
+            return value
+        element = element or element_of(self.type)
+        return self.new(self.f.splat(Value(element, literal(element, value)), self.lanes))
+
+    def of(self, element: str) -> str:
+        """The type of as many elements of another type."""
+        return vector_of(element, self.lanes)
+
+    def integer(self) -> str:
+        """The type of as many integers of the same width."""
+        return self.of(f"i{self.bits}")
+
+    def intrinsic(self, name: str, *others: Lanes | Scalar) -> Lanes:
+        """The intrinsic ``llvm.name`` of this type, of this value and others."""
+        values = [self.value, *[self.like(o).value for o in others]]
+        return self.new(self.f.intrinsic(f"llvm.{name}.{overload(self.type)}", self.type, *values))
+
+    def cast(self, op: str, element: str) -> Lanes:
+        """``sext``, ``fptosi``, ``bitcast``, … to elements of another type."""
+        return self.new(self.f.cast(op, self.value, self.of(element)))
+
+    # arithmetic
+
+    def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
+        return self.new(self.f.binary(op, self.value, self.like(other).value))
+
+    def __add__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("fadd" if self.is_float else "add", other)
+
+    def __sub__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("fsub" if self.is_float else "sub", other)
+
+    def __mul__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("fmul" if self.is_float else "mul", other)
+
+    def __truediv__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("fdiv", other)
+
+    def __neg__(self) -> Lanes:
+        return self.new(self.f.let(self.type, f"fneg {self.value}")) if self.is_float else self.like(0) - self
+
+    def __and__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("and", other)
+
+    def __or__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("or", other)
+
+    def __xor__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("xor", other)
+
+    def __invert__(self) -> Lanes:
+        return self ^ (self.bits == 1 or -1)
+
+    def __lshift__(self, count: Lanes | Scalar) -> Lanes:
+        return self._binary("shl", count)
+
+    def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
+        """The bits moved right; what moves in is zeros, or copies of the sign."""
+        return self._binary("ashr" if signed else "lshr", count)
+
+    # comparison
+
+    def compare(self, predicate: str, other: Lanes | Scalar) -> Lanes:
+        """``olt``, ``une``, … for floats; ``eq``, ``slt``, ``ult``, … for integers."""
+        op = "fcmp" if self.is_float else "icmp"
+        return self.new(self.f.compare(f"{op} {predicate}", self.value, self.like(other).value))
+
+    def below(self, other: Lanes | Scalar) -> Lanes:
+        """self < other (of floats: false with NaN; of integers: as signed numbers)."""
+        return self.compare("olt" if self.is_float else "slt", other)
+
+    def above(self, other: Lanes | Scalar) -> Lanes:
+        """self > other."""
+        return self.compare("ogt" if self.is_float else "sgt", other)
+
+    def equals(self, other: Lanes | Scalar) -> Lanes:
+        """self == other."""
+        return self.compare("oeq" if self.is_float else "eq", other)
+
+    def is_nan(self) -> Lanes:
+        """Whether it is not a number."""
+        return self.compare("uno", self)
+
+    def select(self, yes: Lanes | Scalar, no: Lanes | Scalar) -> Lanes:
+        """`yes` where this condition holds, else `no`; one of them is `Lanes`."""
+        model = yes if isinstance(yes, Lanes) else no
+        assert isinstance(model, Lanes)
+        return self.new(self.f.select(self.value, model.like(yes).value, model.like(no).value))
+
+    def any(self) -> Value:
+        """Whether the condition holds in any lane."""
+        if self.lanes == 1:
+            return self.value
+        return self.f.intrinsic(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", self.value)
+
+    def taken(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
+        """Lanes of this vector and another (numbered on) in the given order."""
+        return self.new(self.f.taken(self.value, order, None if other is None else other.value))
+
+    # floats
+
+    def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once."""
+        return self.intrinsic("fma", factor, addend)
+
+    def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once."""
+        return self.fma(factor, addend)
+
+    def abs(self) -> Lanes:
+        """|self| of floats."""
+        return self.intrinsic("fabs")
+
+    def sqrt(self) -> Lanes:
+        """The square root, correctly rounded."""
+        return self.intrinsic("sqrt")
+
+    def nearest(self) -> Lanes:
+        """The nearest whole number, halves to even."""
+        return self.intrinsic("rint")
+
+    def floor(self) -> Lanes:
+        """The largest whole number not above."""
+        return self.intrinsic("floor")
+
+    def nearest_away(self) -> Lanes:
+        """The nearest whole number, halves away from zero."""
+        return self.intrinsic("round")
+
+    def ceil(self) -> Lanes:
+        """The smallest whole number not below."""
+        return self.intrinsic("ceil")
+
+    def trunc(self) -> Lanes:
+        """The whole number toward zero."""
+        return self.intrinsic("trunc")
+
+    def signed(self, model: Lanes | Scalar) -> Lanes:
+        """|self| with another's sign."""
+        return self.intrinsic("copysign", model)
+
+    def as_bits(self) -> Lanes:
+        """A float's bits as an integer."""
+        return self.cast("bitcast", f"i{self.bits}")
+
+    def as_float(self) -> Lanes:
+        """An integer's bits as a float."""
+        return self.cast("bitcast", {16: "half", 32: "float", 64: "double"}[self.bits])
+
+    def widened(self) -> Lanes:
+        """float32 as float64."""
+        return self.cast("fpext", "double")
+
+    def narrowed(self) -> Lanes:
+        """float64 as float32."""
+        return self.cast("fptrunc", "float")
+
+    def as_integer(self) -> Lanes:
+        """A whole number in a float as a signed integer of the same width."""
+        return self.cast("fptosi", f"i{self.bits}")
+
+    def number(self) -> Lanes:
+        """An integer that is not negative as a float of the same width."""
+        return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
+
+    # whole numbers in floats
+
+    def small_whole(self) -> Lanes:
+        """A small float rounded to a whole number."""
+        return (self + MAGIC[self.bits]) - MAGIC[self.bits]
+
+    def small_float(self) -> Lanes:
+        """A small integer as a float."""
+        magic = self.like(MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
+        return (self + magic.as_bits()).as_float() - magic
+
+    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """n, the whole number next to self * factor + addend, and as an integer n + offset in its last bits."""
+        magic = MAGIC[self.bits] + offset
+        shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
+        return shifted - magic, shifted.as_bits()
+
+    def power_of_two(self) -> Lanes:
+        """2^n of a whole number n, where that is a normal number."""
+        return ((self + (MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
+
+    def scaled(self, n: Lanes) -> Lanes:
+        """self 2^n, by an instruction if there is one."""
+        if avx512.has_instructions(self.value):
+            return self.new(avx512.scale(self.f, self.value, n.value))
+        return super().scaled(n)
+
+    def taken_apart(self) -> tuple[Lanes, Lanes] | None:
+        """The exponent and the significand in [3/4, 3/2), by instructions."""
+        if not avx512.has_instructions(self.value):
+            return None
+        whole = self.new(avx512.significand(self.f, self.value))
+        return self.new(avx512.exponent(self.f, self.value)), whole
+
+    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Of float32 by way of float64."""
+        if self.bits == 64:
+            return reduced_large(self)
+        quarters, wide, _ = reduced_large(self.widened())
+        r = wide.narrowed()
+        return quarters.cast("trunc", "i32"), r, (wide - r.widened()).narrowed()
+
+    def bits_of_table(self, name: str, table: bytes) -> Lanes:
+        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        f, symbol = self.f, f"vf.{name}"
+        text = "".join(f"\\{b:02X}" for b in table)
+        f.module.declare(symbol, f'@{symbol} = internal constant [{len(table)} x i8] c"{text}", align 64')
+        if self.lanes == 1:
+            return self.new(f.load("i64", f.at(Value("ptr", f"@{symbol}"), "i8", self.value), 1))
+        where = f.let(f"<{self.lanes} x ptr>", f"getelementptr inbounds i8, ptr @{symbol}, {self.value}")
+        everywhere = f.splat(Value("i1", "true"), self.lanes)
+        operands = (where, Value("i32", "1"), everywhere, Value(self.type, "zeroinitializer"))
+        return self.new(f.intrinsic(f"llvm.masked.gather.{overload(self.type)}.v{self.lanes}p0", self.type, *operands))
+
+    # control flow
+
+    def rarely(self, name: str, write: Callable[..., Lanes], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+
+        def corrected() -> list[Value]:
+            return [self.select(outlined(name, write, *arguments), usual).value]
+
+        return self.new(self.f.branch(self.any(), corrected, lambda: [usual.value])[0])
+
+    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
+        """A value after so many turns of a loop."""
+
+        def body(_: Value, carried: list[Value]) -> list[Value]:
+            return [turn(self.new(carried[0])).value]
+
+        return self.new(self.f.loop(i64(0), i64(turns), 1, [self.value], body, once=True)[0])
+
+
+def inlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:
+    """``write(*args)``, as a call of a function that the module has once per type, and that is inlined."""
+    return _defined(name, "alwaysinline nounwind", write, args)
+
+
+def outlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:
+    """``write(*args)``, as a call of a function that is not inlined: what hardly ever runs should not be in the way."""
+    return _defined(name, "noinline cold nounwind", write, args)
+
+
+def _defined(name: str, attributes: str, write: Callable[..., Lanes], args: Sequence[Lanes]) -> Lanes:
+    f = args[0].f
+    symbol = f"vf.{name}.{overload(args[0].type)}"
+    types: list[str] = []
+
+    def define() -> None:
+        parameters = [Value(a.type, f"%a{k}") for k, a in enumerate(args)]
+        function = Function(f.module, symbol, parameters, "", attributes)
+        result = write(*[Lanes(function, p) for p in parameters])
+        function.result = f"internal {result.type}"
+        function.finish(result.value)
+        types.append(result.type)
+
+    f.module.define(symbol, define)
+    return Lanes(f, f.call(symbol, types[0] if types else args[0].type, *[a.value for a in args]))

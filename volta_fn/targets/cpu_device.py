@@ -1,0 +1,43 @@
+"""The CPU as a device: NumPy for single operations, and for whole programs the native lane where llvmlite is installed.
+
+VOLTA_NATIVE=0 switches the native lane off.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn.core.device import Device
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.targets.cpu.llvm.host import may_compile
+from volta_fn.targets.numpy.backend import NumpyBackend
+
+
+class CpuBackend(NumpyBackend):
+    """Buffers are NumPy arrays."""
+
+    def __init__(self) -> None:
+        #: Whether programs become machine code.
+        self.native = may_compile()
+
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+        """A program as a function (donate, *buffers) -> buffers."""
+        return _native_program().of(closed, donated).function() if self.native else super().compile(closed, donated)
+
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        return _native_program().of(closed, donated).temporaries if self.native else super().temporaries(closed, donated)
+
+
+@functools.cache
+def _native_program() -> Any:
+    """The native lane's programs, loaded when the first one is compiled."""
+    return importlib.import_module("volta_fn.targets.cpu.runtime.program").Program
+
+
+def discover() -> list[Device]:
+    """The CPU: one device with all its cores."""
+    return [Device("cpu", 0, "cpu", CpuBackend())]

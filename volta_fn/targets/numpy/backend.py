@@ -1,0 +1,164 @@
+"""The NumPy backend: the meaning of every primitive.
+
+A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
+after another), else into new memory. A scan is given a tuple with None for what it is to make itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.lowering.peak_memory import most_temporaries
+from volta_fn.compiler.lowering.plan import Plan, make_plan
+from volta_fn.core.device import Hardware, MemoryStats, WorkStats
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import DeviceError, VoltaError
+from volta_fn.targets.numpy import blocks
+from volta_fn.targets.numpy.errstate import silenced, silenced_apart
+from volta_fn.targets.numpy.program import PlannedProgram
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
+Program = Callable[..., tuple[Any, ...]]
+
+#: Kernels of primitives that hold sub-programs: name -> maker(compile sub-program, params) -> function of buffers.
+STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
+
+#: Kernels that are chosen by the types of their operands: name -> maker(*operand avals, **params) -> function of buffers.
+TYPED: dict[str, Callable[..., Callable[..., Any]]] = {}
+
+
+def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register how a primitive with sub-programs becomes a function of buffers."""
+
+    def register(maker: Callable[..., Any]) -> Callable[..., Any]:
+        STRUCTURED[name] = maker
+        return maker
+
+    return register
+
+
+def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+    """A primitive with its parameters as a function of buffers."""
+    if primitive.call_param is not None:
+        return subprogram(params[primitive.call_param])
+    if primitive.name in STRUCTURED:
+        return STRUCTURED[primitive.name](subprogram, **params)
+    if primitive.name in TYPED:
+        return TYPED[primitive.name](*avals, **params)
+    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
+    if evaluate is None:
+        raise VoltaError(f"the primitive {primitive} has no evaluation rule on the CPU")
+    return partial(evaluate, **params) if params else evaluate
+
+
+def plan_of(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
+    """A program's plan for NumPy."""
+    return make_plan(closed, donated, written)
+
+
+def written(eqn: Equation) -> Sequence[int]:
+    """The results of an equation that its kernel writes into arrays which it is given as ``out``."""
+    primitive = eqn.primitive
+    if primitive.name == "scan":
+        return range(eqn.params["num_carry"], len(eqn.outvars))
+    if primitive.multiple_results or primitive.overwrites is not None:
+        return ()
+    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else primitive.evaluate
+    return (0,) if function is not None and _takes_out(function) else ()
+
+
+@cache
+def _takes_out(function: Callable[..., Any]) -> bool:
+    return isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
+
+
+def subprogram(closed: ClosedJaxpr) -> Program:
+    """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
+    program = closed.cache.get("numpy")
+    if program is None:
+        program = closed.cache["numpy"] = partial(PlannedProgram(plan_of(closed), make_kernel).function(), False)
+    return program
+
+
+class NumpyBackend:
+    """Buffers are NumPy arrays."""
+
+    def put(self, values: np.ndarray) -> np.ndarray:
+        """The array itself, which the caller has made for this."""
+        return values
+
+    def get(self, buffer: Any) -> np.ndarray:
+        """The buffer itself."""
+        return buffer
+
+    def wait(self, buffer: Any) -> None:
+        """Nothing: NumPy has computed it when it returns."""
+
+    def known(self, buffer: Any) -> np.ndarray | None:
+        """The buffer itself."""
+        return buffer
+
+    def exclusive(self, buffers: Sequence[Any]) -> bool:
+        """Whether none of the buffers is a view of another."""
+        return all(b.base is None for b in buffers)
+
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+        """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
+        kernel = make_kernel(primitive, avals, params)
+        runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
+        return silenced(kernel) if runs_code else silenced_apart(kernel, len(avals))
+
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
+        """A program as a function (donate, *buffers) -> buffers."""
+        return silenced(PlannedProgram(plan_of(closed, donated), make_kernel).function())
+
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+        """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
+        return most_temporaries(plan_of(closed, donated), plan_of)
+
+    def hardware(self) -> Hardware:
+        """A processor."""
+        return Hardware("cpu", (), {})
+
+    def memory(self) -> MemoryStats:
+        """The memory of the process."""
+        peak = _peak()
+        statm = Path("/proc/self/statm")
+        now = int(statm.read_text().split()[1]) * resource.getpagesize() if resource is not None and statm.exists() else peak
+        return MemoryStats(now, max(now, peak), now, None)
+
+    def work(self) -> WorkStats:
+        """Nothing: what is called is done when it returns."""
+        return WorkStats()
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Return: all is done."""
+
+    def limit_memory(self, most: int | None) -> None:
+        """Raise `DeviceError`: the system shares out the memory."""
+        if most is not None:
+            raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
+
+    def free_memory(self) -> None:
+        """Let go of the block that is kept from call to call; NumPy gives the rest back by itself."""
+        blocks.free()
+
+
+def _peak() -> int:
+    """The most bytes that the process has had in memory."""
+    if resource is None:
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

@@ -1,0 +1,115 @@
+"""Control flow on NumPy arrays: Python loops around compiled sub-programs.
+
+A carry goes from step to step without a copy. From the second step on a step may overwrite those parts of it that the step before made
+in memory of their own (`_private`); the initial carry is the caller's and stays as it is. What steps give besides is copied into arrays
+made for it before the loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.passes.loop_fission.fission import prepared
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
+from volta_fn.targets.numpy import blocks
+from volta_fn.targets.numpy.backend import Program, make_kernel, plan_of, structured_kernel
+from volta_fn.targets.numpy.program import PlannedProgram
+
+Compile = Callable[[ClosedJaxpr], Program]
+
+
+@structured_kernel("cond")
+def _cond(compile_sub: Compile, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
+    programs = [compile_sub(b) for b in branches]
+
+    def run(index: Any, *operands: Any) -> tuple[Any, ...]:
+        return programs[int(index)](*operands)
+
+    return run
+
+
+@structured_kernel("while")
+def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
+    condition = compile_sub(cond_jaxpr)
+    count = cond_nconsts + body_nconsts
+    step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals))
+
+    def run(*operands: Any) -> tuple[Any, ...]:
+        cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
+        overwrite = False
+        with _frame(step) as frame:
+            while condition(*cond_consts, *carry)[0]:
+                carry = step.run(frame, overwrite, *body_consts, *carry)
+                overwrite = True
+        return carry
+
+    return run
+
+
+@structured_kernel("scan")
+def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
+    step = _step(jaxpr, num_consts, num_carry)
+    y_avals = jaxpr.out_avals[num_carry:]
+
+    def run(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
+        rows = operands[num_consts + num_carry :]
+        targets = out[num_carry:] or (None,) * len(y_avals)
+        ys = [np.empty((length, *a.shape), a.dtype) if t is None else t for a, t in zip(y_avals, targets, strict=True)]
+        order = range(length - 1, -1, -1) if reverse else range(length)
+        steps: Iterable[tuple[Any, ...]] = zip(*[r[::-1] if reverse else r for r in rows], strict=True) if rows else ((),) * length
+        overwrite = False
+        with _frame(step) as frame:
+            for i, row in zip(order, steps, strict=True):
+                outs = step.run(frame, overwrite, *consts, *carry, *row)
+                overwrite = True
+                carry = outs[:num_carry]
+                for y, out in zip(ys, outs[num_carry:], strict=True):
+                    y[i] = out
+        return (*carry, *ys)
+
+    return run
+
+
+@contextmanager
+def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
+    """A step's values in a block of memory, which all turns of a loop share."""
+    if not step.places:
+        yield ()
+        return
+    block = blocks.take(step.block)
+    try:
+        yield step.frame(block)
+    finally:
+        blocks.give(block)
+
+
+def _step(closed: ClosedJaxpr, consts: int, carry: int) -> PlannedProgram:
+    """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
+    key = ("numpy step", consts, carry)
+    program = closed.cache.get(key)
+    if program is None:
+        body = prepared(closed)
+        donated = [*[False] * consts, *_private(body, carry)]
+        plan = plan_of(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))])
+        program = closed.cache[key] = PlannedProgram(plan, make_kernel)
+    return program
+
+
+def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
+    """Which parts of the carry a step returns in new memory that it shares with no other part."""
+    sources: dict[Var, frozenset[Var]] = {}
+    made: set[Var] = set()
+    for eqn in closed.eqns:
+        views = eqn.primitive.views
+        shared = frozenset().union(*[sources.get(v, {v}) for v in eqn.invars if isinstance(v, Var)]) if views else frozenset()
+        sources.update({v: shared | {v} for v in eqn.outvars})
+        made.update(() if views else eqn.outvars)
+    outs = closed.jaxpr.outvars[:carry]
+    sharers = Counter(source for out in outs if isinstance(out, Var) for source in sources.get(out, {out}))
+    return [not isinstance(out, Literal) and out in made and sharers[out] == 1 for out in outs]

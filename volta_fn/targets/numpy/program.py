@@ -1,0 +1,148 @@
+"""Plans as Python functions: one line of generated code per step, registers as local variables.
+
+The values that lie in the plan's block are arrays made before it runs, its *frame*: steps write into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.lowering.plan import Operand, Plan, Step
+from volta_fn.core.array import host_buffer
+from volta_fn.core.jaxpr import Literal
+from volta_fn.core.primitive import Primitive
+from volta_fn.targets.numpy import blocks
+
+#: How a primitive becomes a function of buffers: (primitive, operand avals, params) -> function.
+KernelMaker = Callable[[Primitive, tuple[Any, ...], dict[str, Any]], Callable[..., Any]]
+
+#: A Python function's compile time grows faster than its length, so long plans become several functions of this many steps.
+_STEPS_PER_FUNCTION = 2000
+
+
+class PlannedProgram:
+    """A plan as a function ``(donate, *buffers) -> buffers``; `donate` says whether it may overwrite the donated inputs."""
+
+    def __init__(self, plan: Plan, make_kernel: KernelMaker) -> None:
+        self.block = plan.block
+        self.places = [(place.aval.shape, place.aval.dtype, place.offset) for place in plan.places]
+        #: The same with the frame as leading argument, for callers that run it many times.
+        self.run = _compile_in_parts(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).whole(plan)
+
+    def frame(self, block: np.ndarray) -> list[np.ndarray]:
+        """The arrays in a block of memory."""
+        return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self.places]
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """The plan as a plain function."""
+        return self.__call__ if self.places else partial(self.run, ())
+
+    def __call__(self, donate: bool, *inputs: Any) -> tuple[Any, ...]:
+        block = blocks.take(self.block)
+        try:
+            return self.run(self.frame(block), donate, *inputs)
+        finally:
+            blocks.give(block)
+
+
+def _register(index: int) -> str:
+    return f"r{index}"
+
+
+def _targets(step: Step) -> str:
+    """The arrays that results go to."""
+    arrays = ["None" if place is None else f"frame[{place}]" for place in step.places]
+    return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
+
+
+class _Writer:
+    """Writes one function; kernels and constants are its globals."""
+
+    def __init__(self, make_kernel: KernelMaker) -> None:
+        self.make_kernel = make_kernel
+        self.globals: dict[str, Any] = {"__name__": "volta_fn.plan", "ndarray": np.ndarray, "asarray": np.asarray}
+        self.kernels: dict[int, str] = {}
+
+    def name(self, prefix: str, value: Any) -> str:
+        """A global name for a value."""
+        found = self.kernels.get(id(value))
+        if found is None:
+            found = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
+            self.globals[found] = value
+        return found
+
+    def operand(self, operand: Operand) -> str:
+        """The expression that reads an operand."""
+        return self.name("c", host_buffer(operand.val)) if isinstance(operand, Literal) else _register(operand)
+
+    def step(self, step: Step, plan: Plan) -> list[str]:
+        """The lines that run a step and let go of what dies."""
+        eqn = step.eqn
+        kernel = self.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params)
+        args = [self.operand(o) for o in step.operands]
+        if step.into is not None and (isinstance(kernel, np.ufunc) or eqn.primitive.overwrites is not None):
+            target = args[step.into]
+            donated = step.operands[step.into] in plan.overwritten
+            args.append(f"out={target} if donate else None" if donated else f"out={target}")
+        elif step.places:
+            args.append(f"out={_targets(step)}")
+        results = ", ".join(map(_register, step.results))
+        if eqn.primitive.multiple_results:
+            results = results + "," if results else "_"
+        call = f"{self.name('k', kernel)}({', '.join(args)})"
+        if not eqn.primitive.multiple_results and not eqn.outvars[0].aval.shape:
+            call = f"asarray({call})"  # NumPy's functions give scalars where a result has no dimensions; kernels expect arrays
+        lines = [f"{results} = {call}"]
+        if step.frees:
+            lines.append(" = ".join([*map(_register, step.frees), "None"]))
+        return lines
+
+    def function(self, parameters: Sequence[str], body: Sequence[str]) -> Callable[..., Any]:
+        """Compile a function called ``program``."""
+        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {line}\n" for line in body)
+        exec(compile(text, "<volta_fn plan>", "exec"), self.globals)
+        return self.globals["program"]
+
+    def whole(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
+        """The plan as one function."""
+        body = [f"{_register(r)} = {self.name('c', host_buffer(value))}" for r, value in plan.constants]
+        for step in plan.steps:
+            body += self.step(step, plan)
+        body.append(f"return ({''.join(self.operand(o) + ', ' for o in plan.outputs)})")
+        return self.function([_register(r) for r in plan.inputs], body)
+
+
+def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
+    """Long plans: functions that each read and write a shared list of registers."""
+    parts = []
+    for start in range(0, len(plan.steps), _STEPS_PER_FUNCTION):
+        writer = _Writer(make_kernel)
+        steps = plan.steps[start : start + _STEPS_PER_FUNCTION]
+        read: set[int] = set()
+        written: set[int] = set()
+        body: list[str] = []
+        for step in steps:
+            read |= {o for o in step.operands if isinstance(o, int) and o not in written}
+            written |= {*step.results, *step.frees}
+            body += writer.step(step, plan)
+        loads = [f"{_register(r)} = registers[{r}]" for r in sorted(read)]
+        stores = [f"registers[{r}] = {_register(r)}" for r in sorted(written)]
+        parts.append(writer.function(["registers"], [*loads, *body, *stores]))
+    count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
+    constants = [(r, host_buffer(value)) for r, value in plan.constants]
+
+    def run(frame: Sequence[np.ndarray], donate: bool, *inputs: Any) -> tuple[Any, ...]:
+        registers: list[Any] = [None] * count
+        for register, value in zip(plan.inputs, inputs, strict=True):
+            registers[register] = value
+        for register, value in constants:
+            registers[register] = value
+        for part in parts:
+            part(frame, donate, registers)
+        return tuple([host_buffer(o.val) if isinstance(o, Literal) else registers[o] for o in plan.outputs])
+
+    return run

@@ -1,0 +1,173 @@
+"""Sliding windows reduced, and the derivatives of such reductions: pooling.
+
+Windows run over every axis of the operand (with one tap along axes that are not pooled). A tap meets a strided view of the operand, so
+windows are reduced by combining as many views as they have taps, along one axis after another. Padding is never made: positions at which
+a tap would leave the operand are left out. A block of positions at a time keeps intermediate results in the caches.
+
+Maxima and minima have a *winner*: the first element of a window, in row-major order, that equals its extremum (NaN wins over numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from volta_fn.primitives.geometry import Ints, Padding, counts_of_windows
+from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.selection import choose
+from volta_fn.targets.numpy.blocks import Scratch
+from volta_fn.targets.numpy.contraction import working_dtype
+from volta_fn.targets.numpy.sliding import Window, meeting, phases, sliding_blocks
+
+__all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
+
+Part = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
+
+_BLOCK_ELEMENTS = 1 << 18  # of the operand, that one block of positions meets
+
+
+class Geometry(TypedDict):
+    """How windows lie on the operand, per axis."""
+
+    window_dimensions: Ints
+    window_strides: Ints
+    padding: Padding
+    base_dilation: Ints
+    window_dilation: Ints
+
+
+class _Block(NamedTuple):
+    """Some windows: where their results are, which part of the operand they meet, and how they lie on that part."""
+
+    places: Part
+    source: Part
+    taps: Ints
+    windows: tuple[Window, ...]
+
+
+def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]) -> np.ndarray:
+    """The "sum", "max" or "min" of every window; of no element that is 0, the dtype's least or its greatest value."""
+    if out is None:
+        out = np.empty(counts_of_windows(operand.shape, geometry), operand.dtype)
+    for block in _blocks(operand.shape, out.shape, geometry):
+        with Scratch() as scratch:
+            out[block.places] = _reduce(_values(operand, block), out[block.places].shape, block, op, scratch)
+    return out
+
+
+def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
+    """For every window the tangent of its winner, of the maximum ("ge") or minimum ("le"); 0 where a window meets no element."""
+    out = np.zeros(counts_of_windows(operand.shape, geometry), tangents.dtype)
+    for block in _blocks(operand.shape, out.shape, geometry):
+        with Scratch() as scratch:
+            chosen, rates = out[block.places], tangents[block.source]
+            for places, source, wins in _winners(_values(operand, block), chosen.shape, block, select, scratch):
+                np.copyto(chosen[places], rates[source], where=wins)
+    return out
+
+
+def select_and_scatter_add(
+    source: np.ndarray, operand: np.ndarray, *, select: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]
+) -> np.ndarray:
+    """An array like the operand that holds, at the winner of each window, the sum of what `source` has for the windows it wins."""
+    if out is None:
+        out = np.empty(operand.shape, source.dtype)
+    with Scratch() as scratch:
+        working = working_dtype(source.dtype)
+        sums = out if working == source.dtype else scratch.array(operand.shape, working)
+        sums[...] = 0
+        for block in _blocks(operand.shape, source.shape, geometry):
+            _scatter(source[block.places], _values(operand, block), sums[block.source], block, select)
+        if sums is not out:
+            out[...] = sums
+    return out
+
+
+def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
+    """Add what is given for the windows of a block to the sums at their winners."""
+    with Scratch() as scratch:
+        zero, room = np.zeros((), given.dtype), scratch.array(given.shape, given.dtype)
+        for places, met, wins in _winners(values, given.shape, block, select, scratch):
+            sums[met] += choose(wins, zero, given[places], out=room[places])
+
+
+def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
+    """What a block meets, in the dtype in which it is compared and summed."""
+    return operand[block.source].astype(working_dtype(operand.dtype), copy=False)
+
+
+def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
+    """All windows, a block at a time, and each phase of a dilated operand by itself."""
+    lows = [low for low, _ in geometry["padding"]]
+    whole = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
+    for phase in product(*map(phases, whole, geometry["base_dilation"], geometry["window_dimensions"], counts)):
+        taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
+        places = [range(size)[p.places] for size, p in zip(counts, phase, strict=True)]
+        windows = [p.window for p in phase]
+        for block in sliding_blocks([len(p) for p in places], windows, taps, shape, _BLOCK_ELEMENTS):
+            here = [_as_slice(place[part]) for place, part in zip(places, block.places, strict=True)]
+            yield _Block((*here, ...), (*block.source, ...), taps, block.windows)
+
+
+def _as_slice(places: range) -> slice:
+    return slice(places.start, places.stop, places.step)
+
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _identity(op: str, dtype: np.dtype) -> np.ndarray:
+    start = {"sum": lambda _: 0, "max": lowest, "min": highest}[op]
+    return np.asarray(start(dtype), dtype)
+
+
+def _reduce(x: np.ndarray, counts: Ints, block: _Block, op: str, scratch: Scratch) -> np.ndarray:
+    """Windows reduced along one axis after another; perhaps x itself."""
+    for axis, (count, taps, window) in enumerate(zip(counts, block.taps, block.windows, strict=True)):
+        if (taps, window, count) != (1, Window(1, window.dilation, 0), x.shape[axis]):
+            out = scratch.array((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
+            _reduce_axis(x, axis, taps, window, op, out)
+            x = out
+    return x
+
+
+def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: Window, op: str, out: np.ndarray) -> None:
+    """Windows reduced along one axis."""
+    combine, start, before = _UFUNCS[op], _identity(op, x.dtype), (slice(None),) * axis
+    count = out.shape[axis]
+    if count == 1:
+        _, met = meeting(0, Window(window.dilation, 0, window.low), taps, x.shape[axis])
+        combine.reduce(x[*before, met], axis=axis, keepdims=True, dtype=x.dtype, initial=start, out=out)
+        return
+    found = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
+    whole = [met for places, met in found if places == slice(0, count)][:2]
+    if len(whole) == 2:
+        combine(x[*before, whole[0]], x[*before, whole[1]], out=out)
+    else:
+        out[...] = x[*before, whole[0]] if whole else start
+    for places, met in found:
+        if met not in whole:
+            target = out[*before, places]
+            combine(target, x[*before, met], out=target)
+
+
+def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: Scratch) -> Iterator[tuple[Part, Part, np.ndarray]]:
+    """For every tap, in row-major order: positions, the elements of `x` that it meets there, and (until the next) which of these win."""
+    best = _reduce(x, counts, block, "max" if select == "ge" else "min", scratch)
+    undecided, equal = (scratch.array(counts, np.dtype(bool)) for _ in range(2))
+    undecided[...] = True
+    has_nan = best.dtype.kind == "f" and bool(np.isnan(best).any())
+    for taps in product(*map(range, block.taps)):
+        met = [meeting(*axis) for axis in zip(taps, block.windows, counts, x.shape, strict=True)]
+        places: Part = (*[m[0] for m in met], ...)
+        source: Part = (*[m[1] for m in met], ...)
+        values, extrema = x[source], best[places]
+        wins = np.equal(values, extrema, out=equal[places])
+        if has_nan:
+            wins |= np.isnan(values) & np.isnan(extrema)
+        wins &= undecided[places]
+        undecided[places] ^= wins
+        yield places, source, wins

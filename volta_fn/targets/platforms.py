@@ -1,0 +1,17 @@
+"""The platforms that there are. Each one's code is loaded when its devices are first asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from volta_fn.core.device import Device, register_platform
+
+
+def _discover(module: str) -> list[Device]:
+    importlib.import_module("volta_fn.targets.numpy.kernels")  # the meaning of every primitive, which all platforms go by
+    found: list[Device] = importlib.import_module(module).discover()
+    return found
+
+
+register_platform("cpu", lambda: _discover("volta_fn.targets.cpu_device"))
+register_platform("gpu", lambda: _discover("volta_fn.targets.wgsl.runtime.backend"))

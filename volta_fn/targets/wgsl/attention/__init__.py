@@ -1,0 +1,44 @@
+"""Attention in WGSL, forward and backward, without a matrix of all weights in memory.
+
+In the order in which to read: `problem` (shapes and strides), `schedule` (how work is divided), `operands` (rows in memory), `blocks`
+(products of them), `logits` (masks), `forward`, `backward`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.compiler.attention import Form
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.attention.backward import backward
+from volta_fn.targets.wgsl.attention.forward import forward
+from volta_fn.targets.wgsl.attention.problem import attention_of
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.routine import Routine
+
+#: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
+_WIDEST, _SHORTEST = 128, 16
+
+
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+    """The routine of the instruction."""
+    return forward(attention_of(avals, params["form"]), facts)
+
+
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+    """The routine of the instruction."""
+    return backward(attention_of(avals, params["form"]), facts)
+
+
+#: Makers of routines by the name of the instruction.
+ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
+
+
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool:
+    """Whether the routines serve for operands of these types, and their blocks are not mostly empty."""
+    axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
+    if any(a.features != len(a.order) - 1 for a in axes):
+        return False
+    a = attention_of(avals, form._replace(cotangent=None))
+    largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
+    return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= facts.binding

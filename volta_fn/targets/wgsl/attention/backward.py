@@ -1,0 +1,196 @@
+"""The gradients of attention: weights are computed again, block by block, from each query's largest logit and total.
+
+With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
+logits is P (D Vᵀ - δ), from which those of Q and K follow. Three dispatches: δ; the gradients of K and V by blocks of keys, with each
+workgroup's contribution to Q's; the sum of these. A workgroup goes through several blocks of keys and accumulates what they contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from volta_fn.targets.wgsl.attention.blocks import Blocks, Patch
+from volta_fn.targets.wgsl.attention.logits import BlockPosition, component, logits, mask_of, seen
+from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
+from volta_fn.targets.wgsl.attention.problem import Attention, Rows
+from volta_fn.targets.wgsl.attention.schedule import backward_schedule, chunks
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working
+from volta_fn.targets.wgsl.matmul.indices import digits, walked
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars.number import Number, literal
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+_INVOCATIONS = 64
+
+
+def backward(a: Attention, facts: Facts) -> Routine:
+    """The routine: operands q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
+
+    Results are the gradients of q, k and v.
+    """
+    assert a.cotangent is not None
+    writer = _Writer(a, a.cotangent, facts)
+    return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
+
+
+class _Statistics(NamedTuple):
+    """What is known of a query: its largest logit, the inverse of its weights' sum, and δ."""
+
+    maximum: str
+    inverse_total: str
+    delta: str
+
+
+class _Writer:
+    """Writes the dispatches. Their workspace holds the partial gradients of Q and, behind them, a vector for each query: `_Statistics`."""
+
+    def __init__(self, a: Attention, cotangent: Rows, facts: Facts) -> None:
+        self.a, self.cotangent, self.facts = a, cotangent, facts
+        shift = 0 if a.mask is None else 1
+        self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
+        self.gradients, self.work = 6 + shift, 9 + shift
+        self.schedule = backward_schedule(a, facts)
+        self.tiles = -(-a.keys // self.schedule.rows)
+        #: Vectors of a row of Q's gradient, and of a partial gradient.
+        self.vectors = -(-a.q.width // 4)
+        self.partial = a.stack * a.queries * self.vectors
+        self.chunks = chunks(a, self.schedule, facts)
+        self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
+        self.causal = a.causal and a.mask is None
+
+    def statistics(self) -> Dispatch:
+        """Write each query's `_Statistics`."""
+        a = self.a
+        f, work = Shader(self.facts, _INVOCATIONS), Working(FLOAT)
+        pair = (self.number_of_out, a.out), (self.number_of_cotangent, self.cotangent)
+        step = 4 if all(rows.by_vectors for _, rows in pair) else 1
+        x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
+        statistics, result = f.buffer(self.number_of_statistics, FLOAT), f.buffer(self.work, FLOAT, True, self.floats)
+        count = a.stack * a.queries
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {count}u)"):
+            head, query = digits(f, number, (a.stack, a.queries))
+            starts = [
+                f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                for rows in (a.out, self.cotangent)
+            ]
+            sum_ = f.var("f32", "0.0f")
+            with f.loop(a.out.width, 0, step) as i:
+                places = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
+                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), places, strict=True))
+                for one, other in zip(ones, others, strict=True):
+                    f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {place}u")).text for place in range(2))
+            values = top, f"1.0f / {total}", sum_, "0.0f"
+            result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
+        return f.dispatch(-(-count // _INVOCATIONS))
+
+    def by_keys(self) -> Dispatch:
+        """K's and V's gradients, summed over the heads that share these; and partial gradients of Q."""
+        a = self.a
+        b = Blocks(a, self.schedule, self.facts, transposed=True)
+        f, s = b.f, b.schedule
+        chunk, group = digits(f, f.group, (self.chunks, a.groups))
+        first = f.let("u32", f"{group} * {a.shared}u")
+        k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
+        to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
+        with f.loop(-(-self.tiles // self.chunks)) as turn:
+            # Back and forth, so that workgroups have about as much to do: the first blocks of keys are seen by most queries.
+            tile = f.let("u32", f"{turn} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {turn} % 2u == 1u)")
+            with f.block(f"if ({tile} < {self.tiles}u)"):
+                begin = f.let("u32", f"{tile} * {s.rows}u")
+                k_sums, v_sums = b.zeros(s.vectors(a.k.width)), b.zeros(s.vectors(a.v.width))
+                with f.loop(a.shared) as i:
+                    self._head(b, f.let("u32", f"{first} + {i}"), k, v, begin, (k_sums, v_sums), (chunk, turn))
+                b.store(to_k, begin, k_sums)
+                b.store(to_v, begin, v_sums)
+        return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
+
+    def _head(self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], part: tuple[str, str]) -> None:
+        """Add what a head's queries contribute to the gradients of a block of keys and values, and what these contribute to Q's."""
+        a, f, s = self.a, b.f, b.schedule
+        q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
+        mask = mask_of(b, 3, head)
+        start = f.let("u32", f"{begin} / {s.columns}u * {s.columns}u" if self.causal else "0u")
+        for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
+        b.load(for_weights, begin, start)
+        with f.loop(a.queries, start, s.columns) as query:
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
+            products = b.products(for_weights, begin, query)
+            cotangents = b.load_rows(cotangent, query)
+            known = self._known(b, head, position.columns)
+            weights = _weights(b, logits(b, products, position), position, known)
+            b.load(for_slopes, begin, query)
+            b.add_products(sums[1], weights, cotangent, query, cotangents)
+            products = b.products(for_slopes, begin, query)
+            queries = b.load_rows(q, query)
+            slopes = _slopes(b, weights, products, position, known)
+            b.add_products(sums[0], slopes, q, query, queries)
+            keys = b.load_rows(k, begin)
+            b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
+            down = s.columns // (4 * s.y)
+            contribution = b.zeros(s.vectors(a.q.width), down)
+            b.add_products(contribution, slopes, k, begin, keys, transposed=True)
+            self._accumulate(b, head, b.row_numbers(query, down), contribution, part)
+
+    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, part: tuple[str, str]) -> None:
+        """Add a contribution to a workgroup's partial gradient of Q, or write it in the first turn, when there is none yet."""
+        a, f = self.a, b.f
+        chunk, turn = part
+        partial = f.buffer(self.work, FLOAT, True, self.floats).name
+        columns = b.features(len(contribution[0]))
+        for (row, line), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
+            with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
+                at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
+                with f.block(f"if ({turn} > 0u)"):
+                    f.line(f"{line[n]} += {partial}[{at}];")
+                f.line(f"{partial}[{at}] = {line[n]};")
+
+    def sum_partial_gradients(self) -> Dispatch:
+        """Q's gradient: the sum of all chunks' partial gradients."""
+        a = self.a
+        f, s = Shader(self.facts, _INVOCATIONS), self.schedule
+        partial = f.buffer(self.work, FLOAT, False, self.floats)
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {self.partial}u)"):
+            head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
+            sum_ = f.var("vec4<f32>", "vec4<f32>()")
+            for chunk in range(self.chunks):
+                first = chunk * s.rows // s.columns * s.columns if self.causal else 0
+                with f.block(f"if ({row} >= {first}u)" if first else ""):
+                    f.line(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
+            Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
+        return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+    def _known(self, b: Blocks, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
+        """The statistics of some queries of a head, by their numbers; for queries that do not exist, those of the last one."""
+        f, a = b.f, self.a
+        partial = f.buffer(self.work, FLOAT, True, self.floats)
+        found = {}
+        for query in queries:
+            at = f.let("u32", f"{self.chunks * self.partial}u + {head} * {a.queries}u + min({query}, {a.queries - 1}u)")
+            found[query] = _Statistics(*[x.text for x in partial.load4(at)[:3]])
+        return found
+
+
+def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+    """The weights of an invocation's patch, in place of its logits."""
+    for r, c in product(range(len(patch)), range(len(position.columns))):
+        x, query = component(patch, r, c), known[position.at(r, c)[0]]
+        b.f.line(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
+    return patch
+
+
+def _slopes(b: Blocks, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+    """The cotangents of logits (times the scale), in place of the weights."""
+    f, scale = b.f, literal("f32", b.a.scale)
+    for r, c in product(range(len(weights)), range(len(position.columns))):
+        x, (query, key) = component(weights, r, c), position.at(r, c)
+        slope = f"{x} * ({component(products, r, c)} - {known[query].delta}) * {scale}"
+        if b.a.mask is not None:
+            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.mask)})"
+        f.line(f"{x} = {slope};")
+    return weights

@@ -1,0 +1,104 @@
+"""Attention without a matrix of all weights: each block of queries meets one block of keys after the other.
+
+As in FlashAttention (Dao et al. 2022), each query has the largest logit so far and the sum of weights relative to it; sums are scaled when
+that maximum grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn.targets.wgsl.attention.blocks import BARRIER, Blocks, Patch
+from volta_fn.targets.wgsl.attention.logits import LOWEST, BlockPosition, logits, mask_of
+from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
+from volta_fn.targets.wgsl.attention.problem import Attention
+from volta_fn.targets.wgsl.attention.schedule import forward_schedule
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.indices import digits
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars.number import Number
+from volta_fn.targets.wgsl.text import Function
+
+
+def forward(a: Attention, facts: Facts) -> Routine:
+    """The routine: operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
+
+    The statistics, float32 of the shape (heads, T, 2), are a query's largest logit and the sum of its weights relative to that.
+    """
+    first = 3 if a.mask is None else 4
+    b = Blocks(a, forward_schedule(a, facts), facts)
+    f, schedule = b.f, b.schedule
+    tiles = -(-a.queries // schedule.rows)
+    turn, head = digits(f, f.group, (tiles, a.stack))
+    tile = f.let("u32", f"{tiles - 1}u - {turn}")  # those that see most keys come first
+    q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
+    out = Matrix.of(f, first, a.out, head, written=True)
+    statistics = f.buffer(first + 1, FLOAT, True)
+    mask = mask_of(b, 3, head)
+    begin = f.let("u32", f"{tile} * {schedule.rows}u")
+    sums = b.zeros(schedule.vectors(a.v.width))
+    maxima = [f.var("f32", LOWEST) for _ in sums]
+    partial_totals = [f.var("f32", "0.0f") for _ in sums]
+    end = f"min({begin} + {schedule.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+    stream = b.stream(q, k)
+    b.load(stream, begin, "0u")
+    with f.loop(end, 0, schedule.columns) as key:
+        products = b.products(stream, begin, key)
+        b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
+        values = b.load_rows(v, key)
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), mask))
+        _exponentiate(b, weights, maxima, partial_totals, sums)
+        b.add_products(sums, weights, v, key, values)
+    _exchange(b, partial_totals)
+    totals = [f.let("f32", _sum(f, _exchanged(b, row))) for row in b.row_numbers("0u")]
+    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in line] for line, total in zip(sums, totals, strict=True)])
+    for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
+        with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
+            place = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
+            statistics.store(place, Number(FLOAT, maximum))
+            statistics.store(f.let("u32", f"{place} + 1u"), Number(FLOAT, total))
+    return Routine((f.dispatch(a.stack * tiles, a.products),))
+
+
+def _exponentiate(b: Blocks, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Make weights of logits, relative to the largest so far of their rows; scale earlier sums by how much that has grown."""
+    f = b.f
+    _exchange(b, [f.let("f32", _maximum(f, line)) for line in patch])
+    for row, line, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
+        new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
+        factor = f.let("f32", f"exp({maximum} - {new})")
+        f.line(f"{maximum} = {new};")
+        for x in line:
+            f.line(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.line(f"{partial} = fma({partial}, {factor}, {_sum(f, line)});")
+        for vector in total:
+            f.line(f"{vector} *= {factor};")
+    f.line(BARRIER)
+
+
+def _exchange(b: Blocks, values: Sequence[str]) -> None:
+    """Write a number for each of an invocation's rows to workgroup memory, beside those of the other invocations with the same rows."""
+    across = b.schedule.x // 4
+    for row, value in zip(b.row_numbers("0u"), values, strict=True):
+        b.f.line(f"{b.memory}[{b.behind}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
+    b.f.line(BARRIER)
+
+
+def _exchanged(b: Blocks, row: str) -> list[str]:
+    """What all invocations wrote for a row, as vectors."""
+    across = b.schedule.x // 4
+    return [f"{b.memory}[{b.behind}u + {row} * {across}u + {n}u]" for n in range(across)]
+
+
+def _sum(f: Function, vectors: Sequence[str]) -> str:
+    """The sum of all elements of vectors."""
+    vector = f.let("vec4<f32>", " + ".join(vectors))
+    return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
+
+
+def _maximum(f: Function, vectors: Sequence[str]) -> str:
+    """The largest of all elements of vectors."""
+    vector = f.let("vec4<f32>", vectors[0])
+    for other in vectors[1:]:
+        vector = f.let("vec4<f32>", f"max({vector}, {other})")
+    return f"max(max({vector}.x, {vector}.y), max({vector}.z, {vector}.w))"

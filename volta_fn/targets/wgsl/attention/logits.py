@@ -1,0 +1,89 @@
+"""Logits: scaled products, and which query sees which key in an invocation's patch of a block of them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.targets.wgsl.attention.blocks import Blocks, Patch
+from volta_fn.targets.wgsl.matmul.indices import digits, times, walked
+from volta_fn.targets.wgsl.scalars.memory import Array
+from volta_fn.targets.wgsl.scalars.number import literal
+
+#: Less than any logit, and than what stands for those that are not seen.
+LOWEST = literal("f32", -float(np.finfo(np.float32).max))
+
+
+class Mask(NamedTuple):
+    """The mask of one head; without an array, there is none."""
+
+    array: Array | None
+    base: str
+
+
+def mask_of(b: Blocks, number: int, head: str) -> Mask:
+    """The mask of a head, in the buffer of a number."""
+    if b.a.mask is None:
+        return Mask(None, "0u")
+    array = b.f.buffer(number, np.dtype(np.bool_))
+    return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
+
+
+class BlockPosition(NamedTuple):
+    """Where a block of logits is: its first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns."""
+
+    by_queries: bool
+    query: str
+    key: str
+    rows: list[str]
+    columns: list[str]
+    mask: Mask
+
+    def at(self, row: int, column: int) -> tuple[str, str]:
+        """The query and the key of a row and a column."""
+        pair = self.rows[row], self.columns[column]
+        return pair if self.by_queries else pair[::-1]
+
+
+def component(patch: Patch, row: int, column: int) -> str:
+    """An element of an invocation's patch, as an expression."""
+    return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
+
+
+def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
+    """The scaled products as variables: `a.unseen` where a query does not see a key, `LOWEST` where there is no such query or key."""
+    f, s, a = b.f, b.schedule, b.a
+    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in line] for line in products]
+    sides = (position.query, a.queries), (position.key, a.keys)
+    (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
+    ragged = all_rows % s.rows, all_columns % s.columns
+    conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
+    conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
+    if a.causal:
+        conditions.append(f"{position.key} + {s.columns if position.by_queries else s.rows}u > {position.query} + 1u")
+    if not conditions and a.mask is None:
+        return patch
+    with f.block("" if a.mask is not None else f"if ({' || '.join(conditions)})"):
+        for (r, row), (c, column) in product(enumerate(position.rows), enumerate(position.columns)):
+            x, is_seen = component(patch, r, c), seen(b, *position.at(r, c), position.mask)
+            exists = [f"{row} < {all_rows}u"] if ragged[0] else []
+            exists += [f"{column} < {all_columns}u"] if ragged[1] else []
+            if is_seen:
+                f.line(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
+            if exists:
+                f.line(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
+    return patch
+
+
+def seen(b: Blocks, query: str, key: str, mask: Mask) -> str:
+    """Whether a query may see a key, as an expression, empty if all see all. It says anything of a query or key that does not exist."""
+    f, a = b.f, b.a
+    conditions = [f"{key} <= {query}"] if a.causal else []
+    array, base = mask
+    if array is not None and a.mask is not None:
+        by_query = times(f"min({query}, {a.queries - 1}u)", a.mask.query)
+        by_key = times(f"min({key}, {a.keys - 1}u)", a.mask.key)
+        conditions.append(array.load(f.let("u32", f"{base} + {by_query} + {by_key}")).text)
+    return f.let("bool", " && ".join(conditions)) if conditions else ""

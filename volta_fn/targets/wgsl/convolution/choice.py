@@ -1,0 +1,90 @@
+"""The maker of routines for `conv_general_dilated`: which algorithm for which shape."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.contractions.correlation import Correlation, correlations
+from volta_fn.compiler.contractions.index_maps import Contraction, of_correlation
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.convolution.narrow import is_narrow, narrow
+from volta_fn.targets.wgsl.convolution.winograd import product_of, winograd
+from volta_fn.targets.wgsl.convolution.winograd_schedule import shape_of
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.matmul.contract import contract, oriented
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported
+
+_UINT32 = np.dtype(np.uint32)
+
+#: Multiplications that keep a GPU busy without anything beside them.
+_MUCH = 1 << 26
+
+
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of a convolution; None for dtypes that the device does not have, and for results without elements."""
+    parts, dtypes, elements = _canonical(avals, params)
+    if not all(is_supported(dtype, facts) for dtype in dtypes):
+        return None
+    algorithm = params.get("algorithm", "auto")
+    summed = [c for c in parts if c.taps * c.channels]
+    dispatches: list[Dispatch] = [] if summed == parts else [_zeros(dtypes[2], elements[2], facts)]
+    workspaces: list[int] = []
+    for c in summed:
+        first = len(avals) + 1 + len(workspaces)
+        shape = shape_of(c, dtypes, facts, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        if shape is not None:
+            routine = winograd(shape, dtypes, facts, first)
+        elif algorithm == "auto" and is_narrow(c, dtypes[2]):
+            routine = Routine((narrow(c, dtypes, facts),))
+        else:
+            contraction, buffers = oriented(of_correlation(c, dtypes, elements))
+            routine = contract(contraction, facts, buffers._replace(workspace=first), alone=c.products >= _MUCH)
+        dispatches += routine.dispatches
+        workspaces += routine.workspaces
+    return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
+
+
+def _zeros(dtype: np.dtype, size: int, facts: Facts) -> Dispatch:
+    """The shader that makes all results zero."""
+    shader, words = Shader(facts, INVOCATIONS), -(-size * dtype.itemsize // 4)
+    target = shader.buffer(2, _UINT32, written=True, size=words)
+    return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
+
+
+def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, BufferNumbers]]:
+    """The contractions whose results are, together, those of a convolution; none if there are none.
+
+    Each is a matrix product of which one operand, the patches of the input, is never made: it is read through an index map.
+    """
+    parts, dtypes, elements = _canonical(avals, params)
+    return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
+
+
+def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> list[tuple[Contraction, BufferNumbers]]:
+    """The products in a convolution's parts that Winograd's algorithm is chosen for."""
+    parts, dtypes, _ = _canonical(avals, params)
+    shapes = [shape_of(c, dtypes, facts, wanted=False) for c in parts]
+    return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
+
+
+class _Canonical(NamedTuple):
+    """A convolution as correlations, and the dtypes and numbers of elements of both operands and the result."""
+
+    parts: list[Correlation]
+    dtypes: tuple[np.dtype, np.dtype, np.dtype]
+    elements: tuple[int, int, int]
+
+
+def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canonical:
+    lhs, rhs = avals
+    preferred = params["preferred_element_type"]
+    dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
+    parts = correlations(lhs.shape, rhs.shape, params)
+    size = sum(c.groups * c.images * c.outputs * c.places for c in parts)
+    return _Canonical(parts if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))

@@ -1,0 +1,136 @@
+"""Convolutions with few outputs: every element of x that is loaded serves several places, and all outputs.
+
+An invocation has places below each other, for all outputs of a group. It goes along channels and along a window's columns, of which it
+loads what its places need; neighbouring invocations have neighbouring places in a row, so that they load neighbours. The taps are in
+workgroup memory, some channels of them at a time.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
+from volta_fn.targets.wgsl.matmul.indices import digits, times, total, walked
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+_INVOCATIONS = 128
+
+#: Outputs at most, and sums that an invocation has.
+_FEW, _SUMS = 4, 12
+
+#: Terms of a sum, at most, for each result that there is: longer sums are to be shared out.
+_LONG = 4
+
+#: Taps at most, and taps that are in workgroup memory at a time.
+_TAPS, _STAGED = 64, 512
+
+
+#: The dtypes of x, w and y.
+_Dtypes = tuple[np.dtype, np.dtype, np.dtype]
+
+
+def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
+    """Whether this is the way for a correlation with results of a dtype."""
+    if len(c.axes) != 2 or c.outputs > _FEW or not 4 <= c.taps <= _TAPS or working(dtype).lanes != 4:
+        return False
+    if c.x.strides[-1] != 1 or min(axis.places for axis in c.axes) < 4 or 0 in (c.channels, *[axis.size for axis in c.axes]):
+        return False
+    return c.channels * c.taps <= _LONG * c.groups * c.images * c.places
+
+
+def narrow(c: Correlation, dtypes: _Dtypes, facts: Facts) -> Dispatch:
+    """The shader."""
+    return _Narrow(c, working(dtypes[2]), dtypes, facts).dispatch()
+
+
+class _Narrow:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: Facts) -> None:
+        self.c, self.work = c, work
+        self.f = f = Shader(facts, _INVOCATIONS)
+        self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)
+        self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].places))
+        self.channels = min(c.channels, _STAGED // c.taps)
+        self.tap = work.vector if c.outputs > 1 else work.type
+        self.taps = f.workgroup("taps", self.tap, self.channels * c.taps)
+
+    def dispatch(self) -> Dispatch:
+        c, f = self.c, self.f
+        down, across = c.axes
+        strips = -(-down.places // self.below)
+        count = c.images * strips * across.places
+        each = -(-count // _INVOCATIONS)
+        group, number = digits(f, f.group, (c.groups, each))
+        index = f.let("u32", f"{number} * {_INVOCATIONS}u + local")
+        image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.places))
+        first = f.let("u32", times(strip, self.below))
+        start = walked(f, [group, image], c.x.strides[:2], c.x.offset)
+        self._lines(first)
+        self.left = f.let("u32", f"{times(column, across.stride)} + {-across.low % 2**32}u")
+        self.sums = [[f.var(self.work.type, f"{self.work.type}()") for _ in range(c.outputs)] for _ in range(self.below)]
+        if self.channels == c.channels:
+            self._add(group, start, "0u", c.channels)
+        else:
+            with f.loop(c.channels, 0, self.channels) as channel:
+                self._add(group, start, channel, f"min({self.channels}u, {c.channels}u - {channel})")
+                f.line("workgroupBarrier();")
+        with f.block(f"if ({index} < {count}u)"):
+            self._store(group, image, first, column)
+        return f.dispatch(c.groups * each, c.products)
+
+    def _lines(self, first: str) -> None:
+        """The lines of x that the places meet, by how far they are from the first one: offsets, and whether they exist."""
+        f, axis = self.f, self.c.axes[0]
+        self.lines: dict[int, tuple[str, str]] = {}
+        for step in sorted({p * axis.stride + k * axis.dilation for p in range(self.below) for k in range(axis.taps)}):
+            at = f.let("u32", f"{times(first, axis.stride)} + {(step - axis.low) % 2**32}u")
+            exists = f.let("bool", f"{at} < {axis.size}u")
+            self.lines[step] = f.let("u32", times(f"min({at}, {axis.size - 1}u)", self.c.x.strides[3])), exists
+
+    def _add(self, group: str, start: str, channel: str, count: int | str) -> None:
+        """Add the products of some channels."""
+        c, f, (down, across) = self.c, self.f, self.c.axes
+        self._stage(group, channel)
+        with f.loop(count) as i, f.loop(across.taps) as j:
+            base = total(f, start, times(f"({total(f, channel, i)})", c.x.strides[2]))
+            at = f.let("u32", f"{self.left} + {times(j, across.dilation)}")
+            exists = f.let("bool", f"{at} < {across.size}u")
+            base = f.let("u32", f"{base} + min({at}, {across.size - 1}u)")
+            xs = {step: self._read(base, line, exists) for step, line in self.lines.items()}
+            for k in range(down.taps):
+                tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
+                weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
+                for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
+                    f.line(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
+
+    def _read(self, base: str, line: tuple[str, str], exists: str) -> str:
+        f, (offset, there) = self.f, line
+        value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
+        return f.let(self.work.type, f"select({self.work.type}(), {value}, {there} && {exists})")
+
+    def _stage(self, group: str, channel: str) -> None:
+        """Bring the taps of channels from one on into workgroup memory, by channel, column and line."""
+        c, f, work = self.c, self.f, self.work
+        sizes = self.channels, c.axes[1].taps, c.axes[0].taps
+        with f.loop(self.channels * c.taps, "local", _INVOCATIONS) as number:
+            further, j, k = digits(f, number, sizes)
+            # Beyond the last channel it is the last.
+            one = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
+            at = walked(f, [group, one, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
+            found = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
+            four = ", ".join([*found, *[f"{work.type}()"] * (4 - c.outputs)])
+            f.line(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else found[0]};")
+        f.line("workgroupBarrier();")
+
+    def _store(self, group: str, image: str, first: str, column: str) -> None:
+        c, f, down = self.c, self.f, self.c.axes[0]
+        for p, sums in enumerate(self.sums):
+            line = f.let("u32", f"{first} + {p}u")
+            with f.block(f"if ({line} < {down.places}u)" if down.places % self.below else ""):
+                at = walked(f, [group, image, line, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
+                for o, sum_ in enumerate(sums):
+                    self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))

@@ -1,0 +1,212 @@
+"""Winograd's convolution: windows that move by single steps, as products at points (see `compiler/contractions/winograd_points`).
+
+The *blocks* of taps, and squares of n by n elements of the input that overlap (*tiles*), are transformed to workspaces
+``[points, groups, …]``; at each of the n² points tiles times terms (channels and blocks) are multiplied with terms times outputs; and the
+products are transformed to squares of m by m places. What is near in memory is so in the workspaces, too (see `cutting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from volta_fn.compiler.contractions.index_maps import Contraction, Map, Target
+from volta_fn.compiler.contractions.matmul_problem import Walk
+from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_places
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.convolution.winograd_schedule import Shape
+from volta_fn.targets.wgsl.matmul.choice import choose
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
+from volta_fn.targets.wgsl.matmul.epilogues import rounded
+from volta_fn.targets.wgsl.matmul.indices import digits, times, total, walked
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars.memory import Array
+from volta_fn.targets.wgsl.scalars.number import Number
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+_INVOCATIONS = 128
+_FLOAT = np.dtype(np.float32)
+
+
+class Arithmetic:
+    """The algebra of expressions."""
+
+    def __init__(self, f: Shader) -> None:
+        self.f = f
+
+    def plus(self, x: str, y: str) -> str:
+        """x + y"""
+        return self.f.let("f32", f"{x} + {y}")
+
+    def minus(self, x: str, y: str) -> str:
+        """x - y"""
+        return self.f.let("f32", f"{x} - {y}")
+
+    def more(self, x: str, factor: float, y: str) -> str:
+        """x + factor y"""
+        return self.f.let("f32", f"fma({factor!r}f, {y}, {x})")
+
+    def times(self, factor: float, x: str) -> str:
+        """factor x"""
+        return self.f.let("f32", f"{factor!r}f * {x}")
+
+
+def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, workspace: int) -> Routine:
+    """The routine of a correlation that is cut up; its three workspaces have the numbers from `workspace` on."""
+    work = working(dtypes[2])
+    buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
+    product, ordered = product_of(shape, buffers)
+    middle = tiled(product, work, choose(product, work, facts), facts, rounded(_FLOAT), ordered)
+    writer = _Writer(shape, work, facts, workspace)
+    taps = writer.taps(dtypes[1])
+    tiles = writer.tiles(dtypes[0])
+    results = writer.results(dtypes[2])
+    return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
+
+
+def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, BufferNumbers]:
+    """The stack of products at points."""
+    o, (t, p) = shape.by_outputs, shape.by_tiles
+    terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack
+
+    def walk(size: int, stride: int) -> Walk:
+        return Walk((size,), (stride,))
+
+    tap = walk(outputs, 1 if o else terms), walk(terms, outputs if o else 1)
+    taps = Map(_FLOAT, shape.sizes[0], 0, walk(stack, terms * outputs), *tap)
+    tile = walk(count, 1 if t else terms), walk(terms, count if t else 1)
+    tiles = Map(_FLOAT, shape.sizes[1], 0, walk(stack, terms * count), *tile)
+    target = Target(
+        _FLOAT, shape.sizes[2], 0, walk(stack, outputs * count), walk(outputs, count if p else 1), walk(count, 1 if p else outputs)
+    )
+    whole = Contraction(taps, tiles, target)
+    return (whole, buffers) if p else (whole.swapped(), buffers.swapped())
+
+
+class _Writer:
+    """The shaders of the transforms."""
+
+    def __init__(self, shape: Shape, work: Working, facts: Facts, workspace: int) -> None:
+        self.shape, self.c, self.work, self.facts, self.workspace = shape, shape.c, work, facts, workspace
+
+    def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
+        """A shader with an invocation for each place in an array of these sizes."""
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {prod(sizes)}u)"):
+            write(f, digits(f, number, sizes))
+        return f.dispatch(-(-prod(sizes) // _INVOCATIONS))
+
+    def taps(self, dtype: np.dtype) -> Dispatch:
+        """w at the points, ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``."""
+        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        w, out = f.buffer(1, dtype), f.buffer(self.workspace, _FLOAT, True)
+        terms, n, r = shape.terms, shape.points, shape.block
+
+        def write(f: Shader, place: list[str]) -> None:
+            group, term, output = place if shape.by_outputs else (place[0], place[2], place[1])
+            channel, *corner = digits(f, term, shape.blocks)
+            start = walked(f, [group, output, channel], c.w.strides[:3], c.w.offset)
+            square = _Square(f, c.w.strides[3:], [axis.taps for axis in c.axes])
+            for number, axis in zip(corner, c.axes, strict=True):
+                square.line([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
+            a, lines = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
+            across = [of_taps(a, line, n) for line in lines]
+            found = [of_taps(a, [line[j] for line in across], n) for j in range(n)]
+            steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
+            self._scatter(f, out, found, walked(f, place, steps), c.groups * terms * c.outputs)
+
+        return self._each((c.groups, terms, c.outputs) if shape.by_outputs else (c.groups, c.outputs, terms), write, f)
+
+    def tiles(self, dtype: np.dtype) -> Dispatch:
+        """x at the points, ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``."""
+        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        x, out = f.buffer(0, dtype), f.buffer(self.workspace + 1, _FLOAT, True)
+        terms, count, n = shape.terms, shape.count, shape.points
+
+        def write(f: Shader, place: list[str]) -> None:
+            group, term, tile = place if shape.by_tiles[0] else (place[0], place[2], place[1])
+            (image, *corner), (channel, *further) = digits(f, tile, shape.tiles), digits(f, term, shape.blocks)
+            start = walked(f, [group, image, channel], c.x.strides[:3], c.x.offset)
+            square = _Square(f, c.x.strides[3:], [axis.size for axis in c.axes])
+            for number, block, axis in zip(corner, further, c.axes, strict=True):
+                first = total(f, times(number, shape.places), times(block, shape.block))
+                square.line([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
+            a, lines = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
+            across = [of_input(a, line) for line in lines]
+            found = [of_input(a, [line[j] for line in across]) for j in range(n)]
+            steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
+            self._scatter(f, out, found, walked(f, place, steps), c.groups * terms * count)
+
+        many = prod(shape.tiles)
+        return self._each((c.groups, terms, many) if shape.by_tiles[0] else (c.groups, many, terms), write, f)
+
+    def results(self, dtype: np.dtype) -> Dispatch:
+        """The places from the products."""
+        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
+        m, n = shape.places, shape.points
+        sizes = [axis.places for axis in c.axes]
+
+        def write(f: Shader, place: list[str]) -> None:
+            group, output, tile = place if shape.by_tiles[1] else (place[0], place[2], place[1])
+            a = Arithmetic(f)
+            steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
+            start, step = walked(f, place, steps), c.groups * c.outputs * shape.count
+            read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
+            lines = [to_places(a, line, m) for line in read]
+            found = [to_places(a, [line[j] for line in lines], m) for j in range(m)]  # by column and row
+            image, *corner = digits(f, tile, shape.tiles)
+            first = [f.let("u32", f"{number} * {m}u") for number in corner]
+            base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)
+            for i in range(m):
+                for j in range(m):
+                    with f.block(f"if ({first[0]} + {i}u < {sizes[0]}u && {first[1]} + {j}u < {sizes[1]}u)"):
+                        result = self.work.number(f, found[j][i], dtype)
+                        out.store(total(f, base, i * c.y.strides[3] + j * c.y.strides[4]), result)
+
+        many = prod(shape.tiles)
+        return self._each((c.groups, c.outputs, many) if shape.by_tiles[1] else (c.groups, many, c.outputs), write, f)
+
+    def _read(self, f: Shader, array: Array, at: str) -> str:
+        return self.work.read(f, array.load(at))
+
+    @staticmethod
+    def _scatter(f: Shader, out: Array, columns: list[list[str]], start: str, step: int) -> None:
+        """Write values, by column and row, at points `step` elements apart."""
+        n = len(columns)
+        for i in range(n):
+            for j in range(n):
+                out.store(total(f, start, (i * n + j) * step), Number(_FLOAT, columns[j][i]))
+
+
+class _Square:
+    """Elements on a few lines along either of two axes, of which those outside are zero."""
+
+    def __init__(self, f: Shader, strides: Sequence[int], sizes: Sequence[int]) -> None:
+        self.f, self.strides, self.sizes = f, strides, sizes
+        self.offsets: list[list[str]] = []
+        self.inside: list[list[str]] = []
+
+    def line(self, places: list[str], *, check: bool) -> None:
+        """Where the elements are along the next axis, and whether some may be outside."""
+        f, axis = self.f, len(self.offsets)
+        self.offsets.append([f.let("u32", times(at, self.strides[axis])) for at in places])
+        self.inside.append([f.let("bool", f"{at} < {self.sizes[axis]}u") for at in places] if check else [])
+
+    def read(self, load: Callable[[str], str], start: str) -> list[list[str]]:
+        """Load all of them."""
+        f, (rows, columns), (above, beside) = self.f, self.offsets, self.inside
+
+        def one(i: int, j: int) -> str:
+            tests = [line[k] for line, k in ((above, i), (beside, j)) if line]
+            place = f"{start} + {rows[i]} + {columns[j]}"
+            if not tests:
+                return load(f.let("u32", place))
+            there = f.let("bool", " && ".join(tests))
+            value = load(f.let("u32", f"select(0u, {place}, {there})"))
+            return f.let("f32", f"select(0.0f, {value}, {there})")
+
+        return [[one(i, j) for j in range(len(columns))] for i in range(len(rows))]

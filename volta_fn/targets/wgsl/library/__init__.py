@@ -1,0 +1,74 @@
+"""Routines of what is no loop over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
+
+They share `index_arith` (index arithmetic), `copy_units` (moving elements), `numbers` and `workspaces` (workspaces). In the order in which
+to read:
+
+- `gather_offsets` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
+- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them); `tile_sort` (by digits, within a workgroup),
+  `ballot_sort` (the same by ballots) and `bitonic_sort` (by comparisons), `small_sort` and `radix` (sorting short and long rows), `sort`;
+  `top_k_threshold` (the first few of long rows), `top_k`;
+- `scatter`, by `scatter_rows` (what goes where) and `segment_reduce` (updates of one place combined);
+- `scanning` (within a workgroup) and `cumulative`;
+- `windows` (which elements a window meets) and `pooling`;
+- `linalg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from volta_fn.targets.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
+from volta_fn.targets.wgsl.library.gather import gather
+from volta_fn.targets.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
+from volta_fn.targets.wgsl.library.padding import bitcast_convert_type, pad
+from volta_fn.targets.wgsl.library.pooling import (
+    reduce_window_max,
+    reduce_window_min,
+    reduce_window_sum,
+    select_and_gather_add,
+    select_and_scatter_add,
+)
+from volta_fn.targets.wgsl.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.targets.wgsl.library.sort import sort
+from volta_fn.targets.wgsl.library.top_k import top_k
+from volta_fn.targets.wgsl.routine import Routine
+
+#: By a primitive's name what makes its routine, of operands' avals, parameters and a device's facts; None for what there is no routine for.
+ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]] = {
+    "pad": pad,
+    "bitcast_convert_type": bitcast_convert_type,
+    "gather": gather,
+    "scatter": scatter,
+    "scatter_add": scatter_add,
+    "scatter_mul": scatter_mul,
+    "scatter_min": scatter_min,
+    "scatter_max": scatter_max,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "cummax": cummax,
+    "cummin": cummin,
+    "cumlogsumexp": cumlogsumexp,
+    "reduce_window_sum": reduce_window_sum,
+    "reduce_window_max": reduce_window_max,
+    "reduce_window_min": reduce_window_min,
+    "select_and_gather_add": select_and_gather_add,
+    "select_and_scatter_add": select_and_scatter_add,
+    "sort": sort,
+    "top_k": top_k,
+    "cholesky": cholesky,
+    "triangular_solve": triangular_solve,
+    "lu": lu,
+    "qr": qr,
+    "eigh": eigh,
+    "svd": svd,
+}
+
+#: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left
+#: out then; the others do not bind it.
+IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)

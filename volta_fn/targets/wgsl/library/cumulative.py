@@ -1,0 +1,304 @@
+"""Cumulative sums, products, extremes and log-sum-exps.
+
+Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
+few), and then the tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the
+parts before. Products of floats are taken one by one, as their parts might overflow where the whole does not; long lines in stretches,
+since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
+
+float16 and bfloat16 accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.codegen.geometry.cumulative import REDUCTIONS, accumulation
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.numbers import working
+from volta_fn.targets.wgsl.library.scanning import Scan, accumulate, scan_group, variable
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, convert
+
+_UINT32 = np.dtype(np.uint32)
+
+_OPERAND, _RESULT, _TOTALS, _PLACES = range(4)
+
+#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
+_LONG = 256
+_EACH = 8
+_EACH_OF_MANY = 16
+
+#: Tiles of a row whose totals everyone sums.
+_FEW_TILES = 1024
+
+#: Lines are cut until there is work for so many invocations; a part has at least so many elements.
+_ENOUGH = 1 << 14
+_PART = 32
+_MOST_PARTS = 256
+
+#: Elements of a line that an invocation goes along in a dispatch, at most.
+_STRETCH = 1 << 15
+
+
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, name: str) -> Routine | None:
+    """The routine of the primitive of that name."""
+    (operand,) = avals
+    if not operand.size:
+        return Routine(())
+    dtype = working(operand.dtype)
+    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    if not scan.supported(facts):
+        return None
+    one_by_one = name == "cumprod" and operand.dtype.kind not in "iu"
+    if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
+        return _Tiles(scan, facts).routine()
+    if one_by_one and scan.size > _STRETCH:
+        return _stretches(scan, facts)
+    return _lines(scan, 1 if one_by_one else _parts(scan), facts)
+
+
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
+
+
+# lines
+
+
+def _parts(scan: Scan) -> int:
+    """Into how many parts lines are cut."""
+    return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS), -(-scan.size // _STRETCH))
+
+
+def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
+    """The routine that goes along lines, each in so many parts."""
+    length = -(-scan.size // parts)
+    return _Lines(scan, length, -(-scan.size // length), facts).routine()
+
+
+class _Lines:
+    """Lines in parts of a length, with an invocation for each: the sums of all parts but the last, and then the results."""
+
+    def __init__(self, scan: Scan, length: int, parts: int, facts: Facts) -> None:
+        self.scan, self.length, self.parts, self.facts = scan, length, parts, facts
+
+    def routine(self) -> Routine:
+        """Both dispatches; one if lines are whole."""
+        if self.parts == 1:
+            return Routine((self.results(),))
+        return Routine((self.sums(), self.results()), (self.scan.lines * (self.parts - 1) * self.scan.dtype.itemsize,))
+
+    def sums(self) -> Dispatch:
+        """What the parts have in total, `[part, line]`."""
+        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
+        source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
+
+        def reduce(index: str) -> None:
+            total = variable(shader, scan.neutral())
+            self._along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
+            totals.store(index, total)
+
+        return for_each(shader, scan.lines * (self.parts - 1), reduce)
+
+    def results(self) -> Dispatch:
+        """Each part from the totals of those before it on."""
+        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
+        source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
+        totals = shader.buffer(_TOTALS, scan.dtype) if self.parts > 1 else None
+
+        def write(index: str) -> None:
+            total = variable(shader, scan.neutral())
+            if totals:
+                with shader.loop(quotient(index, scan.lines)) as earlier:
+                    at = shader.let("u32", plus(times(earlier, scan.lines), remainder(index, scan.lines)))
+                    accumulate(shader, scan, total, totals.load(at))
+
+            def step(at: str) -> None:
+                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
+                target.store(at, convert(shader, total, scan.stored))
+
+            self._along(shader, index, step)
+
+        return for_each(shader, scan.lines * self.parts, write)
+
+    def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
+        """Do the body for the places of a part of a line."""
+        scan = self.scan
+        line, part = shader.let("u32", remainder(index, scan.lines)), shader.let("u32", quotient(index, scan.lines))
+        first = shader.let("u32", times(part, self.length))
+        with shader.loop(f"min({first} + {self.length}u, {scan.size}u)", first) as i:
+            body(shader.let("u32", scan.place(line, i)))
+
+
+# stretches
+
+
+def _stretches(scan: Scan, facts: Facts) -> Routine:
+    """Each dispatch goes along all lines for a stretch, from where the one before it ended, with its totals."""
+
+    def stretch(*, first: bool) -> Dispatch:
+        shader = Shader(facts, INVOCATIONS)
+        source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
+        totals, places = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_PLACES, _UINT32, written=True)
+
+        def along(line: str) -> None:
+            total = variable(shader, scan.neutral() if first else totals.load(line))
+            start = "0u" if first else shader.let("u32", places.load(line).text)
+            end = shader.let("u32", f"min({start} + {_STRETCH}u, {scan.size}u)")
+            with shader.loop(end, start) as i:
+                at = shader.let("u32", scan.place(line, i))
+                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
+                target.store(at, convert(shader, total, scan.stored))
+            totals.store(line, total)
+            places.store(line, Number(_UINT32, end))
+
+        return for_each(shader, scan.lines, along)
+
+    count = -(-scan.size // _STRETCH)
+    return Routine((stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.lines * scan.dtype.itemsize, scan.lines * 4))
+
+
+# tiles
+
+
+class _Tiles:
+    def __init__(self, scan: Scan, facts: Facts) -> None:
+        self.scan, self.facts = scan, facts
+        self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
+        self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
+        self.tile = self.invocations * self.each
+        self.tiles = -(-scan.size // self.tile)
+        #: Whether a tile's workgroup sums what came before it itself.
+        self.few = self.tiles <= _FEW_TILES and scan.dtype.itemsize <= 4
+        #: Whether all rows begin with a four, so that an invocation's elements are fours, of whole words.
+        self.in_fours = scan.size % 4 == 0
+        self.elements = scan.rows * scan.size if self.in_fours else 0
+
+    def routine(self) -> Routine:
+        if self.tiles == 1:
+            return Routine((self._scan(),))
+        totals = [] if self.few else [self._scan_totals()]
+        return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
+
+    def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
+        """A shader with a workgroup for every tile, by number: the operand, the row, and where fours of an invocation's elements begin.
+
+        Neighbouring invocations have neighbouring fours, and further ones behind those of all others.
+        """
+        shader = Shader(self.facts, self.invocations)
+        source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
+        tile = shader.let("u32", number)
+        row = shader.let("u32", quotient(tile, self.tiles))
+        start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, 4))
+        return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
+
+    def _read(self, shader: Shader, source: Array, row: str, places: list[str]) -> list[list[Number]]:
+        """An invocation's fours of elements, as they come; behind the row's end what changes nothing."""
+        found: list[list[Number]] = []
+        neutral = self.scan.neutral()
+        for i in places:
+            read = [variable(shader, neutral) for _ in range(4)]
+            if self.in_fours:
+                with shader.block(f"if ({i} < {self.scan.size}u)"):
+                    four = source.load4(self._four(row, i))
+                    self._set(shader, read, four[::-1] if self.scan.reverse else four)
+            else:
+                for n, x in enumerate(read):
+                    with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
+                        self._set(shader, [x], [source.load(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")))])
+            found.append(read)
+        return found
+
+    def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
+        for x, value in zip(variables, values, strict=True):
+            shader.line(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
+
+    def _four(self, row: str, i: str) -> str:
+        turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
+        return f"({plus(times(row, self.scan.size), turned)}) / 4u"
+
+    def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
+        """A four of elements."""
+        four = [convert(shader, x, self.scan.stored) for x in numbers]
+        if self.in_fours:
+            with shader.block(f"if ({i} < {self.scan.size}u)"):
+                target.store4(self._four(row, i), four[::-1] if self.scan.reverse else four)
+        else:
+            for n, x in enumerate(four):
+                with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
+                    target.store(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")), x)
+
+    def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
+        """The numbers scanned."""
+        found = numbers[:1]
+        for x in numbers[1:]:
+            found.append(self.scan.combine(shader, found[-1], x))
+        return found
+
+    def _sum(self) -> Dispatch:
+        """The total of every tile."""
+        shader, source, row, places = self._begin(Shader.group)
+        totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
+        fours = self._read(shader, source, row, places)
+        _, (whole,) = scan_group(shader, self.scan, self._sums(shader, [x for four in fours for x in four])[-1:])
+        with shader.block(f"if ({shader.local} == 0u)"):
+            totals.store(shader.group, whole)
+        return shader.dispatch(self.scan.rows * self.tiles)
+
+    def _scan_totals(self) -> Dispatch:
+        """Make of a row's totals what came before each tile."""
+        scan = self.scan
+        shader = Shader(self.facts, self.invocations)
+        totals = shader.buffer(_TOTALS, scan.dtype, written=True)
+        carried = variable(shader, scan.neutral())
+        with shader.loop(self.tiles, 0, self.invocations * _EACH) as start:
+            first = shader.let("u32", f"{start} + {shader.local} * {_EACH}u")
+            numbers = [shader.let("u32", f"{first} + {k}u") for k in range(_EACH)]
+            places = [shader.let("u32", plus(times(shader.group, self.tiles), i)) for i in numbers]
+            read = [variable(shader, scan.neutral()) for _ in numbers]
+            for i, at, x in zip(numbers, places, read, strict=True):
+                with shader.block(f"if ({i} < {self.tiles}u)"):
+                    shader.line(f"{x.text} = {totals.load(at).text};")
+            sums = self._sums(shader, read)
+            (before,), (whole,) = scan_group(shader, scan, sums[-1:])
+            before = scan.combine(shader, carried, before)
+            earlier = [before, *[scan.combine(shader, before, x) for x in sums[:-1]]]
+            for i, at, x in zip(numbers, places, earlier, strict=True):
+                with shader.block(f"if ({i} < {self.tiles}u)"):
+                    totals.store(at, x)
+            accumulate(shader, scan, carried, whole)
+        return shader.dispatch(scan.rows)
+
+    def _scan(self) -> Dispatch:
+        """Every tile, given what came before. The last one comes first: of what was read before, its elements are likely still at hand."""
+        scan, count = self.scan, self.scan.rows * self.tiles
+        number = f"({count - 1}u - {Shader.group})"
+        shader, source, row, places = self._begin(number)
+        target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
+        sums = [self._sums(shader, four) for four in self._read(shader, source, row, places)]
+        earlier = [self._earlier(shader, number)] if self.few and self.tiles > 1 else []
+        befores, wholes = scan_group(shader, scan, [*[four[-1] for four in sums], *earlier])
+        if self.tiles == 1:
+            carried = scan.neutral()
+        else:
+            carried = wholes[-1] if self.few else shader.buffer(_TOTALS, scan.dtype).load(number)
+        for i, four, before, whole in zip(places, sums, befores, wholes, strict=False):
+            start = scan.combine(shader, carried, before)
+            self._write(shader, target, row, i, [scan.combine(shader, start, x) for x in four])
+            carried = scan.combine(shader, carried, whole)
+        return shader.dispatch(count)
+
+    def _earlier(self, shader: Shader, number: str) -> Number:
+        """An invocation's share of the totals of the tiles before one."""
+        totals, found = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
+        tile = shader.let("u32", remainder(number, self.tiles))
+        for k in range(0, self.tiles, self.invocations):
+            i = shader.let("u32", f"{shader.local} + {k}u")
+            with shader.block(f"if ({i} < {tile})"):
+                accumulate(shader, self.scan, found, totals.load(f"{number} - {tile} + {i}"))
+        return found

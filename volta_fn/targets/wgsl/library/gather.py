@@ -1,0 +1,56 @@
+"""Gather: every unit of the result finds the window that it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.codegen.geometry.strides import Dims, row_major
+from volta_fn.codegen.geometry.window_offsets import Layout, default_fill, gather_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.gather import gather_p
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, Unit, chosen, fill_units, in_units, load_unit, unit_array, units_of
+from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
+from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, quotient
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive."""
+    operand, indices = avals
+    result = gather_p.result_avals(avals, params)
+    if not result.size:
+        return Routine(())
+    starts, _, layout = gather_of(avals, params)
+    dtype, itemsize = operand.dtype, operand.dtype.itemsize
+    strides = [stride for _, stride, _ in starts.addressed + starts.batching]
+    unit, (sizes, _, theirs, steps) = in_units(itemsize, window_loops(layout), strides)
+    shader = Shader(facts, INVOCATIONS)
+    source = unit_array(shader, 0, unit, operand.size * itemsize)
+    vectors = Integers(shader, 1, indices.dtype)
+    target = unit_array(shader, 2, unit, result.size * itemsize, written=True)
+    value = default_fill(dtype) if params["fill_value"] is None else params["fill_value"]
+
+    def element(index: str) -> Unit:
+        place = coordinates(shader, index, sizes)
+        start = start_of(shader, starts, vectors, shader.named("u32", dotted(place, steps)))
+        within = dotted(place, theirs)
+        if itemsize >= unit:
+            at = plus(f"{start.offset} * {itemsize // unit}u", within)
+        else:
+            at = plus(quotient(start.offset, unit // itemsize), within)
+        read = load_unit(source, unit, shader.let("u32", at))
+        return read if start.valid is None else chosen(shader, start.valid, read, units_of(value, dtype, unit, index))
+
+    return Routine((fill_units(shader, target, unit, result.size * itemsize // unit, element),))
+
+
+def window_loops(layout: Layout) -> tuple[Dims, ...]:
+    """Loops over an array that holds windows: sizes, strides in it, strides in the operand, steps of the window's number."""
+    sizes, strides = layout.batch
+    batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
+    inside = [(n, here, there, 0) for part in (layout.lead, layout.rest) for n, here, there in zip(*part, strict=True)]
+    loops = sorted([*batch, *inside], key=lambda loop: -loop[1])
+    columns = tuple(zip(*loops, strict=True))
+    return columns or ((), (), (), ())

@@ -1,0 +1,64 @@
+"""Index vectors as offsets: where in the operand each window of a gather or scatter begins, and whether it lies inside."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.codegen.geometry.window_offsets import Starts
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.scalars import Array, Shader
+
+_UINT32 = np.dtype(np.uint32)
+
+
+class Start(NamedTuple):
+    """One window: the offset of its first element, and whether it is valid (None: it is for certain)."""
+
+    offset: str
+    valid: str | None
+
+
+class Integers:
+    """A buffer of integers that say where something is; they are clamped into ranges. Those of 64 bits are pairs of words."""
+
+    def __init__(self, shader: Shader, number: int, dtype: np.dtype) -> None:
+        self.shader = shader
+        self.wide = dtype.itemsize == 8
+        self.signed = dtype.kind == "i"
+        self._number, self._dtype = number, _UINT32 if self.wide else dtype
+
+    @functools.cached_property
+    def array(self) -> Array:
+        """The buffer, which is bound if an integer is asked for."""
+        return self.shader.buffer(self._number, self._dtype)
+
+    def within(self, index: str, limit: int) -> tuple[str, str]:
+        """An integer moved into [0, limit], and whether it is there already."""
+        f = self.shader
+        if self.wide:
+            low, high = (self.array.load(plus(times(index, 2), f"{k}u")).text for k in (0, 1))
+            outer = f"select({limit}u, 0u, {high} >= 0x80000000u)" if self.signed else f"{limit}u"
+            inside = f.let("bool", f"{high} == 0u && {low} <= {limit}u")
+            return f.let("u32", f"select({outer}, min({low}, {limit}u), {high} == 0u)"), inside
+        x = self.array.load(index).text
+        if self.signed:
+            return f.let("u32", f"u32(clamp({x}, 0i, {limit}i))"), f.let("bool", f"bitcast<u32>({x}) <= {limit}u")
+        return f.let("u32", f"min({x}, {limit}u)"), f.let("bool", f"{x} <= {limit}u")
+
+
+def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> Start:
+    """Where a window is, in elements."""
+    terms, valid = [], []
+    for entry, (_, stride, limit) in enumerate(starts.addressed):
+        place, inside = indices.within(plus(times(number, len(starts.addressed)), f"{entry}u"), limit)
+        terms.append(times(place, stride))
+        valid.append(inside)
+    for _, stride, batch_dim in starts.batching:
+        step = math.prod(starts.batch[batch_dim + 1 :])
+        terms.append(times(remainder(quotient(number, step), starts.batch[batch_dim]), stride))
+    all_valid = shader.let("bool", " && ".join(valid)) if valid and not starts.clips else None
+    return Start(shader.let("u32", plus(*terms)), all_valid)

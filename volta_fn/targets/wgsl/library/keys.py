@@ -1,0 +1,107 @@
+"""Keys: unsigned integers that order as numbers do, so that sorting knows nothing of dtypes.
+
+Negative floats have all bits turned around, the others their sign; every NaN is the greatest key. Zeros of either sign are equals, but a
+key that is to be turned back into its number must tell them apart: such *faithful* keys of -0.0 and 0.0 are neighbours. Keys of more than
+32 bits are several words, the most important first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+
+_UINT32 = np.dtype(np.uint32)
+#: The upper bits of infinity.
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF00000}
+
+
+class KeyWord(NamedTuple):
+    """A word of the keys of a dtype.
+
+    Attributes:
+        dtype: that of the number, or of one part of complex numbers.
+        words: how many words of memory are an element (1, too, if several elements are in one).
+        first: the word of memory with which the number begins.
+        lower: whether this is the lower word of two.
+    """
+
+    dtype: np.dtype
+    words: int = 1
+    first: int = 0
+    lower: bool = False
+
+    @property
+    def bits(self) -> int:
+        """How many bits tell numbers apart."""
+        return 1 if self.dtype.kind == "b" else min(32, 8 * self.dtype.itemsize)
+
+
+def key_words(dtype: np.dtype) -> list[KeyWord]:
+    """All words of the keys of a dtype."""
+    part = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    step, words = max(1, part.itemsize // 4), max(1, dtype.itemsize // 4)
+    return [KeyWord(part, words, first, lower) for first in range(0, words, step) for lower in (False, True)[:step]]
+
+
+def storage(dtype: np.dtype) -> np.dtype:
+    """The dtype as which numbers are loaded to get their bits."""
+    return np.dtype(f"u{min(4, dtype.itemsize)}")
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether numbers of the dtype have signed zeros and NaN."""
+    return dtype in dtypes.FLOATS
+
+
+def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
+    """The text of a word of the key of an element, in an array of `storage`; of falling keys the greatest number has the least."""
+    if which.dtype.itemsize == 8:
+        low, high = (array.load(f"{index} * {which.words}u + {which.first + k}u").text for k in (0, 1))
+        found = _word_of_two(shader, which, low, high)
+    else:
+        bits = array.load(f"{index} * {which.words}u + {which.first}u" if which.words > 1 else index).text
+        found = key_of(shader, which.dtype, bits, faithful)
+    return f"({found} ^ {(1 << which.bits) - 1}u)" if falling else found
+
+
+def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
+    """The key of a number of at most 32 bits."""
+    width = 8 * dtype.itemsize
+    sign, mask = 1 << (width - 1), (1 << width) - 1
+    if not is_float(dtype):
+        return f"({bits} ^ {sign}u)" if dtype.kind == "i" else bits
+    size = shader.let("u32", f"{bits} & {sign - 1}u")
+    turned = f"({bits} ^ select({sign}u, {mask}u, {bits} >= {sign}u))"
+    if not faithful:
+        turned = f"select({turned}, {sign}u, {size} == 0u)"
+    return shader.let("u32", f"select({turned}, {mask}u, {size} > {_INFINITY[dtype.name]}u)")
+
+
+def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
+    if not is_float(which.dtype):
+        return low if which.lower else f"({high} ^ 0x80000000u)" if which.dtype.kind == "i" else high
+    size = shader.let("u32", f"{high} & 0x7fffffffu")
+    infinity = _INFINITY["float64"]
+    nan = f"({size} > {infinity}u || ({size} == {infinity}u && {low} != 0u))"
+    mine, sign = (low, "0u") if which.lower else (high, "0x80000000u")
+    turned = f"({mine} ^ select({sign}, 0xffffffffu, {high} >= 0x80000000u))"
+    turned = f"select({turned}, {sign}, ({size} | {low}) == 0u)"
+    return shader.let("u32", f"select({turned}, 0xffffffffu, {nan})")
+
+
+def number_of(dtype: np.dtype, faithful: str) -> Number:
+    """The bits, in its `storage`, of the number of a faithful key of at most 32 bits (of a NaN, of some NaN)."""
+    width = 8 * dtype.itemsize
+    sign, mask = 1 << (width - 1), (1 << width) - 1
+    if is_float(dtype):
+        return Number(storage(dtype), f"({faithful} ^ select({sign}u, {mask}u, {faithful} < {sign}u))")
+    return Number(storage(dtype), f"({faithful} ^ {sign}u)" if dtype.kind == "i" else faithful)
+
+
+def lesser_zero(dtype: np.dtype) -> int | None:
+    """The faithful key of -0.0, which is an equal of 0.0's, the next; None where there is no -0.0."""
+    return (1 << (8 * dtype.itemsize - 1)) - 1 if is_float(dtype) else None

@@ -1,0 +1,125 @@
+"""Jacobi's method: rotations of pairs of columns, all pairs once in a sweep, until nothing is left to rotate.
+
+The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.linalg.shader_templates import real_part
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: Matrices up to this size: the time that a workgroup takes grows with the cube.
+LARGEST = 256
+
+#: Sweeps at most; some six to ten are enough.
+SWEEPS = 24
+
+#: Invocations for a large matrix, if there may be so many.
+_MANY = 1024
+
+#: Rows of a lane that are rotated side by side.
+SEVERAL = 4
+
+_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+  let largest = size(g);
+  if (largest == R(0)) {
+    sines[k] = zero();
+    halves[k] = zero();
+    return;
+  }
+  let scaled = g / largest;
+  let root = sqrt(square(scaled));
+  let slope = (b - a) / (R(2) * largest * root);
+  let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
+  let cosine = R(1) / sqrt(R(1) + tangent * tangent);
+  let sine = scaled * (tangent * cosine / root);
+  sines[k] = sine;
+  halves[k] = sine / (R(1) + cosine);
+}"""
+
+
+def declare_rotations(shader: Shader, n: int) -> None:
+    """Add ``pair(step, k)``, the k-th pair of a step, the lesser first, and `rotation`, which notes a pair's rotation.
+
+    Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are ``p - s̄ (q + t p)`` and ``q + s (p - t̄ q)``: of
+    small angles, which most are, only what is added is rounded. Of an odd number of columns one has no partner, and its pair ends
+    with n.
+    """
+    even = n + n % 2
+    turn = max(even - 1, 1)
+    shader.workgroup("sines", "T", even // 2)
+    shader.workgroup("halves", "T", even // 2)
+    shader.helper(
+        "pair",
+        f"""fn pair(step: u32, k: u32) -> vec2<u32> {{
+  let a = (step + k) % {turn}u;
+  let b = select((step + {turn}u - k) % {turn}u, {even - 1}u, k == 0u);
+  return vec2<u32>(min(a, b), max(a, b));
+}}""",
+    )
+    shader.helper("rotation", _ROTATION)
+
+
+def scaled(array: str, count: int) -> str:
+    """The statements that divide the elements, from `base` on, by the largest one, `scale`, so that squares do not overflow.
+
+    Each invocation has found the largest of its own, `most`, and whether they are `finite`; of matrices that are not, `bad` is true.
+    """
+    return f"""let bad = max_all(select(R(1), R(0), finite), local) > R(0);
+let largest = max_all(most, local);
+let scale = select(largest, R(1), largest == R(0) || bad);
+for (var i = local; i < {count}u; i += STEP) {{ {array}[base + i] = {array}[base + i] / scale; }}
+sync();"""
+
+
+def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
+    """The statements that rotate two elements of an array, of columns, or of rows, by the pair number k."""
+    s, t = (f"conjugate({name}[k])" if conjugated else f"{name}[k]" for name in ("sines", "halves"))
+    return f"""let x = {array}[{p}];
+    let y = {array}[{q}];
+    let s = {s};
+    let t = {t};
+    {array}[{p}] = x - times(conjugate(s), y + times(t, x));
+    {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
+
+
+def workers(rows: int, n: int, dtype: np.dtype, facts: Facts) -> int:
+    """Invocations for a matrix of n columns: as many for a large one as there may be and have workgroup memory for what each adds up."""
+    if rows <= 64:
+        return 64 if rows <= 16 else 128
+    real = real_part(dtype).itemsize
+    each, others = 2 * real + dtype.itemsize + 4, n * (real + dtype.itemsize + 4) + dtype.itemsize
+    return _MANY if facts.invocations >= _MANY and _MANY * each + others <= facts.workgroup_memory else 256
+
+
+def lanes(n: int, invocations: int) -> int:
+    """How many of the invocations have a pair of n columns together: no more than one of them soon adds up for all."""
+    return min(invocations // max((n + 1) // 2, 1), 16)
+
+
+def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
+    """The statements that rotate a lane's rows of the pair number k, whose columns are `at`.
+
+    Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are apart.
+    """
+    several = min(SEVERAL, -(-rows // lanes))
+    whole = rows % (several * lanes) == 0
+    loads, stores = [], []
+    for j in range(several):
+        row = f"(row + {j * lanes}u)"
+        place = f"{base} + {row if whole else f'min({row}, {rows - 1}u)'} * {n}u"
+        loads.append(f"let p_{j} = {place} + at.x;\nlet q_{j} = {place} + at.y;\nlet x_{j} = {array}[p_{j}];\nlet y_{j} = {array}[q_{j}];")
+        store = f"""{array}[p_{j}] = x_{j} - times(conjugate(s), y_{j} + times(t, x_{j}));
+        {array}[q_{j}] = y_{j} + times(s, x_{j} - times(conjugate(t), y_{j}));"""
+        stores.append(store if whole else f"if ({row} < {rows}u) {{ {store} }}")
+    return f"""{{
+      let s = sines[k];
+      let t = halves[k];
+      for (var row = lane; row < {rows}u; row += {several * lanes}u) {{
+        {" ".join(loads)}
+        {" ".join(stores)}
+      }}
+    }}"""

@@ -1,0 +1,117 @@
+"""Shaders that factor matrices: a workgroup for each, in WGSL that is the same for real and complex numbers.
+
+`T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by its other invocations after
+`sync()`. Loops have bounds that all invocations share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
+
+#: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
+#: trusted; those with a bound are.)
+HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
+
+_REAL = """fn times(a: T, b: T) -> T { return a * b; }
+fn over(a: T, b: T) -> T { return a / b; }
+fn conjugate(a: T) -> T { return a; }
+fn real(a: T) -> R { return a; }
+fn imaginary(a: T) -> R { return R(0); }
+fn number(a: R) -> T { return a; }
+fn size(a: T) -> R { return abs(a); }"""
+
+_COMPLEX = """fn times(a: T, b: T) -> T { return T(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }
+fn over(a: T, b: T) -> T {
+  let scale = max(abs(b.x), abs(b.y));
+  let c = b / scale;
+  let d = c.x * c.x + c.y * c.y;
+  return T((a.x * c.x + a.y * c.y) / d, (a.y * c.x - a.x * c.y) / d) / scale;
+}
+fn conjugate(a: T) -> T { return T(a.x, -a.y); }
+fn real(a: T) -> R { return a.x; }
+fn imaginary(a: T) -> R { return a.y; }
+fn number(a: R) -> T { return T(a, R(0)); }
+fn size(a: T) -> R { return abs(a.x) + abs(a.y); }"""
+
+_COMMON = """fn zero() -> T { return number(R(0)); }
+fn square(a: T) -> R { return real(a) * real(a) + imaginary(a) * imaginary(a); }
+fn sync() { storageBarrier(); workgroupBarrier(); }"""
+
+#: Sums and maxima of what the invocations have, which all of them get.
+_TOGETHER = """fn {name}(x: R, local: u32) -> R {{
+  part[local] = x;
+  workgroupBarrier();
+  for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    if (local < reach) {{ part[local] = {combined}; }}
+    workgroupBarrier();
+  }}
+  let all = part[0];
+  workgroupBarrier();
+  return all;
+}}"""
+
+#: The place of the greatest, the first of equals.
+_GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
+  part[local] = x;
+  places[local] = at;
+  workgroupBarrier();
+  for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    if (local < reach) {{
+      let a = part[local];
+      let b = part[local + reach];
+      if (b > a || (b == a && places[local + reach] < places[local])) {{
+        part[local] = b;
+        places[local] = places[local + reach];
+      }}
+    }}
+    workgroupBarrier();
+  }}
+  let first = places[0];
+  workgroupBarrier();
+  return first;
+}}"""
+
+
+def is_field(dtype: np.dtype, facts: Facts, turns: int) -> bool:
+    """Whether the device can factor matrices of the dtype, by loops that take so many turns."""
+    return is_supported(dtype, facts) and turns <= facts.turns
+
+
+def real_part(dtype: np.dtype) -> np.dtype:
+    """The dtype of real parts."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def invocations(work: int) -> int:
+    """Invocations of a workgroup that has about so much to do side by side."""
+    return 64 if work <= 64 else 256
+
+
+def field_shader(facts: Facts, dtype: np.dtype, count: int) -> Shader:
+    """A shader with these functions, for workgroups of so many invocations."""
+    shader = Shader(facts, count)
+    real = wgsl_type(real_part(dtype))
+    shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
+    shader.helper("field", (_COMPLEX if dtype.kind == "c" else _REAL) + "\n" + _COMMON)
+    shader.workgroup("part", "R", count)
+    shader.workgroup("places", "u32", count)
+    half = count // 2
+    shader.helper("sum", _TOGETHER.format(name="sum_all", half=half, combined="part[local] + part[local + reach]"))
+    shader.helper("max", _TOGETHER.format(name="max_all", half=half, combined="max(part[local], part[local + reach])"))
+    shader.helper("greatest", _GREATEST.format(half=half))
+    shader.helper("nan", f"fn nan() -> T {{ return {constant(dtype, np.nan + 0j if dtype.kind == 'c' else np.nan).text}; }}")
+    return shader
+
+
+def each(count: str, body: str, name: str = "i", first: str = "0u") -> str:
+    """A loop over numbers that the invocations share out."""
+    return f"for (var {name} = {first} + local; {name} < {count}; {name} += STEP) {{ {body} }}"
+
+
+def written(shader: Shader, text: str) -> None:
+    """Add WGSL to a shader, in which STEP is the number of invocations."""
+    for line in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
+        shader.line(line)

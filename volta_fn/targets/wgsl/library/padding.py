@@ -1,0 +1,50 @@
+"""Padding between elements, and bits as those of numbers of another size: what kernels cannot say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.codegen.geometry.strides import row_major
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.joining import pad_p
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill
+from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, quotient
+from volta_fn.targets.wgsl.library.numbers import result_array
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
+
+
+def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive."""
+    operand, _ = avals
+    result = pad_p.result_avals(avals, params)
+    if not is_supported(operand.dtype, facts):
+        return None
+    if not result.size:
+        return Routine(())
+    shader = Shader(facts, INVOCATIONS)
+    source = shader.buffer(0, operand.dtype) if operand.size else None
+    between, target = shader.buffer(1, operand.dtype), result_array(shader, 2, operand.dtype, result.size)
+
+    def element(index: str) -> Number:
+        if source is None:
+            return between.load("0u")
+        places, inside = [], []
+        at_all = coordinates(shader, index, result.shape)
+        for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
+            # Less than zero is very much, which is outside, too.
+            place, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
+            inside.append(f"{place} <= {(size - 1) * step}u" + (f" && {place} % {step}u == 0u" if interior else ""))
+            places.append(quotient(place, step))
+        there = shader.let("bool", " && ".join(inside) or "true")
+        x = source.load(shader.let("u32", f"select(0u, {dotted(places, row_major(operand.shape))}, {there})"))
+        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {there})"))
+
+    return Routine((fill(shader, target, result.size, element),))
+
+
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+    """The routine of the primitive: the bytes stay what they are."""
+    (operand,) = avals
+    return Routine((copy(Shader(facts, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

@@ -1,0 +1,166 @@
+"""Windows reduced, and the tangents and cotangents of their maxima and minima, which have *winners*.
+
+A window's winner is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. What a
+winner gets is summed by the winner, window after window, so that sums are the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.codegen.geometry.windows import Windows, windows_of
+from volta_fn.codegen.scalars.reductions import identity
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
+from volta_fn.targets.wgsl.library.numbers import result_array, working
+from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports
+
+_UINT32 = np.dtype(np.uint32)
+_OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
+
+#: The winner of a window without elements.
+_NONE = 0xFFFFFFFF
+
+#: Windows that an invocation has at most: those whose results are packed in a word.
+_AT_ONCE = 4
+
+#: So many elements are few to be looked at.
+_FEW = 16
+
+
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, op: str) -> Routine | None:
+    """The routine of the primitives that reduce windows; `op` is a reduction primitive."""
+    (operand,) = avals
+    windows, dtype = windows_of(operand.shape, params), working(operand.dtype)
+    count = window_count(windows)
+    if not count:
+        return Routine(())
+    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.turns:
+        return None
+    shader = Shader(facts, INVOCATIONS)
+    source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
+
+    def reduced(number: str) -> Number:
+        start = constant(dtype, identity(op, dtype))
+        total = Number(dtype, shader.var(start.type, start.text))
+
+        def add(place: str) -> None:
+            value = combine(shader, op, total, convert(shader, source.load(place), dtype))
+            shader.line(f"{total.text} = {value.text};")
+
+        over_taps(shader, windows, number, add)
+        return convert(shader, total, operand.dtype)
+
+    return Routine((fill(shader, target, count, reduced),))
+
+
+reduce_window_sum = partial(reduce_window, op="reduce_sum")
+reduce_window_max = partial(reduce_window, op="reduce_max")
+reduce_window_min = partial(reduce_window, op="reduce_min")
+
+
+def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: Facts) -> Windows | None:
+    """The windows, if winners can be found and what they get can be moved."""
+    fits = all(supports("max", (d, d), {}, facts) for d in (operand.dtype, moved.dtype))
+    if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
+        return None
+    windows = windows_of(operand.shape, params)
+    return windows if _AT_ONCE * turns(windows) <= facts.turns else None
+
+
+def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
+    """The number of the element that wins a window."""
+    at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
+    zero = constant(operand.dtype, 0)
+    best = Number(operand.dtype, shader.var(zero.type, zero.text))
+
+    def meet(place: str) -> None:
+        here = (operand.load(place), Number(_UINT32, shader.let("u32", place)))
+        value, where = combine_places(shader, "argmax" if select == "ge" else "argmin", (best, at), here)
+        first = f"{at.text} == {_NONE}u"
+        taken = shader.let("u32", f"select({where.text}, {here[1].text}, {first})")
+        shader.line(f"{best.text} = select({value.text}, {here[0].text}, {first});")
+        shader.line(f"{at.text} = {taken};")
+
+    over_taps(shader, windows, number, meet)
+    return at.text
+
+
+def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive: to each window what its winner has."""
+    tangents, operand = avals
+    windows = _windows(tangents, operand, params, facts)
+    if windows is None:
+        return None
+    count = window_count(windows)
+    if not count:
+        return Routine(())
+    shader = Shader(facts, INVOCATIONS)
+    rates, values = shader.buffer(0, tangents.dtype), shader.buffer(1, operand.dtype)
+    zero = constant(tangents.dtype, 0)
+
+    def brought(number: str) -> Number:
+        at = _winner(shader, windows, values, params["select"], number)
+        if not operand.size:
+            return zero
+        rate = rates.load(shader.let("u32", f"min({at}, {operand.size - 1}u)"))
+        return Number(rate.dtype, shader.let(rate.type, f"select({rate.text}, {zero.text}, {at} == {_NONE}u)"))
+
+    return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, brought),))
+
+
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive: to each element what the windows have that it wins.
+
+    First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
+    """
+    source, operand = avals
+    windows = _windows(source, operand, params, facts)
+    if windows is None:
+        return None
+    count, size = window_count(windows), element_count(windows)
+    if not size:
+        return Routine(())
+    dtype, shader = working(source.dtype), Shader(facts, INVOCATIONS)
+    target = result_array(shader, 2, source.dtype, size)
+    if not count:
+        return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
+    given = shader.buffer(0, source.dtype)
+    at_once = _searches(windows) <= _FEW
+    winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
+
+    def summed(number: str) -> Number:
+        zero = constant(dtype, 0)
+        total = Number(dtype, shader.var(zero.type, zero.text))
+
+        def add(window: str) -> None:
+            window = shader.let("u32", window)
+            winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
+            with shader.block(f"if ({winner} == {number})"):
+                value = combine(shader, "reduce_sum", total, convert(shader, given.load(window), dtype))
+                shader.line(f"{total.text} = {value.text};")
+
+        over_windows(shader, windows, number, add)
+        return convert(shader, total, source.dtype)
+
+    sums = fill(shader, target, size, summed)
+    if at_once:
+        return Routine((sums,))
+    finder = Shader(facts, INVOCATIONS)
+    values = finder.buffer(1, operand.dtype)
+    places = finder.buffer(3, _UINT32, written=True)
+    found = fill(finder, places, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
+    return Routine((found, sums), (4 * count,))
+
+
+def _searches(windows: Windows) -> int:
+    """How many elements are looked at if each element looks for the winners of the windows that it meets."""
+    return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))

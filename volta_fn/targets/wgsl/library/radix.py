@@ -1,0 +1,276 @@
+"""Sorting rows by keys of 32 bits, stably.
+
+Rows that are not `short` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a
+row, sums the counts, digit by digit, over the tiles, and then moves elements. There a tile is sorted by the digit in the memory of its
+workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring places. Of rows of few tiles everyone who
+moves elements counts the digits of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lanes_of, numbers_in_tile, places_by_digit
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.small_sort import SHORT, sort_short
+from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
+from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
+from volta_fn.targets.wgsl.library.workspaces import Spaces
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Array, Shader
+
+_UINT32 = np.dtype(np.uint32)
+
+_DIGIT = 8
+
+#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait for their turn. By ballots this
+#: takes more memory than every device has.
+_TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
+_LARGE_ROOM = 20 << 10
+
+#: Counts that an invocation sums up together, at most.
+_SUMMED = 12
+
+#: Tiles of a row whose digits everyone counts. (Beside a large tile there is no room for that.)
+_FEW_TILES = 16
+
+
+def sort_rows(sorting: Sorting, facts: Facts, spaces: Spaces) -> list[Dispatch]:
+    """The shaders that sort."""
+    if sorting.size <= SHORT:
+        return [sort_short(sorting, facts)]
+    return _Long(sorting, facts, spaces).dispatches()
+
+
+class _Pass(NamedTuple):
+    """A pass: by which bits of a word, from which buffers (None: the operands) to which, of keys and of values."""
+
+    word: Word
+    first: int
+    bits: int
+    fresh: bool
+    source: int | None
+    target: int | None
+
+    @property
+    def buckets(self) -> int:
+        """How many digits there are."""
+        return 1 << self.bits
+
+
+class _Long:
+    """The shaders for long rows."""
+
+    def __init__(self, sorting: Sorting, facts: Facts, spaces: Spaces) -> None:
+        self.sorting, self.facts = sorting, facts
+        self.ballots = lanes_of(facts) > 0
+        few = sorting.size <= _FEW_TILES * _TILE.size
+        room = not self.ballots or facts.workgroup_memory >= _LARGE_ROOM
+        self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and room and not few else _TILE
+        self.tiles = -(-sorting.size // self.tile.size)
+        words = sorting.rows * sorting.size
+        passes = self._passes()
+        used = max(1, min(2, len(passes) - 1))
+        self.keys = [spaces.words(words) for _ in range(used)]
+        self.values = [spaces.words(words) for _ in range(used)] if sorting.valued else []
+        #: Workspaces for counts and for their totals.
+        self.counted = None if few else (spaces.words(sorting.rows * 256 * self.tiles), spaces.words(sorting.rows * 256))
+        self.passes = passes
+
+    def _passes(self) -> list[_Pass]:
+        most = digit_bits(self.facts) if self.ballots else _DIGIT
+        found: list[_Pass] = []
+        for word in reversed(self.sorting.words):
+            for first in range(0, word.bits, most):
+                # Digits of half a pass are not worth while.
+                bits = min(most, -(-(word.bits - first) // 4) * 4)
+                source = found[-1].target if found else None
+                found.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
+        found[-1] = found[-1]._replace(target=None)
+        return found
+
+    def dispatches(self) -> list[Dispatch]:
+        """All shaders."""
+        if self.counted is None:
+            return [self._deal(step, None) for step in self.passes]
+        made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
+        return [shader for shaders in made for shader in shaders]
+
+    def _shader(self) -> tuple[Shader, str, str]:
+        """A shader with a workgroup for every tile, the number of the row, and that of its first element in the row."""
+        shader = Shader(self.facts, self.tile.invocations)
+        row = shader.let("u32", quotient(shader.group, self.tiles))
+        return shader, row, shader.let("u32", times(remainder(shader.group, self.tiles), self.tile.size))
+
+    def _reader(self, shader: Shader, step: _Pass, values_too: bool) -> Callable[[str, str], tuple[str, str]]:
+        """``read(row, i)``: the key of an element and, if asked for, its value."""
+        size, valued = self.sorting.size, self.sorting.valued
+        held = step.source is not None
+        keys = shader.buffer(self.keys[step.source], _UINT32) if step.source is not None and not step.fresh else None
+        values = (
+            shader.buffer(self.values[step.source], _UINT32) if step.source is not None and valued and (values_too or step.fresh) else None
+        )
+        read = step.word.key(shader) if step.fresh else None
+        first_value = self.sorting.value(shader) if self.sorting.value and not held and values_too else None
+
+        def element(row: str, i: str) -> tuple[str, str]:
+            at = shader.let("u32", plus(times(row, size), i))
+            value = values.load(at).text if values else first_value(row, i) if first_value else i
+            if keys:
+                return keys.load(at).text, value
+            assert read is not None
+            return read(row, value if held else i), value
+
+        return element
+
+    def _within(self, shader: Shader, i: str) -> str:
+        """The number of an element, or the last there is: what is read under no condition is on its way together."""
+        return shader.let("u32", f"min({i}, {self.sorting.size - 1}u)")
+
+    def _digit(self, step: _Pass, key: str) -> str:
+        return f"({step.word.rank(key)} >> {step.first}u) & {step.buckets - 1}u"
+
+    def _count(self, step: _Pass, number: int) -> Dispatch:
+        """How often each digit is in each tile."""
+        shader, row, first = self._shader()
+        read = self._reader(shader, step, values_too=False)
+        counts = shader.buffer(number, _UINT32, written=True)
+        shader.workgroup("found", "atomic<u32>", step.buckets)
+        mine = f"{shader.local} < {step.buckets}u"
+        with shader.block(f"if ({mine})"):
+            shader.line(f"atomicStore(&found[{shader.local}], 0u);")
+        shader.line("workgroupBarrier();")
+        numbers = [shader.let("u32", f"{first} + {k * self.tile.invocations}u + {shader.local}") for k in range(self.tile.each)]
+        digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+        for i, digit in zip(numbers, digits, strict=True):
+            shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
+        shader.line("workgroupBarrier();")
+        with shader.block(f"if ({mine})"):
+            at = self._place(shader, step, row, shader.local)
+            shader.line(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
+        return shader.dispatch(self.sorting.rows * self.tiles)
+
+    def _place(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
+        """Where this tile's count of a digit is."""
+        lists = plus(times(row, step.buckets), digit)
+        return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
+
+    def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
+        """Make of the counts of each digit the sums of those in the tiles before; and their totals."""
+        part = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
+        shader = Shader(self.facts, part.invocations)
+        counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
+        before = shader.var("u32", "0u")
+        with shader.loop(self.tiles, 0, part.size) as start:
+            tiles = [shader.let("u32", f"{start} + {shader.local} + {k * part.invocations}u") for k in range(part.each)]
+            places = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
+            found = [shader.let("u32", f"{counts.name}[{place}]") for place in places]
+            sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
+            collect(shader, part, sums)
+            of_all = exclusive(shader, " + ".join(sums))
+            total = shader.var("u32", f"{before} + {of_all}.x")
+            for count in sums:
+                shader.line(f"{total} += {count};")
+                shader.line(f"{count} = {total} - {count};")
+            shader.line(f"{before} += {of_all}.y;")
+            spread(shader, part, sums)
+            for tile, place, count in zip(tiles, places, sums, strict=True):
+                shader.line(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{place}] = {count}; }}")
+        with shader.block(f"if ({shader.local} == 0u)"):
+            shader.line(f"{totals.name}[{shader.group}] = {before};")
+        return shader.dispatch(self.sorting.rows * step.buckets)
+
+    def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
+        """Every element to its place. If nothing is counted yet, everything is counted here."""
+        shader, row, first = self._shader()
+        size, valued = self.sorting.size, self.sorting.valued
+        read = self._reader(shader, step, values_too=valued)
+        keys, values = variables(shader, self.tile.each), variables(shader, self.tile.each if valued else 0)
+        numbers = [shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
+        places = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
+        for k, (key, value) in enumerate([read(row, self._within(shader, place)) for place in places]):
+            shader.line(f"{keys[k]} = select({LAST}, {key}, {places[k]} < {size}u);")
+            if valued:
+                shader.line(f"{values[k]} = {value};")
+        if counted is None:
+            self._count_all(shader, step, row, first, read)
+        else:
+            self._find_bases(shader, step, row, *[shader.buffer(number, _UINT32) for number in counted])
+        sort = self._sort_by_ballots if self.ballots else self._sort_by_counts
+        sort(shader, step, numbers, keys, values)
+        write = self._writer(shader, step)
+        for k, key in enumerate(keys):
+            with shader.block(f"if ({first} + {numbers[k]} < {size}u)"):
+                place = shader.let("u32", f"bases[{self._digit(step, key)}] + {numbers[k]}")
+                write(row, place, key, values[k] if valued else "0u")
+        return shader.dispatch(self.sorting.rows * self.tiles)
+
+    def _sort_by_ballots(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """Sort the tile, and make of `bases` where its elements go: the first of each digit takes its place in the tile off."""
+        digits = [shader.let("u32", self._digit(step, key)) for key in keys]
+        places = places_by_digit(shader, self.tile, digits, step.bits, "bases")
+        for some in (keys, values) if values else (keys,):
+            exchange(shader, self.tile, places, numbers, some)
+
+    def _sort_by_counts(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """The same without ballots."""
+        collect(shader, self.tile, keys)
+        collect(shader, self.tile, values)
+        sort_tile(shader, self.tile, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
+        spread(shader, self.tile, values)
+        before = spread(shader, self.tile, keys)
+        for k, (number, key, earlier) in enumerate(zip(numbers, keys, before, strict=True)):
+            digit = shader.let("u32", self._digit(step, key))
+            first = f" || {shader.local} == 0u" if k == 0 else ""
+            with shader.block(f"if ({digit} != ({self._digit(step, earlier)}){first})"):
+                shader.line(f"bases[{digit}] -= {number};")
+        shader.line("workgroupBarrier();")
+
+    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
+        """Where in the row the tile's elements of each digit go: `bases`."""
+        shader.workgroup("bases", "u32", step.buckets)
+        digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
+        total = totals.load(plus(times(row, step.buckets), digit)).text
+        sums = exclusive(shader, f"select(0u, {total}, {shader.local} < {step.buckets}u)")
+        with shader.block(f"if ({shader.local} < {step.buckets}u)"):
+            earlier = counts.load(self._place(shader, step, row, shader.local)).text
+            shader.line(f"bases[{shader.local}] = {sums}.x + {earlier};")
+
+    def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
+        """The same, from the keys of the whole row."""
+        mine = f"{shader.local} < {step.buckets}u"
+        for name in ("all", "earlier"):
+            shader.workgroup(name, "atomic<u32>", step.buckets)
+            shader.line(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
+        shader.workgroup("bases", "u32", step.buckets)
+        shader.line("workgroupBarrier();")
+        with shader.loop(self.sorting.size, shader.local, self.tile.size) as start:
+            numbers = [shader.let("u32", f"{start} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
+            digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+            for i, digit in zip(numbers, digits, strict=True):
+                shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&all[{digit}], 1u); }}")
+                shader.line(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
+        shader.line("workgroupBarrier();")
+        total = shader.var("u32", "0u")
+        shader.line(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")
+        sums = exclusive(shader, total)
+        with shader.block(f"if ({mine})"):
+            shader.line(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
+
+    def _writer(self, shader: Shader, step: _Pass) -> Write:
+        if step.target is None:
+            return self.sorting.emit(shader)
+        keys = shader.buffer(self.keys[step.target], _UINT32, written=True)
+        values = shader.buffer(self.values[step.target], _UINT32, written=True) if self.sorting.valued else None
+
+        def write(row: str, place: str, key: str, value: str) -> None:
+            at = shader.let("u32", plus(times(row, self.sorting.size), place))
+            shader.line(f"{keys.name}[{at}] = {key};")
+            if values:
+                shader.line(f"{values.name}[{at}] = {value};")
+
+        return write

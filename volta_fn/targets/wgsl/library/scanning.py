@@ -1,0 +1,97 @@
+"""What is accumulated, and scans of what the invocations of a workgroup hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
+from volta_fn.codegen.scalars.reductions import STEPS, identity
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.scalars import Number, Shader, apply, combine, constant, supports
+from volta_fn.targets.wgsl.text import Function
+
+_BOOL = np.dtype(bool)
+
+
+class Scan(Accumulation):
+    """An accumulation, and the code of its steps."""
+
+    @property
+    def lines(self) -> int:
+        """How many accumulations there are."""
+        return self.rows * self.columns
+
+    def supported(self, facts: Facts) -> bool:
+        """Whether the device can compute it."""
+        one, two = (self.dtype,), (self.dtype, self.dtype)
+        if self.name != "cumlogsumexp":
+            return supports(STEPS[REDUCTIONS[self.name]], two, {}, facts)
+        return all(supports(op, two if op in ("max", "sub", "add") else one, {}, facts) for op in _LOG_ADD_EXP)
+
+    def combine(self, f: Function, x: Number, y: Number) -> Number:
+        """`x`, which came before, with `y`."""
+        return _log_add_exp(f, x, y) if self.name == "cumlogsumexp" else combine(f, REDUCTIONS[self.name], x, y)
+
+    def neutral(self) -> Number:
+        """What changes nothing."""
+        value = -np.inf if self.name == "cumlogsumexp" else identity(REDUCTIONS[self.name], self.dtype)
+        return constant(self.dtype, value)
+
+    def place(self, line: str, i: str) -> str:
+        """Where the element of a line is that comes as number `i`."""
+        turned = f"({self.size - 1}u - {i})" if self.reverse else i
+        start = times(quotient(line, self.columns), self.size * self.columns)
+        return plus(start, remainder(line, self.columns), times(turned, self.columns))
+
+
+_LOG_ADD_EXP = ("max", "sub", "abs", "neg", "exp", "log1p", "add")
+
+
+def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
+    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
+
+    def op(name: str, *operands: Number) -> Number:
+        return apply(f, name, operands, x.dtype, {})
+
+    same = apply(f, "eq", (x, y), _BOOL, {})
+    distance = op("select_n", same, op("abs", op("sub", x, y)), constant(x.dtype, 0))
+    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
+
+
+def variable(f: Function, value: Number) -> Number:
+    """A variable that holds a number at first."""
+    return Number(value.dtype, f.var(value.type, value.text))
+
+
+def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
+    """Combine a variable with what comes next."""
+    f.line(f"{total.text} = {scan.combine(f, total, value).text};")
+
+
+def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
+    """For each of some values what the invocations before this one hold, combined, and what all hold. All invocations must come by here."""
+    count = shader.invocations
+    held = [shader.workgroup(f"held{k}", value.type, 2 * count) for k, value in enumerate(values)]
+    totals, here = [variable(shader, value) for value in values], shader.var("u32", "0u")
+    for name, total in zip(held, totals, strict=True):
+        shader.line(f"{name}[{shader.local}] = {total.text};")
+    shader.line("workgroupBarrier();")
+    with shader.block(f"for (var reach = 1u; reach < {count}u; reach <<= 1u)"):
+        with shader.block(f"if ({shader.local} >= reach)"):
+            for name, total in zip(held, totals, strict=True):
+                before = Number(scan.dtype, shader.let(total.type, f"{name}[{here} + {shader.local} - reach]"))
+                shader.line(f"{total.text} = {scan.combine(shader, before, total).text};")
+        shader.line(f"{here} = {count}u - {here};")
+        for name, total in zip(held, totals, strict=True):
+            shader.line(f"{name}[{here} + {shader.local}] = {total.text};")
+        shader.line("workgroupBarrier();")
+    befores = [variable(shader, scan.neutral()) for _ in values]
+    with shader.block(f"if ({shader.local} > 0u)"):
+        for name, before in zip(held, befores, strict=True):
+            shader.line(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
+    wholes = [
+        Number(scan.dtype, shader.let(value.type, f"{name}[{here} + {count - 1}u]")) for name, value in zip(held, values, strict=True)
+    ]
+    shader.line("workgroupBarrier();")
+    return befores, wholes

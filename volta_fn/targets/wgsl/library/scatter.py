@@ -1,0 +1,203 @@
+"""Scatters: updates combined into the operand in the order of the indices, with the same bits in every run.
+
+The first dispatch copies the operand; the others know nothing of it. Rows of updates that go to one slot must not meet: of replacements
+only the last row of each slot is written. Integers that are added or compared may come in any order, atomically; many that go to few
+places meet in the memory of workgroups first. Else one invocation does all rows of a slot: a few rows are looked through by all of them,
+more are sorted by their slots. Of sorted rows, those of a slot that are many are combined in pieces. float16 and bfloat16 are combined in
+float32, and rounded once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder
+from volta_fn.targets.wgsl.library.numbers import summing
+from volta_fn.targets.wgsl.library.scatter_rows import Rows, rows_of
+from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, convert, identity, supports, wgsl_type
+
+OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
+
+_UINT32 = np.dtype(np.uint32)
+_GROUP = 256
+_REDUCTIONS = {"add": "reduce_sum", "mul": "reduce_prod", "min": "reduce_min", "max": "reduce_max"}
+
+_ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
+
+#: Up to so many rows are looked through.
+_FEW = 32
+
+#: Places that workgroups have in their own memory, to which they bring so many rows each.
+_FEW_PLACES, _ROWS_OF_GROUP = 2048, 4096
+
+
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, how: str = "set") -> Routine | None:
+    """The routine of the primitives; `how` is "set", "add", "mul", "min" or "max"."""
+    operand, _, updates = avals
+    if not operand.size:
+        return Routine(())
+    dtype = summing(operand.dtype)
+    if how != "set" and not supports(how, (dtype, dtype), {}, facts):
+        return None
+    whole = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    if not updates.size:
+        return Routine((whole,))
+    rows = rows_of(avals, params)
+    alone = rows.number == 1 or params["unique_indices"]
+    spaces: tuple[int, ...] = ()
+    if how == "set":
+        dispatches, spaces = _replace(avals, rows, alone, facts)
+    elif alone or rows.number <= _FEW:
+        dispatches = [_few(avals, rows, _REDUCTIONS[how], alone, facts)]
+    elif how != "mul" and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
+        few = rows.elements == 1 and operand.size <= _FEW_PLACES and rows.number >= 4 * _ROWS_OF_GROUP
+        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, how, facts)]
+    else:
+        dispatches, spaces = combine_sorted(avals, rows, _REDUCTIONS[how], facts)
+    return Routine((whole, *dispatches), spaces)
+
+
+scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, how=how) for how in _REDUCTIONS)
+
+
+def _later(shader: Shader, rows: Rows, number: str, target: str, indices: Any) -> str:
+    """Whether a later row has the same place."""
+    found = shader.var("bool", "false")
+    with shader.loop(rows.number, f"{number} + 1u") as other:
+        row = rows.row(shader, indices, other)
+        valid = f" && {row.valid}" if row.valid else ""
+        shader.line(f"{found} = {found} || ({row.target} == {target}{valid});")
+    return found
+
+
+def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
+    """The last row of each slot is written."""
+    operand, _, updates = avals
+    itemsize = operand.dtype.itemsize
+    unit, block = in_units(itemsize, rows.block, rows.distances)
+    moved = rows.scaled(itemsize, unit, block)
+    shader = Shader(facts, INVOCATIONS)
+    source = unit_array(shader, UPDATES, unit, updates.size * itemsize)
+    target = shader.buffer(RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
+    indices = moved.indices(shader, INDICES)
+    many = not alone and rows.number > _FEW
+    last = shader.buffer(SPACES, _UINT32) if many else None
+
+    def write(index: str) -> None:
+        number = shader.let("u32", quotient(index, moved.elements))
+        row = moved.row(shader, indices, number)
+        conditions = [row.valid] if row.valid else []
+        if last:
+            conditions.append(f"{last.load(quotient(row.target, moved.spacing)).text} == {number} + 1u")
+        elif not alone:
+            conditions.append(f"!{_later(shader, moved, number, row.target, indices)}")
+        with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
+            here, there = moved.within(shader, remainder(index, moved.elements))
+            value = load_unit(source, unit, shader.let("u32", plus(row.source, here)))
+            store_unit(target, unit, shader.let("u32", plus(row.target, there)), value)
+
+    dispatches = [for_each(shader, moved.number * moved.elements, write)]
+    if not many:
+        return dispatches, ()
+    clear = Shader(facts, INVOCATIONS)
+    cleared = fill(clear, clear.buffer(SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
+    return [cleared, _find_last(rows, facts), *dispatches], (4 * rows.slots,)
+
+
+def _find_last(rows: Rows, facts: Facts) -> Dispatch:
+    """The number, plus one, of the last row of every slot."""
+    shader = Shader(facts, INVOCATIONS)
+    last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
+
+    def mark(number: str) -> None:
+        row = rows.row(shader, indices, number)
+        with shader.block(f"if ({row.valid or 'true'})"):
+            shader.line(f"atomicMax(&{last.name}[{quotient(row.target, rows.spacing)}], {number} + 1u);")
+
+    return for_each(shader, rows.number, mark)
+
+
+def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) -> Dispatch:
+    """Integers, in any order."""
+    shader = Shader(facts, INVOCATIONS)
+    dtype = avals[OPERAND].dtype
+    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+
+    def write(index: str) -> None:
+        row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
+        with shader.block(f"if ({row.valid or 'true'})"):
+            here, there = rows.within(shader, remainder(index, rows.elements))
+            value = source.load(shader.let("u32", plus(row.source, here)))
+            shader.line(f"{_ATOMIC[how]}(&{target.name}[{plus(row.target, there)}], {value.text});")
+
+    return for_each(shader, rows.number * rows.elements, write)
+
+
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) -> Dispatch:
+    """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
+    shader = Shader(facts, _GROUP)
+    dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
+    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    neutral = constant(dtype, identity(_REDUCTIONS[how], dtype)).text
+    shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
+    with shader.loop(size, shader.local, _GROUP) as i:
+        shader.line(f"atomicStore(&found[{i}], {neutral});")
+    shader.line("workgroupBarrier();")
+    first = shader.let("u32", f"{shader.group} * {_ROWS_OF_GROUP}u")
+    with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
+        row = rows.row(shader, indices, number)
+        with shader.block(f"if ({row.valid or 'true'})"):
+            shader.line(f"{_ATOMIC[how]}(&found[{row.target}], {source.load(row.source).text});")
+    shader.line("workgroupBarrier();")
+    with shader.loop(size, shader.local, _GROUP) as i:
+        one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
+        shader.line(f"if ({one} != {neutral}) {{ {_ATOMIC[how]}(&{target.name}[{i}], {one}); }}")
+    return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
+
+
+def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts: Facts) -> Dispatch:
+    """The first row of each slot goes on with the later ones."""
+    shader = Shader(facts, INVOCATIONS)
+    stored = avals[OPERAND].dtype
+    dtype = summing(stored)
+    target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)
+
+    def write(index: str) -> None:
+        number = shader.let("u32", quotient(index, rows.elements))
+        row = rows.row(shader, indices, number)
+        conditions = [row.valid] if row.valid else []
+        if not alone:
+            earlier = shader.var("bool", "false")
+            with shader.loop(number) as other:
+                before = rows.row(shader, indices, other)
+                # One that is not valid was moved inside, but counts for nothing.
+                valid = f" && {before.valid}" if before.valid else ""
+                shader.line(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
+            conditions.append(f"!{earlier}")
+        with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
+            here, there = rows.within(shader, remainder(index, rows.elements))
+            at = shader.let("u32", plus(row.target, there))
+            start = convert(shader, target.load(at), dtype)
+            total = Number(dtype, shader.var(start.type, start.text))
+
+            def add(other_source: str) -> None:
+                value = convert(shader, source.load(shader.let("u32", plus(other_source, here))), dtype)
+                shader.line(f"{total.text} = {combine(shader, op, total, value).text};")
+
+            add(row.source)
+            if not alone:
+                with shader.loop(rows.number, f"{number} + 1u") as other:
+                    later = rows.row(shader, indices, other)
+                    with shader.block(f"if ({later.target} == {row.target}{f' && {later.valid}' if later.valid else ''})"):
+                        add(later.source)
+            target.store(at, convert(shader, total, stored))
+
+    return for_each(shader, rows.number * rows.elements, write)

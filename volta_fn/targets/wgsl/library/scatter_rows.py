@@ -1,0 +1,132 @@
+"""What a scatter writes where: rows of updates and the places of the operand that they go to.
+
+Windows that may overlap partly, being larger than one element along a dimension in which they may begin anywhere, are taken apart along it.
+So every *row* of updates (one or several per window, numbered in the order of the windows) has a *slot*: rows of the same slot go to the
+same elements, rows of different slots to different ones. A row is a block of elements.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.codegen.geometry.strides import Dims, merged, row_major
+from volta_fn.codegen.geometry.window_offsets import Starts, scatter_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
+from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, quotient, remainder
+from volta_fn.targets.wgsl.scalars import Shader
+
+
+class Row(NamedTuple):
+    """A row: where its elements begin in the updates and in the operand, and whether there is such a place (None: for certain)."""
+
+    source: str
+    target: str
+    valid: str | None
+
+
+class Rows(NamedTuple):
+    """The rows of a scatter, in elements (or, `scaled`, in units of several, or of a part of one).
+
+    Attributes:
+        starts: where windows begin.
+        batch: sizes and strides in the updates of the dimensions that number windows.
+        parts: sizes, strides in the updates and strides in the operand of the dimensions along which windows are taken apart.
+        block: the same of what is left of them.
+        index_dtype: the dtype of index vectors.
+        size: that of the operand.
+    """
+
+    starts: Starts
+    batch: tuple[Dims, ...]
+    parts: tuple[Dims, ...]
+    block: tuple[Dims, ...]
+    index_dtype: np.dtype
+    size: int
+
+    @property
+    def number(self) -> int:
+        """How many rows there are."""
+        return self.starts.number * math.prod(self.parts[0])
+
+    @property
+    def elements(self) -> int:
+        """How many elements a row has."""
+        return math.prod(self.block[0])
+
+    @property
+    def distances(self) -> list[int]:
+        """All that decides where a row begins, in the updates and in the operand."""
+        inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
+        return [*inside, *self.batch[1], *self.parts[1], *self.parts[2]]
+
+    @property
+    def spacing(self) -> int:
+        """Slots are so far apart in the operand."""
+        inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
+        return math.gcd(*inside, *self.parts[2]) or self.size
+
+    @property
+    def slots(self) -> int:
+        """Slots have numbers below this one."""
+        return -(-self.size // self.spacing)
+
+    def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> Rows:
+        """The same rows in units of so many bytes, with the block's loops in these."""
+
+        def scale(strides: Dims) -> Dims:
+            return tuple([s * itemsize // unit for s in strides])
+
+        starts = self.starts._replace(
+            addressed=tuple([(d, s * itemsize // unit, limit) for d, s, limit in self.starts.addressed]),
+            batching=tuple([(d, s * itemsize // unit, partner) for d, s, partner in self.starts.batching]),
+        )
+        parts = (self.parts[0], scale(self.parts[1]), scale(self.parts[2]))
+        batch = (self.batch[0], scale(self.batch[1]))
+        return self._replace(starts=starts, batch=batch, parts=parts, block=block, size=self.size * itemsize // unit)
+
+    def indices(self, shader: Shader, number: int) -> Integers:
+        """The buffer of index vectors."""
+        return Integers(shader, number, self.index_dtype)
+
+    def row(self, shader: Shader, indices: Integers, number: str) -> Row:
+        """Where a row is."""
+        each = math.prod(self.parts[0])
+        window = shader.named("u32", quotient(number, each))
+        part = coordinates(shader, remainder(number, each), self.parts[0])
+        start = start_of(shader, self.starts, indices, window)
+        source = self.source(shader, number)
+        return Row(source, shader.let("u32", plus(start.offset, dotted(part, self.parts[2]))), start.valid)
+
+    def source(self, shader: Shader, number: str) -> str:
+        """Where a row begins in the updates."""
+        each = math.prod(self.parts[0])
+        window = coordinates(shader, quotient(number, each), self.batch[0])
+        part = coordinates(shader, remainder(number, each), self.parts[0])
+        return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(part, self.parts[1])))
+
+    def within(self, shader: Shader, index: str) -> tuple[str, str]:
+        """Where an element of a row is, in the updates and in the operand, from the row's first on."""
+        place = coordinates(shader, index, self.block[0])
+        return shader.let("u32", dotted(place, self.block[1])), shader.let("u32", dotted(place, self.block[2]))
+
+
+def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rows:
+    """The rows of a scatter whose operands are not empty."""
+    operand, indices, updates = avals
+    starts, sizes, layout = scatter_of(avals, params)
+    numbers = params["dimension_numbers"]
+    absent = numbers.operand_batching_dims + numbers.inserted_window_dims
+    steps, strides = row_major(updates.shape), row_major(operand.shape)
+    present = [d for d in range(operand.ndim) if d not in absent]
+    loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
+    moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
+    parts, block = ([loop for d, loop in loops.items() if (d in moving) == apart] for apart in (True, False))
+    # Blocks are gone through as the updates lie in memory.
+    block.sort(key=lambda loop: -loop[1])
+    columns = tuple(zip(*parts, strict=True)) or ((), (), ())
+    merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
+    return Rows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size)

@@ -1,0 +1,289 @@
+"""Rows sorted by their slots, and the rows of each slot combined: a segmented reduction.
+
+Sorted rows are cut into pieces. The part of a slot's rows in a piece is combined by one invocation (for each element of a row), in the
+order of the rows; if rows are long, all parts in a piece are, one after the other. A part that is not all of a slot's rows is kept: in the
+piece's *tail* if more rows follow in the next piece, else, or if all of the piece is in between, in its *head*. Then tails are combined
+with the heads that follow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.numbers import summing
+from volta_fn.targets.wgsl.library.radix import sort_rows
+from volta_fn.targets.wgsl.library.scatter_rows import Rows
+from volta_fn.targets.wgsl.library.sorting import Sorting, Word
+from volta_fn.targets.wgsl.library.workspaces import Spaces
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, convert
+
+_INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
+_UINT32 = np.dtype(np.uint32)
+_SHORTEST = 64
+
+#: Elements of long rows. An invocation goes through so many of them, no fewer and no more, and through as many as keep so many busy.
+_LONG, _WALKED, _BUSY = 32, (16, 128), 1 << 15
+
+#: Rows that are on their way together.
+_AT_ONCE = 8
+
+#: ``is_same(i)`` is the text of whether a number has the slot.
+Test = Callable[[str], str]
+
+#: ``load(i)`` gives what has a number.
+Load = Callable[[str], list[Number]]
+
+
+def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
+    """The shaders that combine all rows into the result, and the workspaces that they take."""
+    spaces = Spaces(_SPACES)
+    unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
+    in_fours = unit == 16 and avals[0].dtype.itemsize == 4
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, spaces)
+    sorting = Sorting(1, rows.number, (Word(segments.key, rows.slots.bit_length()),), segments.emit)
+    in_pieces = segments.walk_pieces if segments.walked else segments.combine_pieces
+    dispatches = [*sort_rows(sorting, facts, spaces), in_pieces()]
+    if segments.pieces > 1:
+        dispatches.append(segments.combine_tails())
+    return dispatches, spaces.sizes
+
+
+class _Segments:
+    """The rows' elements are single ones, or fours of `lanes`."""
+
+    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: str, facts: Facts, spaces: Spaces) -> None:
+        self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
+        self.stored = avals[0].dtype
+        self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
+        self.dtype = summing(self.stored)
+        self.slots, self.order = spaces.words(rows.number), spaces.words(rows.number)
+        # Some more pieces than rows in a piece. Products are not cut: parts might overflow where the whole does not.
+        length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
+        if rows.elements >= _LONG:
+            length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
+        self.length = rows.number if op == "reduce_prod" else min(rows.number, length)
+        self.pieces = -(-rows.number // self.length)
+        self.walked = rows.elements >= _LONG and self.pieces > 1
+        count = 2 * self.pieces * rows.elements * lanes
+        self.parts = spaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
+        self.sizes[self.parts] = count
+
+    def key(self, shader: Shader) -> Any:
+        """Slots; rows that go nowhere come last."""
+        indices = self.rows.indices(shader, _INDICES)
+
+        def read(_: str, number: str) -> str:
+            row = self.rows.row(shader, indices, number)
+            slot = quotient(row.target, self.rows.spacing)
+            return f"select({self.rows.slots}u, {slot}, {row.valid})" if row.valid else slot
+
+        return read
+
+    def emit(self, shader: Shader) -> Any:
+        """Sorted slots and the rows' numbers."""
+        slots, order = (shader.buffer(n, _UINT32, written=True) for n in (self.slots, self.order))
+
+        def write(_: str, place: str, slot: str, number: str) -> None:
+            shader.line(f"{slots.name}[{place}] = {slot};")
+            shader.line(f"{order.name}[{place}] = {number};")
+
+        return write
+
+    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> Array:
+        return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
+
+    def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
+        """An element, or a four, as what is combined."""
+        read = array.load4(at) if self.lanes == 4 else [array.load(at)]
+        return [convert(shader, x, self.dtype) for x in read]
+
+    def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
+        made = [convert(shader, x, array.dtype) for x in values]
+        if self.lanes == 4:
+            array.store4(at, made)
+        else:
+            array.store(at, made[0])
+
+    def _variables(self, shader: Shader, values: list[Number]) -> list[Number]:
+        return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
+
+    def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
+        """Make of the variables one thing combined with the other."""
+        for total, x, y in zip(totals, first, then, strict=True):
+            shader.line(f"{total.text} = {combine(shader, self.op, x, y).text};")
+
+    def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
+        """Combine with the variables what the variable `next_` numbers and what follows, up to the end or what belongs to another slot."""
+        with shader.block(f"while ({next_} < {end})"):
+            behind = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
+            # All are looked at together: none waits for the answer about another.
+            found = [shader.let("bool", is_same(number)) for number in behind]
+            numbers, same = [], "true"
+            for k, (number, one) in enumerate(zip(behind, found, strict=True)):
+                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
+                # What is not wanted is not read, either.
+                numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
+            shader.line(f"if (!{numbers[0][1]}) {{ break; }}")
+            values = [load(number) for number, _ in numbers]
+            for (_, same), value in zip(numbers, values, strict=True):
+                with shader.block(f"if ({same})"):
+                    self._combine(shader, totals, totals, value)
+                    shader.line(f"{next_} += 1u;")
+
+    def combine_pieces(self) -> Dispatch:
+        """The rows of each slot in each piece."""
+        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
+        slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
+        source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
+        parts = self._array(shader, self.parts, self.dtype, written=True) if self.pieces > 1 else None
+
+        def reduce(index: str) -> None:
+            first = shader.let("u32", quotient(index, rows.elements))
+            element = shader.let("u32", remainder(index, rows.elements))
+            slot = slots.load(first).text
+            begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
+            cut = f" || {first} % {self.length}u == 0u" if parts else ""
+            with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
+                here, there = rows.within(shader, element)
+                at = shader.let("u32", plus(times(slot, rows.spacing), there))
+
+                def update(number: str) -> list[Number]:
+                    begin = rows.source(shader, order.load(number).text)
+                    return self._load(shader, source, shader.let("u32", plus(begin, here)))
+
+                totals = self._variables(shader, update(first))
+                with shader.block(f"if ({begins})"):
+                    self._combine(shader, totals, self._load(shader, target, at), totals)
+                end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
+                next_ = shader.var("u32", f"{first} + 1u")
+                self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
+                if not parts:
+                    return self._store(shader, target, at, totals)
+                behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
+                goes_on = shader.let("bool", f"{next_} == {end} && {end} < {rows.number}u && {behind}")
+                with shader.block(f"if ({begins} && !{goes_on})"):
+                    self._store(shader, target, at, totals)
+                with shader.block("else"):
+                    number = f"({first} / {self.length}u) * 2u + select(0u, 1u, {begins})"
+                    self._store(shader, parts, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
+            return None
+
+        return for_each(shader, rows.number * rows.elements, reduce)
+
+    def walk_pieces(self) -> Dispatch:
+        """The same, if rows are long: each invocation goes through all rows of a piece, with one element of each."""
+        shader = Shader(self.facts, INVOCATIONS)
+        return for_each(shader, self.pieces * self.rows.elements, lambda index: _Walk(self, shader, index).write())
+
+    def combine_tails(self) -> Dispatch:
+        """What began in each piece and went on in others."""
+        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
+        slots, parts = shader.buffer(self.slots, _UINT32), self._array(shader, self.parts, self.dtype)
+        target = self._array(shader, _RESULT, self.stored, written=True)
+
+        def reduce(index: str) -> None:
+            piece = shader.let("u32", quotient(index, rows.elements))
+            element = shader.let("u32", remainder(index, rows.elements))
+            behind = shader.let("u32", f"({piece} + 1u) * {self.length}u")
+            slot = slots.load(f"{behind} - 1u").text
+            goes_on = f"{slots.name}[{behind}] == {slot}"
+            began = f"({piece} == 0u || {slots.name}[max({piece} * {self.length}u, 1u) - 1u] != {slot})"
+            with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
+                _, there = rows.within(shader, element)
+
+                def part(number: str) -> list[Number]:
+                    return self._load(shader, parts, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
+
+                totals = self._variables(shader, part(f"({piece} * 2u + 1u)"))
+                next_ = shader.var("u32", f"{piece} + 1u")
+
+                def is_same(number: str) -> str:
+                    return f"{slots.name}[{number} * {self.length}u] == {slot}"
+
+                self._go_on(shader, totals, next_, f"{self.pieces}u", is_same, lambda i: part(f"({i} * 2u)"))
+                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
+
+        return for_each(shader, (self.pieces - 1) * rows.elements, reduce)
+
+
+class _Walk:
+    """An invocation of `_Segments.walk_pieces`, by its index: it combines one element of the rows of a piece, `_AT_ONCE` rows at a time."""
+
+    def __init__(self, segments: _Segments, shader: Shader, index: str) -> None:
+        self.segments, self.shader, self.rows = segments, shader, segments.rows
+        s, rows = segments, segments.rows
+        self.slots, self.order = shader.buffer(s.slots, _UINT32), shader.buffer(s.order, _UINT32)
+        self.source = s._array(shader, _UPDATES, s.stored)
+        self.target = s._array(shader, _RESULT, s.stored, written=True)
+        self.parts = s._array(shader, s.parts, s.dtype, written=True)
+        self.piece, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
+        #: Where the element is in a row of updates, and in a slot.
+        self.here, self.there = rows.within(shader, self.element)
+        self.first = shader.let("u32", f"{self.piece} * {s.length}u")
+        self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
+        #: The slot of the rows that are being combined, whether the first of them is in this piece, and what they give so far.
+        self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
+        self.began = shader.var("bool", "false")
+        self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
+
+    def write(self) -> None:
+        """Write the whole walk."""
+        with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
+            self._combine_rows(at)
+        behind = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
+        self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {behind}"))
+
+    def _combine_rows(self, at: str) -> None:
+        """Combine the rows from `at` on, which are all loaded before the first is combined, so that none waits for another."""
+        s, shader, rows = self.segments, self.shader, self.rows
+        numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
+        slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
+        begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
+        begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
+        # Where no slot begins, the first one is loaded, and not used.
+        begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
+        starts = [s._load(shader, self.target, self._place(x)) for x in begun]
+        sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
+        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
+        for k, (start, value) in enumerate(zip(starts, values, strict=True)):
+            with shader.block(f"if ({at} + {k}u < {self.end})"):
+                with shader.block(f"if ({begins[k]})"):
+                    self._begin(slots[k], start, value)
+                with shader.block("else"):
+                    s._combine(shader, self.totals, self.totals, value)
+                    self._go_on_from_piece_before(at, value if k == 0 else [])
+
+    def _go_on_from_piece_before(self, at: str, value: list[Number]) -> None:
+        """Take a row alone if it is the first of the piece: what it goes on with is combined in the piece before."""
+        if value:
+            only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
+            self.shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
+
+    def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
+        """Store what was combined so far (before the first row of a piece, nothing that anybody reads), and begin another slot."""
+        self._store("false")
+        self.segments._combine(self.shader, self.totals, start, value)
+        self.shader.line(f"{self.slot} = {slot};")
+        self.shader.line(f"{self.began} = true;")
+
+    def _place(self, slot: str) -> str:
+        """Where the element is in a slot of the result."""
+        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
+
+    def _store(self, goes_on: str) -> None:
+        """Store what was combined: to the result if that is all rows of the slot, else as a part."""
+        s, shader = self.segments, self.shader
+        with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
+            with shader.block(f"if ({self.began} && !{goes_on})"):
+                s._store(shader, self.target, self._place(self.slot), self.totals)
+            with shader.block("else"):
+                number = f"({self.piece} * 2u + select(0u, 1u, {self.began}))"
+                s._store(shader, self.parts, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)

@@ -1,0 +1,155 @@
+"""Sorting rows that an invocation, or a workgroup, can look at whole.
+
+Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
+comparisons, keys with values by digits, for which subgroups vote where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.ballot_sort import lanes_of, numbers_in_tile, sort_by_ballots
+from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.library.index_arith import quotient, remainder, times
+from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
+from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: The most elements of a row.
+SHORT = 2048
+
+#: Elements of rows up to this size are compared with all others.
+_VERY_SHORT = 32
+
+#: Keys that an invocation holds, at most: so that a thousand take one subgroup, for the most part.
+_KEYS = 32
+
+#: Elements that an invocation sorts by digits, at most.
+_ELEMENTS = 8
+
+
+def sort_short(sorting: Sorting, facts: Facts) -> Dispatch:
+    """The shader that sorts."""
+    if sorting.size <= _VERY_SHORT:
+        return _count_before(sorting, facts)
+    return _by_digits(sorting, facts) if sorting.valued else _by_comparisons(sorting, facts)
+
+
+def _count_before(sorting: Sorting, facts: Facts) -> Dispatch:
+    """Each element by an invocation, which counts those that come before it."""
+    shader = Shader(facts, INVOCATIONS)
+    readers = [word.key(shader) for word in sorting.words]
+    value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
+
+    def keys(row: str, i: str) -> list[str]:
+        return [shader.let("u32", read(row, i)) for read in readers]
+
+    def put(index: str) -> None:
+        row, i = shader.let("u32", quotient(index, sorting.size)), shader.let("u32", remainder(index, sorting.size))
+        mine, place = keys(row, i), shader.var("u32", "0u")
+        with shader.loop(sorting.size) as j:
+            before = f"{j} < {i}"
+            for word, key, other in reversed(list(zip(sorting.words, mine, keys(row, j), strict=True))):
+                a, b = shader.let("u32", word.rank(other)), shader.let("u32", word.rank(key))
+                before = shader.let("bool", f"{a} < {b} || ({a} == {b} && {before})")
+            shader.line(f"{place} += select(0u, 1u, {before});")
+        write(row, place, mine[0], value(row, i) if value else i)
+
+    return for_each(shader, sorting.rows * sorting.size, put)
+
+
+def _power(count: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (count - 1).bit_length()
+
+
+def _by_digits(sorting: Sorting, facts: Facts) -> Dispatch:
+    """Each row by a workgroup, with values."""
+    lanes, size = lanes_of(facts), sorting.size
+    invocations = max(lanes or 64, _power(-(-size // _ELEMENTS)))
+    tile = Tile(invocations, -(-size // invocations))
+    shader = Shader(facts, invocations)
+    keys, values = variables(shader, tile.each), variables(shader, tile.each)
+    numbers = numbers_in_tile(shader, tile) if lanes else _neighbours(shader, tile)
+    value = sorting.value(shader) if sorting.value else None
+    # What is read under no condition is on its way together, and lets everyone go the same way.
+    inside = [shader.let("u32", f"min({number}, {size - 1}u)") for number in numbers]
+    for number, variable in zip(inside, values, strict=True):
+        shader.line(f"{variable} = {value(shader.group, number) if value else number};")
+    least_first = sorting.words[::-1]
+    readers = [word.key(shader) for word in least_first]
+    with shader.loop(len(readers)) as turn:
+        for t, read in enumerate(readers):
+            with shader.block(f"if ({turn} == {t}u)"):
+                for k, key in enumerate(keys):
+                    # Later words are those of the elements that are there by then; before, these are the row's own.
+                    found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
+                    shader.line(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
+        bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{turn}]")
+        if lanes:
+            sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
+        else:
+            sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
+    write = sorting.emit(shader)
+    for number, key, brought in zip(numbers, keys, values, strict=True):
+        with shader.block(f"if ({number} < {size}u)"):
+            write(shader.group, number, key, brought)
+    return shader.dispatch(sorting.rows)
+
+
+def _neighbours(shader: Shader, tile: Tile) -> list[str]:
+    """The numbers of an invocation's elements, if it holds neighbours."""
+    first = shader.let("u32", times(shader.local, tile.each))
+    return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
+
+
+def _by_comparisons(sorting: Sorting, facts: Facts) -> Dispatch:
+    """Each row by a workgroup, without values. Keys that are equals though they differ go by themselves."""
+    (word,) = sorting.words
+    lanes = max(facts.subgroup_least, 32)
+    each = max(2, min(_KEYS, _power(-(-sorting.size // lanes))))
+    tile = Tile(max(lanes, _power(-(-sorting.size // each))), each)
+    shader = Shader(facts, tile.invocations)
+    keys, read = variables(shader, tile.each), word.key(shader)
+    numbers = [shader.let("u32", f"{shader.local} + {k * tile.invocations}u") for k in range(tile.each)]
+    for key, number in zip(keys, numbers, strict=True):
+        with shader.block(f"if ({number} < {sorting.size}u)"):
+            shader.line(f"{key} = {read(shader.group, number)};")
+    write_equals = _remember_equals(shader, tile, keys, word)
+    sort_keys(shader, tile, keys)
+    spread(shader, tile, keys)
+    write = sorting.emit(shader)
+    for number, key in zip(numbers, keys, strict=True):
+        others = "" if word.equals is None else f" && {key} - {word.equals}u > 1u"
+        with shader.block(f"if ({number} < {sorting.size}u{others})"):
+            write(shader.group, number, key, "0u")
+    write_equals(write)
+    return shader.dispatch(sorting.rows)
+
+
+def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: Word) -> Callable[[Write], None]:
+    """Of keys that are equals though they differ, those of each invocation, and where they go. Returns what writes them."""
+    least = word.equals
+    if least is None:
+        return lambda write: None
+    collect(shader, tile, keys)
+
+    def bits(condition: str) -> str:
+        return shader.let("u32", " | ".join(f"select(0u, {1 << k}u, {key} {condition})" for k, key in enumerate(keys)))
+
+    equal, greater, less = bits(f"- {least}u < 2u"), bits(f"> {least}u"), bits(f"< {least}u")
+    sums = exclusive(shader, f"(countOneBits({less}) | (countOneBits({equal}) << 16u))")
+
+    def put(write: Write) -> None:
+        left = shader.var("u32", equal)
+        place = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
+        with shader.block(f"while ({left} != 0u)"):
+            bit = shader.let("u32", f"{left} & (~{left} + 1u)")
+            write(shader.group, place, f"({least}u + select(0u, 1u, ({greater} & {bit}) != 0u))", "0u")
+            shader.line(f"{left} ^= {bit};")
+            shader.line(f"{place} += 1u;")
+
+    return put

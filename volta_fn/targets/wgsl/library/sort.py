@@ -1,0 +1,149 @@
+"""Sorting rows, of one or several operands, by one or several keys.
+
+Keys are sorted together with the elements' numbers, by which the operands are put in order at the end. A single operand needs no numbers
+if its keys can be turned back, nor does a second one whose bits can stand in for them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
+from volta_fn.targets.wgsl.library.numbers import result_array
+from volta_fn.targets.wgsl.library.radix import sort_rows
+from volta_fn.targets.wgsl.library.sorting import Emit, Key, Sorting, Word
+from volta_fn.targets.wgsl.library.workspaces import Spaces
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+
+_UINT32 = np.dtype(np.uint32)
+
+
+class Rows(NamedTuple):
+    """Rows along an axis of an array: how many there are, of how many elements, and the number of columns behind the axis."""
+
+    number: int
+    size: int
+    columns: int
+
+    def place(self, row: str, i: str, size: int | None = None) -> str:
+        """The place in memory of a row's element, or in an array whose rows have another size."""
+        size = self.size if size is None else size
+        start = times(quotient(row, self.columns), size * self.columns)
+        return plus(start, remainder(row, self.columns), times(i, self.columns))
+
+    def row_of(self, at: str, size: int) -> str:
+        """The row of an element of an array whose rows have this size."""
+        return plus(times(quotient(at, size * self.columns), self.columns), remainder(at, self.columns))
+
+
+def rows_of(aval: ShapedArray, axis: int) -> Rows:
+    """The rows along an axis of an array that is not empty."""
+    return Rows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
+
+
+def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive."""
+    if not avals[0].size:
+        return Routine(())
+    rows = rows_of(avals[0], params["dimension"])
+    spaces = Spaces(2 * len(avals))
+    first = avals[0].dtype
+    small = len(avals) == 1 or (len(avals) == 2 and avals[1].dtype.itemsize <= 4)
+    if params["num_keys"] == 1 and small and first.kind != "c" and first.itemsize <= 4:
+        return Routine(tuple(sort_rows(_whole(avals, rows), facts, spaces)), spaces.sizes)
+    words = [(k, word) for k in range(params["num_keys"]) for word in key_words(avals[k].dtype)]
+    order = spaces.words(rows.number * rows.size)
+    dispatches = sort_rows(by_keys(avals, rows, words, order), facts, spaces)
+    moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, facts) for k, aval in enumerate(avals)]
+    return Routine((*dispatches, *moves), spaces.sizes)
+
+
+def _whole(avals: tuple[ShapedArray, ...], rows: Rows) -> Sorting:
+    """Keys that are turned back into the operand, and values that are the second one, if there is one."""
+    dtype = avals[0].dtype
+    (which,) = key_words(dtype)
+
+    def key(shader: Shader) -> Any:
+        array = shader.buffer(0, storage(dtype))
+        return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.place(row, i)), faithful=True)
+
+    def value(shader: Shader) -> Any:
+        array = shader.buffer(1, storage(avals[1].dtype))
+        return lambda row, i: array.load(rows.place(row, i)).text
+
+    def emit(shader: Shader) -> Any:
+        targets = [shader.buffer(len(avals) + k, storage(aval.dtype), written=True) for k, aval in enumerate(avals)]
+
+        def write(row: str, place: str, found: str, brought: str) -> None:
+            at = shader.let("u32", rows.place(row, place))
+            numbers = (number_of(dtype, found), Number(targets[-1].dtype, brought))
+            for target, number in zip(targets, numbers, strict=False):
+                target.store(at, number)
+
+        return write
+
+    words = (Word(key, which.bits, lesser_zero(dtype)),)
+    two = len(avals) == 2
+    return Sorting(rows.number, rows.size, words, emit, value if two else None, two)
+
+
+def by_keys(
+    avals: tuple[ShapedArray, ...],
+    rows: Rows,
+    words: list[tuple[int, KeyWord]],
+    order: int,
+    falling: bool = False,
+    wanted: int | None = None,
+) -> Sorting:
+    """What finds the order of the rows' elements: of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are."""
+    bound: dict[tuple[Shader, int], Array] = {}
+    count = rows.size if wanted is None else wanted
+
+    def operand(shader: Shader, number: int) -> Array:
+        if (shader, number) not in bound:
+            bound[shader, number] = shader.buffer(number, storage(avals[number].dtype))
+        return bound[shader, number]
+
+    def key_for(number: int, which: KeyWord) -> Key:
+        def key(shader: Shader) -> Any:
+            array = operand(shader, number)
+            return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.place(row, i)), falling=falling)
+
+        return key
+
+    def emit(shader: Shader) -> Any:
+        target = shader.buffer(order, _UINT32, written=True)
+
+        def write(row: str, place: str, _: str, number: str) -> None:
+            kept = f"if ({place} < {count}u) " if count < rows.size else ""
+            at = rows.place(row, place, count)
+            shader.line(f"{kept}{{ {target.name}[{at}] = {number}; }}")
+
+        return write
+
+    put: Emit = emit
+    return Sorting(rows.number, rows.size, tuple([Word(key_for(k, which), which.bits) for k, which in words]), put)
+
+
+def ordered(aval: ShapedArray, rows: Rows, wanted: int, order: int, source: int, target: int, facts: Facts) -> Dispatch:
+    """An operand with `wanted` elements of each row, in the order found."""
+    shader = Shader(facts, INVOCATIONS)
+    words = max(1, aval.dtype.itemsize // 4)
+    count = rows.number * wanted
+    array, places = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)
+
+    def element(index: str) -> Number:
+        part = remainder(index, words)
+        at = shader.let("u32", quotient(index, words))
+        found = rows.place(rows.row_of(at, wanted), places.load(at).text)
+        return array.load(plus(times(found, words), part))
+
+    return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)

@@ -1,0 +1,191 @@
+"""Sorting a tile of elements in the memory of a workgroup.
+
+Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone counts its
+digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, equals in their order.
+Counts of eight digits share a word, and sums of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: Digits are of so many bits.
+BITS = 4
+
+#: ``rank(key)`` is what elements are sorted by, as a text: for keys that tell apart what are equals.
+Rank = Callable[[str], str]
+
+
+class Tile(NamedTuple):
+    """How many invocations a workgroup has, and how many elements each holds, fifteen at most."""
+
+    invocations: int
+    each: int
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.invocations * self.each
+
+    @property
+    def room(self) -> int:
+        """Words of workgroup memory that sorting takes."""
+        words = max(self.size, 8 * self.invocations)
+        return words + words // 32
+
+
+def cell(i: str) -> str:
+    """Where in `scratch` a word is by its number. One in 33 is left out, so that words at equal distances lie in different banks."""
+    return f"{i} + ({i} >> 5u)"
+
+
+def exclusive(shader: Shader, value: str) -> str:
+    """The sum of what the invocations before this one have, and the sum of all: the name of a ``vec2<u32>``. All must come by here."""
+    facts = shader.module.facts
+    if facts.subgroups and shader.invocations % facts.subgroup_most == 0:
+        return _over_subgroups(shader, value)
+    count = shader.invocations
+    shader.workgroup("sums", "u32", 2 * count)
+    name = shader.helper(
+        "exclusive",
+        f"""fn exclusive(x: u32, local: u32) -> vec2<u32> {{
+  var here = 0u;
+  var total = x;
+  sums[local] = x;
+  workgroupBarrier();
+  for (var reach = 1u; reach < {count}u; reach <<= 1u) {{
+    total += select(0u, sums[here + max(local, reach) - reach], local >= reach);
+    here = {count}u - here;
+    sums[here + local] = total;
+    workgroupBarrier();
+  }}
+  let all = sums[here + {count - 1}u];
+  workgroupBarrier();
+  return vec2<u32>(total - x, all);
+}}""",
+    )
+    return shader.let("vec2<u32>", f"{name}({value}, {shader.local})")
+
+
+def _over_subgroups(shader: Shader, value: str) -> str:
+    """The same by scans of subgroups. (Of sums over subgroups one cannot be sure, see `loops.subgroups`.)"""
+    shader.number_by_subgroups()
+    shader.workgroup("sums", "u32", shader.invocations // shader.module.facts.subgroup_least)
+    name = shader.helper(
+        "exclusive",
+        """fn exclusive(x: u32, lane: u32, last: u32, mine: u32, count: u32) -> vec2<u32> {
+  let before = subgroupExclusiveAdd(x);
+  if (lane == last) { sums[mine] = before + x; }
+  workgroupBarrier();
+  var found = vec2<u32>(before, 0u);
+  for (var i = 0u; i < count; i++) {
+    let one = sums[i];
+    found += vec2<u32>(select(0u, one, i < mine), one);
+  }
+  workgroupBarrier();
+  return found;
+}""",
+    )
+    lane, size, mine, count = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_size", "subgroup_id", "num_subgroups")]
+    return shader.let("vec2<u32>", f"{name}({value}, {lane}, {size} - 1u, {mine}, {count})")
+
+
+def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: str, end: str) -> None:
+    """Sort stably by the bits of the ranks from `first` up to `end`. `keys` and `values` are variables, neighbours in each invocation."""
+    shader.workgroup("scratch", "u32", tile.room)
+    with shader.loop(end, first, BITS) as shift:
+        places = _places(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
+        for variables in (keys, values):
+            _exchange(shader, tile, places, variables)
+
+
+def _exchange(shader: Shader, tile: Tile, places: list[str], variables: list[str]) -> None:
+    """Every element to its place; then everyone takes the elements that are its own now."""
+    if not variables:
+        return
+    for place, variable in zip(places, variables, strict=True):
+        shader.line(f"scratch[{place}] = {variable};")
+    shader.line("workgroupBarrier();")
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"{variable} = scratch[{cell_}];")
+    shader.line("workgroupBarrier();")
+
+
+def _own(shader: Shader, each: int) -> list[str]:
+    """Where an invocation's own words are, if everyone has so many."""
+    numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
+    return [shader.let("u32", cell(i)) for i in numbers]
+
+
+def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
+    """Deal elements out anew, so that each invocation holds neighbours, where neighbours held neighbours before."""
+    if not variables:
+        return
+    shader.workgroup("scratch", "u32", tile.room)
+    for k, variable in enumerate(variables):
+        at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
+        shader.line(f"scratch[{cell(at)}] = {variable};")
+    shader.line("workgroupBarrier();")
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"{variable} = scratch[{cell_}];")
+    shader.line("workgroupBarrier();")
+
+
+def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
+    """Deal elements out anew, so that invocations that are neighbours hold neighbours. Returns names of what stands before them."""
+    if not variables:
+        return []
+    shader.workgroup("scratch", "u32", tile.room)
+    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+        shader.line(f"scratch[{cell_}] = {variable};")
+    shader.line("workgroupBarrier();")
+    before = []
+    for k, variable in enumerate(variables):
+        at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
+        earlier = shader.let("u32", f"max({at}, 1u) - 1u")
+        shader.line(f"{variable} = scratch[{cell(at)}];")
+        before.append(shader.let("u32", f"scratch[{cell(earlier)}]"))
+    shader.line("workgroupBarrier();")
+    return before
+
+
+def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
+    """The cell to which each element goes."""
+    packed = [shader.var("u32", "0u") for _ in range(2)]
+    counters, halves, ranks = [], [], []
+    for text in digits:
+        digit = shader.let("u32", text)
+        shift, upper = shader.let("u32", f"({digit} & 7u) * 4u"), shader.let("bool", f"{digit} > 7u")
+        ranks.append(shader.let("u32", f"(select({packed[0]}, {packed[1]}, {upper}) >> {shift}) & 15u"))
+        shader.line(f"{packed[0]} += select(1u << {shift}, 0u, {upper});")
+        shader.line(f"{packed[1]} += select(0u, 1u << {shift}, {upper});")
+        counter = shader.let("u32", f"({digit} & 7u) * {tile.invocations}u + {shader.local}")
+        counters.append(shader.let("u32", cell(counter)))
+        halves.append(shader.let("u32", f"select(0u, 16u, {upper})"))
+    for k in range(8):
+        at = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
+        lower, upper = (f"(({counts} >> {4 * k}u) & 15u)" for counts in packed)
+        shader.line(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
+    shader.line("workgroupBarrier();")
+    _sum_counts(shader)
+    places = [
+        shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
+        for counter, half, rank in zip(counters, halves, ranks, strict=True)
+    ]
+    shader.line("workgroupBarrier();")
+    return [shader.let("u32", cell(place)) for place in places]
+
+
+def _sum_counts(shader: Shader) -> None:
+    """Make of each count the sum of those before it. All counts of digits in the lower halves come before those in the upper."""
+    cells = _own(shader, 8)
+    counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
+    sums = exclusive(shader, " + ".join(counts))
+    total = shader.var("u32", f"{sums}.x + ({sums}.y << 16u)")
+    for cell_, count in zip(cells, counts, strict=True):
+        shader.line(f"scratch[{cell_}] = {total};")
+        shader.line(f"{total} += {count};")
+    shader.line("workgroupBarrier();")

@@ -1,0 +1,167 @@
+"""The greatest of rows, with where they were.
+
+Rows are sorted, the greatest first. Where only a few of long rows are wanted, these are sought in pieces of the rows first, and among what
+was found in these then, until one piece is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.keys import KeyWord, key_of, key_words, storage
+from volta_fn.targets.wgsl.library.radix import sort_rows
+from volta_fn.targets.wgsl.library.small_sort import SHORT
+from volta_fn.targets.wgsl.library.sort import Rows, by_keys, ordered, rows_of
+from volta_fn.targets.wgsl.library.top_k_threshold import MOST, Sieving, sieve
+from volta_fn.targets.wgsl.library.workspaces import Spaces
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+_OPERAND, _VALUES, _INDICES, _SPACES = range(4)
+_UINT32 = np.dtype(np.uint32)
+
+#: Pieces have at least so many elements if there are less than so many of them.
+_LEAST, _MANY = 4096, 1024
+
+
+def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+    """The routine of the primitive."""
+    (operand,) = avals
+    k = params["k"]
+    if not k * operand.size:
+        return Routine(())
+    rows = rows_of(operand, params["dimension"])
+    spaces = Spaces(_SPACES)
+    words = key_words(operand.dtype)
+    if rows.size > SHORT and k <= MOST and len(words) == 1:
+        return Routine(tuple(_choose(rows, words[0], k, facts, spaces)), spaces.sizes)
+    sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
+    dispatches = sort_rows(sorting, facts, spaces)
+    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, facts)), spaces.sizes)
+
+
+class _Candidates(NamedTuple):
+    """Some of the elements of each row, in order: where their keys and numbers are (None: they are the row)."""
+
+    number: int
+    keys: int | None = None
+    numbers: int | None = None
+
+
+def _choose(rows: Rows, which: KeyWord, k: int, facts: Facts, spaces: Spaces) -> list[Dispatch]:
+    candidates, dispatches = _Candidates(rows.size), []
+    while True:
+        length = _length(rows.number, candidates.number)
+        pieces = -(-candidates.number // length)
+        kept = _Candidates(pieces * k, *(spaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
+        dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(facts))
+        if kept is None:
+            return dispatches
+        candidates = kept
+
+
+def _length(rows: int, size: int) -> int:
+    """Elements of a piece, so that there are many pieces to work on, but each is worth while."""
+    pieces = min(-(-size // _LEAST), -(-_MANY // rows))
+    return -(-size // (4 * pieces)) * 4
+
+
+class _Round(NamedTuple):
+    """The greatest of every piece of `length` candidates are sought, and `kept` as candidates, or they are the results."""
+
+    rows: Rows
+    which: KeyWord
+    k: int
+    given: _Candidates
+    length: int
+    kept: _Candidates | None
+
+    def dispatch(self, facts: Facts) -> Dispatch:
+        """All pieces of all rows. Behind a row's last candidate stands what comes last."""
+        return sieve(Sieving(self.rows.number * self.pieces, self.size, self.k, self.keys, self.numbers, self.emit), facts)
+
+    @property
+    def pieces(self) -> int:
+        """Those of a row."""
+        return -(-self.given.number // self.length)
+
+    def size(self, piece: str) -> str:
+        """How many candidates a piece has."""
+        return f"min({self.length}u, {self.given.number}u - {self.number(piece, '0u')})"
+
+    def line(self, piece: str) -> str:
+        """The row of a piece."""
+        return quotient(piece, self.pieces)
+
+    def number(self, piece: str, i: str) -> str:
+        """Which of its row's candidates a piece's i-th is."""
+        return plus(times(remainder(piece, self.pieces), self.length), i)
+
+    def place(self, piece: str, i: str) -> str:
+        """Where the i-th candidate of a piece's row is."""
+        return self.rows.place(self.line(piece), i) if self.given.keys is None else plus(times(self.line(piece), self.given.number), i)
+
+    def keys(self, shader: Shader) -> Callable[[str, str], list[str]]:
+        """What reads the keys of four candidates from the i-th of a piece on."""
+        count, known = self.given.number, self.given.keys is not None
+        fours = count % 4 == 0 and (known or self.rows.columns == 1)
+        stored = _UINT32 if known else storage(self.which.dtype)
+        array = shader.buffer(
+            _OPERAND if self.given.keys is None else self.given.keys, stored, size=self.rows.number * count if fours else 0
+        )
+
+        def read(piece: str, i: str) -> list[str]:
+            first = shader.let("u32", self.number(piece, i))
+            if fours:
+                within = f"min({first} / 4u, {count // 4 - 1}u)"
+                four = array.load4(shader.let("u32", plus(times(self.line(piece), count // 4), within)))
+            else:
+                places = [shader.let("u32", f"min({first} + {c}u, {count - 1}u)") for c in range(4)]
+                four = [array.load(self.place(piece, at)) for at in places]
+            return [shader.let("u32", x.text if known else self.falling(shader, x.text)) for x in four]
+
+        return read
+
+    def falling(self, shader: Shader, bits: str) -> str:
+        """The key of an element, the less the greater that is."""
+        return f"({key_of(shader, self.which.dtype, bits, faithful=False)} ^ {(1 << self.which.bits) - 1}u)"
+
+    def numbers(self, shader: Shader) -> Callable[[str, str], str]:
+        """What reads where in the row a piece's i-th candidate is."""
+        if self.given.numbers is None:
+            return self.number
+        array = shader.buffer(self.given.numbers, _UINT32)
+        return lambda piece, i: array.load(self.place(piece, self.number(piece, i))).text
+
+    def emit(self, shader: Shader) -> Callable[[str, str, str, str], None]:
+        """What writes a piece's i-th greatest: its key, and where in the row it is."""
+        if self.kept is None:
+            return _results(shader, self.rows, self.which, self.k)
+        targets = [shader.buffer(n, _UINT32, written=True) for n in (self.kept.keys, self.kept.numbers) if n is not None]
+
+        def write(piece: str, i: str, *found: str) -> None:
+            at = shader.let("u32", plus(times(piece, self.k), i))
+            for target, value in zip(targets, found, strict=True):
+                shader.line(f"{target.name}[{at}] = {value};")
+
+        return write
+
+
+def _results(shader: Shader, rows: Rows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
+    """Writes where the greatest are, and the greatest."""
+    stored = storage(which.dtype)
+    source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)
+    indices = shader.buffer(_INDICES, _UINT32, written=True)
+
+    def write(row: str, i: str, _: str, number: str) -> None:
+        at = shader.let("u32", rows.place(row, i, k))
+        shader.line(f"{indices.name}[{at}] = {number};")
+        values.store(at, source.load(rows.place(row, number)))
+
+    return write

@@ -1,0 +1,170 @@
+"""The first few of long rows, by one look at each element.
+
+A workgroup goes through a piece of a row and keeps, in its own memory, what comes before a bar: the last of the wanted that it has seen so
+far. When there is no room for more, what is kept is sorted, and all but the wanted is forgotten. As it is kept in the order of the piece,
+equals stay in their order. The first bar comes from a look through the beginning, so that little is kept of numbers in random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.library.index_arith import plus, times
+from volta_fn.targets.wgsl.library.sorting import LAST, Emit
+from volta_fn.targets.wgsl.library.tile_sort import Tile, exclusive, sort_tile
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Shader
+
+_TILE = Tile(256, 4)
+
+#: Fours that an invocation looks at together: two, as the counts of both share a word.
+_FOURS = 2
+
+#: Elements that a workgroup looks at together.
+CHUNK = 4 * _FOURS * _TILE.invocations
+
+#: The first bar is found in one of so many parts of a piece: nine times what is wanted is kept, or so.
+_PARTS = 8
+
+#: The most that can be wanted.
+MOST = _TILE.size // 4
+
+#: ``fours(shader)`` binds buffers and gives ``read(piece, number)``: four neighbours' keys, some key where there is none.
+Fours = Callable[[Shader], Callable[[str, str], list[str]]]
+
+#: ``numbers(shader)`` binds buffers and gives ``number(piece, place)``, what goes with the key of an element.
+Numbers = Callable[[Shader], Callable[[str, str], str]]
+
+
+class Sieving(NamedTuple):
+    """What is to be found.
+
+    Attributes:
+        pieces: how many there are.
+        size: the text of the number of elements of one.
+        wanted: how many are to be found in each; what is missing has the last key.
+        keys, numbers: what pieces have.
+        emit: where the found ones go, in order.
+    """
+
+    pieces: int
+    size: Callable[[str], str]
+    wanted: int
+    keys: Fours
+    numbers: Numbers
+    emit: Emit
+
+
+def sieve(sieving: Sieving, facts: Facts) -> Dispatch:
+    """The shader that finds the first elements of each piece."""
+    return _Sieve(sieving, facts).dispatch()
+
+
+class _Sieve:
+    """A tile's size of words in `scratch` are the keys that are kept, as many behind them their numbers; sorting uses it, too."""
+
+    def __init__(self, sieving: Sieving, facts: Facts) -> None:
+        self.sieving, self.shader = sieving, Shader(facts, _TILE.invocations)
+        shader = self.shader
+        self.size = shader.let("u32", sieving.size(shader.group))
+        self.read, self.number = sieving.keys(shader), sieving.numbers(shader)
+        #: How many are kept; and what an element must come before, or may equal as long as not enough are kept.
+        self.kept, self.bar, self.few = shader.var("u32", "0u"), shader.var("u32", LAST), shader.var("bool", "true")
+        shader.workgroup("scratch", "u32", _TILE.room)
+
+    def dispatch(self) -> Dispatch:
+        """The whole."""
+        shader, wanted = self.shader, self.sieving.wanted
+        self._first_bar()
+        with shader.loop(self.size, 0, CHUNK) as start:
+            keys, places = self._chunk(start)
+            rest = shader.var("u32", " | ".join(f"select(0u, {1 << k}u, {at} < {self.size})" for k, at in enumerate(places)))
+            with shader.block("loop"):
+                total = self._keep(keys, places, rest)
+                with shader.block(f"if ({total} <= {_TILE.size}u && {start} + {CHUNK}u < {self.size})"):
+                    shader.line(f"{self.kept} = {total};")
+                    shader.line("break;")
+                self._forget(total)
+                shader.line(f"if ({total} <= {_TILE.size}u) {{ break; }}")
+        write = self.sieving.emit(shader)
+        with shader.block(f"if ({shader.local} < {wanted}u)"):
+            key, number = (shader.let("u32", f"scratch[{shader.local} + {n}u]") for n in (0, _TILE.size))
+            write(shader.group, shader.local, key, number)
+        return shader.dispatch(self.sieving.pieces)
+
+    def _chunk(self, start: str) -> tuple[list[str], list[str]]:
+        """An invocation's keys of a chunk, and their numbers in the piece."""
+        shader = self.shader
+        firsts = [shader.let("u32", f"{start} + {shader.local} * 4u + {k * 4 * _TILE.invocations}u") for k in range(_FOURS)]
+        keys = [key for first in firsts for key in self.read(shader.group, first)]
+        return keys, [f"({first} + {c}u)" for first in firsts for c in range(4)]
+
+    def _first_bar(self) -> None:
+        """Groups of invocations seek the first keys in their shares of the piece's beginning; of these, as many as are wanted pass."""
+        shader, wanted = self.shader, self.sieving.wanted
+        groups = max(64, 1 << (2 * wanted - 1).bit_length())
+        if groups > _TILE.invocations:
+            return
+        best = shader.var("u32", LAST)
+        with shader.loop(f"max(1u, {self.size} / {_PARTS}u)", 0, CHUNK) as start:
+            keys, places = self._chunk(start)
+            for key, at in zip(keys, places, strict=True):
+                shader.line(f"{best} = min({best}, select({LAST}, {key}, {at} < {self.size}));")
+        shader.line(f"scratch[{shader.local}] = {best};")
+        shader.workgroup("agreed", "u32")
+        shader.line("workgroupBarrier();")
+        with shader.block(f"if ({shader.local} < {groups}u)"):
+            for k in range(groups, _TILE.invocations, groups):
+                shader.line(f"{best} = min({best}, scratch[{shader.local} + {k}u]);")
+            shader.line(f"scratch[{shader.local}] = {best};")
+        shader.line("workgroupBarrier();")
+        with shader.block(f"if ({shader.local} < {groups}u)"):
+            before = shader.var("u32", "0u")
+            with shader.loop(groups) as j:
+                other = shader.let("u32", f"scratch[{j}]")
+                shader.line(f"{before} += select(0u, 1u, {other} < {best} || ({other} == {best} && {j} < {shader.local}));")
+            shader.line(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
+        shader.line(f"{self.bar} = workgroupUniformLoad(&agreed);")
+
+    def _keep(self, keys: list[str], places: list[str], rest: str) -> str:
+        """Put elements where there is room, and leave the others in `rest`. Returns the text of how many there would be."""
+        shader = self.shader
+        passing = " | ".join(
+            f"select(0u, {1 << k}u, {key} < {self.bar} || ({self.few} && {key} == {self.bar}))" for k, key in enumerate(keys)
+        )
+        shader.line(f"{rest} &= {passing};")
+        halves = (f"countOneBits({rest} & 15u)", f"countOneBits({rest} >> 4u)")
+        sums = exclusive(shader, f"({halves[0]} | ({halves[1]} << 16u))")
+        first = shader.let("u32", f"{self.kept} + ({sums}.x & 0xffffu)")
+        second = shader.let("u32", f"{self.kept} + ({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
+        found = shader.let("u32", rest)
+        for k, (key, at) in enumerate(zip(keys, places, strict=True)):
+            base, mask = (first, (1 << k) - 1) if k < 4 else (second, (1 << k) - 16)
+            with shader.block(f"if (({found} & {1 << k}u) != 0u)"):
+                place = shader.let("u32", f"{base} + countOneBits({found} & {mask}u)")
+                with shader.block(f"if ({place} < {_TILE.size}u)"):
+                    shader.line(f"scratch[{place}] = {key};")
+                    shader.line(f"scratch[{place} + {_TILE.size}u] = {self.number(shader.group, at)};")
+                    shader.line(f"{rest} &= {~(1 << k) & 0xFF}u;")
+        shader.workgroup("agreed", "u32")
+        shader.line(f"if ({shader.local} == 0u) {{ agreed = {self.kept} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
+        return shader.let("u32", "workgroupUniformLoad(&agreed)")
+
+    def _forget(self, total: str) -> None:
+        """Keep only what is wanted of so many, in order."""
+        shader, wanted = self.shader, self.sieving.wanted
+        places = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
+        keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in places]
+        values = [shader.var("u32", f"scratch[{at} + {_TILE.size}u]") for at in places]
+        shader.line("workgroupBarrier();")
+        sort_tile(shader, _TILE, keys, values, str, "0u", "32u")
+        for at, key, value in zip(places, keys, values, strict=True):
+            with shader.block(f"if ({at} < {wanted}u)"):
+                shader.line(f"scratch[{at}] = {key};")
+                shader.line(f"scratch[{at} + {_TILE.size}u] = {value};")
+        shader.line("workgroupBarrier();")
+        shader.line(f"{self.kept} = min({total}, {wanted}u);")
+        shader.line(f"{self.few} = {total} < {wanted}u;")
+        shader.line(f"if (!{self.few}) {{ {self.bar} = scratch[{wanted - 1}u]; }}")

@@ -1,0 +1,135 @@
+"""Reductions while they go: what is carried, and how two of that become one.
+
+What is carried for ``argmax`` and ``argmin`` is the best value so far and its number in the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.kernel import Reduce
+from volta_fn.targets.wgsl.loops.widening import INT32
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, identity, wgsl_type
+from volta_fn.targets.wgsl.text import Function
+
+State = tuple[Number, ...]
+
+#: Reductions one step of which is one operation, for most dtypes.
+_SHORT = ("reduce_sum", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor")
+
+#: Functions that make one number of two, where neither is NaN.
+_EXTREMA = {"reduce_max": "max", "reduce_min": "min"}
+
+
+class Accumulator(NamedTuple):
+    """One reduction of numbers of a dtype."""
+
+    shader: Shader
+    node: Reduce
+    #: The dtype of what is reduced.
+    dtype: np.dtype
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it looks for a place."""
+        return self.node.op.startswith("arg")
+
+    @property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """The dtypes of what is carried."""
+        return (self.dtype, INT32) if self.is_place else (self.dtype,)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether long sums are better made of short ones."""
+        return self.node.op in ("reduce_sum", "reduce_prod") and self.dtype in dtypes.INEXACT
+
+    @property
+    def start(self) -> State:
+        """Nothing accumulated yet. (If the least number of all is the greatest in a row, it is at the row's beginning.)"""
+        op = {"argmax": "reduce_max", "argmin": "reduce_min"}.get(self.node.op, self.node.op)
+        first = constant(self.dtype, identity(op, self.dtype))
+        return (first, constant(INT32, 0)) if self.is_place else (first,)
+
+    def merge(self, x: State, y: State) -> State:
+        """Two states as one."""
+        if self.node.op in _SHORT:
+            return (combine(self.shader, self.node.op, x[0], y[0]),)
+        name = self.shader.module.define(f"{self.node.op}_{self.dtype.name}", self._merging)
+        both = ", ".join(number.text for number in (*x, *y))
+        if not self.is_place:
+            return (Number(self.dtype, self.shader.let(wgsl_type(self.dtype), f"{name}({both})")),)
+        found = self.shader.let(f"{name}_state", f"{name}({both})")
+        return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
+
+    def _merging(self) -> str:
+        """A function that merges two states."""
+        f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
+        x, y = Number(self.dtype, "x"), Number(self.dtype, "y")
+        if not self.is_place:
+            answer = combine(f, self.node.op, x, y).text
+            return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.lines, f"  return {answer};", "}"])
+        value, place = combine_places(f, self.node.op, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
+        return "\n".join(
+            [
+                f"struct {name}_state {{ value: {type_}, place: i32 }}",
+                f"fn {name}(x: {type_}, i: i32, y: {type_}, j: i32) -> {name}_state {{",
+                *f.lines,
+                f"  return {name}_state({value.text}, {place.text});",
+                "}",
+            ]
+        )
+
+    def merged(self, states: Sequence[State]) -> State:
+        """Several states as one, by a tree."""
+        if len(states) == 1:
+            return states[0]
+        if len(states) > 2 and self.dtype == np.float32 and self.node.op in _EXTREMA:
+            return (self._extremum([x.text for (x,) in states]),)
+        half = (len(states) + 1) // 2
+        return self.merge(self.merged(states[:half]), self.merged(states[half:]))
+
+    def _extremum(self, texts: Sequence[str]) -> Number:
+        """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the sum of their magnitudes."""
+        shader = self.shader
+        best = _by_tree(texts, lambda x, y: shader.let("f32", f"{_EXTREMA[self.node.op]}({x}, {y})"))
+        total = _by_tree([f"abs({x})" for x in texts], lambda x, y: shader.let("f32", f"{x} + {y}"))
+        is_nan = f"(bitcast<u32>({total}) & 0x7fffffffu) > 0x7f800000u"
+        return Number(self.dtype, shader.let("f32", f"select({best}, {total}, {is_nan})"))
+
+    def where(self, condition: str | None, state: State) -> State:
+        """The state if the condition holds, else nothing accumulated."""
+        if condition is None:
+            return state
+        chosen = [f"select({none.text}, {x.text}, {condition})" for x, none in zip(state, self.start, strict=True)]
+        return tuple([Number(x.dtype, self.shader.let(x.type, text)) for x, text in zip(state, chosen, strict=True)])
+
+    def variables(self) -> list[str]:
+        """Variables that hold nothing accumulated yet."""
+        return [self.shader.var(wgsl_type(x.dtype), x.text) for x in self.start]
+
+    def read(self, variables: Sequence[str]) -> State:
+        """What variables hold."""
+        return tuple([Number(d, self.shader.let(wgsl_type(d), name)) for d, name in zip(self.dtypes, variables, strict=True)])
+
+    def add(self, variables: Sequence[str], state: State) -> None:
+        """Merge a state into what variables hold."""
+        held = tuple([Number(d, name) for d, name in zip(self.dtypes, variables, strict=True)])
+        for name, x in zip(variables, self.merge(held, state), strict=True):
+            self.shader.line(f"{name} = {x.text};")
+
+    def result(self, state: State) -> Number:
+        """The reduction's value."""
+        return state[-1]
+
+
+def _by_tree(texts: Sequence[str], both: Callable[[str, str], str]) -> str:
+    """Many numbers as one, by a function of two."""
+    if len(texts) == 1:
+        return texts[0]
+    half = (len(texts) + 1) // 2
+    return both(_by_tree(texts[:half], both), _by_tree(texts[half:], both))

@@ -1,0 +1,338 @@
+"""Writing the values of nodes, each once, as far out of the loops as it can be.
+
+A `Place` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. A span may be bound by groups of lanes;
+nodes that depend on what differs between lanes have a number for each lane there, all others have one. Before a loop is opened,
+`prepare` writes what the loop's nodes need and already can have: that hoists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.index import Affine, Range
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position, Reduce, operands
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers
+from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, Span, Texts
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
+
+Numbers = tuple[Number, ...]
+Terms = tuple[tuple[int, int], ...]
+
+_WORD = 1 << 32
+
+
+class Nest(NamedTuple):
+    """What all places of a nest of loops share."""
+
+    shader: Shader
+    facts: KernelFacts
+    inputs: Mapping[int, Array]
+    outputs: Sequence[Array]
+
+
+class Place:
+    """A place in the nest; `span` is what is walked by groups of lanes, if something is."""
+
+    def __init__(self, nest: Nest, parent: Place | None, axes: Mapping[int, Texts], span: Span | None = None) -> None:
+        self.nest = nest
+        self.parent = parent
+        self.axes: dict[int, Texts] = {**parent.axes, **axes} if parent else dict(axes)
+        self.span: Span | None = span if span and span.lanes > 1 else parent.span if parent else None
+        self.numbers: dict[int, Numbers] = {}
+        self._sums: dict[Terms, Texts] = {}
+        self._conditions: dict[tuple[Range, ...], Texts] = {}
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes there are."""
+        return self.span.lanes if self.span else 1
+
+    def child(self, axes: Mapping[int, Texts], span: Span | None = None) -> Place:
+        """A place further in."""
+        return Place(self.nest, self, axes, span)
+
+    # numbers
+
+    def find(self, number: int) -> Numbers | None:
+        """A node's values, if they are written already."""
+        place: Place | None = self
+        while place is not None:
+            if number in place.numbers:
+                return place.numbers[number]
+            place = place.parent
+        return None
+
+    def number(self, number: int) -> Numbers:
+        """A node's values: one, or one for each lane."""
+        found = self.find(number)
+        if found is None:
+            for n in self.needed([number]):
+                self.numbers[n] = self._made(n)
+            found = self.numbers[number]
+        return found
+
+    def spread(self, number: int) -> Numbers:
+        """A node's value in every lane."""
+        found = self.number(number)
+        return found * self.lanes if len(found) == 1 else found
+
+    def needed(self, targets: Iterable[int]) -> list[int]:
+        """The nodes that must be written for some nodes to be, in order."""
+        nodes, found = self.nest.facts.kernel.nodes, set[int]()
+        waiting = list(targets)
+        while waiting:
+            n = waiting.pop()
+            if n not in found and self.find(n) is None:
+                found.add(n)
+                waiting += () if isinstance(nodes[n], Reduce) else operands(nodes[n])
+        return sorted(found)
+
+    def prepare(self, targets: Iterable[int]) -> None:
+        """Write what places further in need and what can be had here."""
+        facts = self.nest.facts
+        for n in self.needed(targets):
+            if isinstance(facts.kernel.nodes[n], Reduce):
+                continue
+            if facts.depends[n] <= self.axes.keys():
+                self.numbers[n] = self._made(n)
+            elif n in facts.loads:
+                self._prepare_sum(facts.load_places[n])
+
+    def _prepare_sum(self, affine: Affine) -> None:
+        here = tuple([term for term in affine.terms if term[0] in self.axes])
+        if here:
+            self._sum(here)
+
+    def _made(self, number: int) -> Numbers:
+        nest = self.nest
+        node = nest.facts.kernel.nodes[number]
+        if isinstance(node, Load):
+            return self._loaded(number, node)
+        if isinstance(node, Constant):
+            return (constant(node.dtype, node.value),)
+        if isinstance(node, Position):
+            return self._position(node)
+        if isinstance(node, Inside):
+            return tuple([Number(node.dtype, nest.shader.named("bool", text)) for text in self.holds(node.ranges) or ("true",)])
+        assert isinstance(node, Apply), "a reduction is known before it is asked for"
+        read = [self.number(i) for i in node.operands]
+        count = max([len(x) for x in read], default=1)
+        lanes = [[x[k % len(x)] for x in read] for k in range(count)]
+        return tuple([apply(nest.shader, node.op, one, node.dtype, dict(node.params)) for one in lanes])
+
+    def _position(self, node: Position) -> Numbers:
+        unsigned = node.value.bounds(self.nest.facts.kernel.sizes)[0] >= 0
+        dtype, type_ = (np.dtype(np.uint32), "u32") if unsigned else (np.dtype(np.int32), "i32")
+        shader = self.nest.shader
+        texts = [text if unsigned else f"bitcast<i32>({text})" for text in self.affine(node.value)]
+        return tuple([convert(shader, Number(dtype, shader.named(type_, text)), node.dtype) for text in texts])
+
+    # loads and stores
+
+    def _loaded(self, number: int, node: Load) -> Numbers:
+        array = self.nest.inputs[node.input]
+        holds = self.holds(node.mask)
+        if holds is None:
+            return self._read(number, array)
+        fill = constant(node.dtype, node.fill.value)
+        if holds == ("false",) or not self.nest.facts.kernel.inputs[node.input].size:
+            return (fill,)
+        if holds == ("true",):
+            return self._read(number, array)
+        if len(holds) == 1:
+            return self._read_if(holds[0], number, array, fill)
+        return self._read_where(holds, number, array, fill)
+
+    def _read(self, number: int, array: Array) -> Numbers:
+        place = self.nest.facts.load_places[number]
+        vector = self.vector(place)
+        if vector is not None:
+            return tuple(array.load4(vector))
+        node = self.nest.facts.kernel.nodes[number]
+        assert isinstance(node, Load)
+        size = self.nest.facts.kernel.inputs[node.input].size
+        return tuple([array.load(_within(index, size)) for index in self.affine(place)])
+
+    def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
+        """Where one condition is for all lanes, memory is read only if it holds."""
+        shader, place = self.nest.shader, self.nest.facts.load_places[number]
+        self._prepare_sum(place)
+        count = self.lanes if self.varies(place) else 1
+        names = [shader.var(wgsl_type(fill.dtype), fill.text) for _ in range(count)]
+        with shader.block(f"if ({condition})"):
+            inside = self.child({})
+            for name, x in zip(names, inside._read(number, array), strict=True):
+                shader.line(f"{name} = {x.text};")
+        return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
+
+    def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
+        """Where every lane has its condition, memory is read at 0 if it fails."""
+        shader, index = self.nest.shader, self.affine(self.nest.facts.load_places[number])
+        result = []
+        for k, condition in enumerate(holds):
+            where = shader.named("bool", condition)
+            x = array.load(shader.let("u32", f"select(0u, {index[k % len(index)]}, {where})"))
+            result.append(Number(fill.dtype, shader.let(wgsl_type(fill.dtype), f"select({fill.text}, {x.text}, {where})")))
+        return tuple(result)
+
+    def store(self, number: int) -> None:
+        """Write a store. Where the axes that it does not depend on are not 0, it has been written already."""
+        nest, array = self.nest, self.nest.outputs[number]
+        place, values = nest.facts.store_places[number], self.number(nest.facts.kernel.stores[number].value)
+        if is_store_in_fours(nest.facts, self.span, number):
+            vector = self.vector(place)
+            assert vector is not None
+            array.store4(vector, values * self.lanes if len(values) == 1 else values)
+            return
+        absent = [a for a in self.axes if a >= 0 and a not in place.axes and nest.facts.kernel.sizes[a] > 1]
+        index = self.affine(place)
+        conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
+        for k in range(max(len(index), len(values), len(conditions))):
+            at, value = index[k % len(index)], values[k % len(values)]
+            condition = conditions[k % len(conditions)] if conditions else "true"
+            if condition == "true":
+                array.store(at, value)
+            else:
+                with nest.shader.block(f"if ({condition})"):
+                    array.store(at, value)
+
+    def _within_span(self) -> list[Texts]:
+        """Which lanes are within the span. Those behind its end are at its last turn, but may have another value than that:
+
+        of a word of narrow numbers they have loaded what is behind the last one.
+        """
+        span, nest = self.span, self.nest
+        if span is None or span.is_aligned or span.total % span.lanes == 0:
+            return []
+        loads = [(nest.inputs[node.input], nest.facts.load_places[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
+        if all(array.dtype.itemsize >= 4 or span.vector(place) is None for array, place in loads):
+            return []
+        (group,) = self.axes[GROUP]
+        certain = span.total % span.lanes
+        return [tuple(["true" if k < certain else f"{group} * {span.lanes}u + {k}u < {span.total}u" for k in range(span.lanes)])]
+
+    # indices and conditions
+
+    def varies(self, affine: Affine) -> bool:
+        """Whether a number differs between lanes."""
+        return any(len(self.axes[a]) > 1 for a in affine.axes)
+
+    def vector(self, place: Affine) -> str | None:
+        """The number of the vector in which the lanes' elements are, if they are one."""
+        found = self.span.vector(place) if self.span else None
+        return None if found is None else self.affine(found)[0]
+
+    def affine(self, affine: Affine) -> Texts:
+        """An affine number, of which those that are negative are taken modulo 2³²."""
+        if not affine.terms:
+            return (f"{affine.offset % _WORD}u",)
+        texts = self._sum(affine.terms)
+        return texts if not affine.offset else tuple([f"({text} + {affine.offset % _WORD}u)" for text in texts])
+
+    def _sum(self, terms: Terms) -> Texts:
+        """A sum of multiples of axes."""
+        if len(terms) == 1 and terms[0][1] == 1:
+            return self.axes[terms[0][0]]
+        place: Place | None = self
+        while place is not None:
+            if terms in place._sums:
+                return place._sums[terms]
+            place = place.parent
+        outer = tuple([t for t in terms if self.parent is not None and t[0] in self.parent.axes])
+        known = self._sum(outer) if outer and len(outer) < len(terms) else None
+        own = [t for t in terms if known is None or t not in outer]
+        count = max([len(known or ()), *[len(self.axes[a]) for a, _ in own]])
+        result: list[str] = []
+        for k in range(count):
+            if k and self.span is not None and self.span.is_aligned:
+                result.append(f"({result[0]} + {k * coefficient(Affine(terms, 0), self.span.axes[-1]) % _WORD}u)")
+                continue
+            text = known[k % len(known)] if known else ""
+            for a, c in own:
+                axis = self.axes[a][k % len(self.axes[a])]
+                part = axis if abs(c) == 1 else f"{axis} * {abs(c)}u"
+                text = f"{text} - {part}" if c < 0 and text else f"0u - {part}" if c < 0 else f"{text} + {part}" if text else part
+            result.append(self.nest.shader.let("u32", text))
+        self._sums[terms] = tuple(result)
+        return self._sums[terms]
+
+    def holds(self, ranges: Sequence[Range]) -> Texts | None:
+        """Whether all conditions hold; None without conditions."""
+        if not ranges:
+            return None
+        place: Place | None = self
+        while place is not None:
+            if tuple(ranges) in place._conditions:
+                return place._conditions[tuple(ranges)]
+            place = place.parent
+        texts = self._all([self._condition(r) for r in ranges])
+        self._conditions[tuple(ranges)] = tuple([self.nest.shader.named("bool", text) for text in texts])
+        return self._conditions[tuple(ranges)]
+
+    @staticmethod
+    def _all(conditions: Sequence[Texts]) -> Texts:
+        """The conjunction, lane by lane; nothing of nothing."""
+        if ("false",) in conditions:
+            return ("false",)
+        wanted = list(dict.fromkeys([c for c in conditions if c != ("true",)]))
+        if not wanted:
+            return ("true",) if conditions else ()
+        count = max(map(len, wanted))
+        lanes = [[c[k % len(c)] for c in wanted] for k in range(count)]
+        return tuple([one[0] if len(one) == 1 else " && ".join(f"({c})" for c in one) for one in lanes])
+
+    def _condition(self, condition: Range) -> Texts:
+        least, greatest = condition.value.bounds(self.nest.facts.kernel.sizes)
+        low, high = max(condition.low, least), min(condition.high, greatest + 1)
+        if low >= high or (low <= least and high > greatest):
+            return ("true",) if low < high else ("false",)
+        value = Affine(condition.value.terms, condition.value.offset - low)
+        texts = self.affine(value)
+        if len(texts) > 1 and self._is_together(value, low > least, high - low if high <= greatest else None):
+            texts = texts[:1]
+        return tuple([f"{text} < {high - low}u" for text in texts])
+
+    def _is_together(self, value: Affine, from_zero: bool, end: int | None) -> bool:
+        """Whether ``0 <= value < end`` is the same in all lanes."""
+        vector = self.span.vector(Affine(value.terms, 0)) if self.span else None
+        aligned = vector is not None and self.span is not None and self.span.is_aligned
+        return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
+
+
+def is_store_in_fours(facts: KernelFacts, span: Span | None, number: int) -> bool:
+    """Whether a store writes whole vectors."""
+    if span is None or span.vector(facts.store_places[number]) is None:
+        return False
+    walked = facts.outer | (facts.inner if facts.store_axes(number) & facts.inner else frozenset())
+    return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
+
+
+def arrays(shader: Shader, facts: KernelFacts, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
+    """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
+
+    So are those that are `absent`: what is loaded from them is known.
+    """
+    kernel = facts.kernel
+    lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
+    outputs: list[Array] = []
+    by_number: dict[int, Array] = {}
+    for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
+        size = b.size if any(is_store_in_fours(facts, span, s) for span in spans) else 0
+        outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
+        by_number[number] = outputs[-1]
+    fours = {node.input for n, node in facts.loads.items() if any(span.vector(facts.load_places[n]) is not None for span in spans)}
+    present = {node.input for node in facts.loads.values()}.difference(absent)
+    for i in sorted(present):
+        number, b = buffers.inputs[i], kernel.inputs[i]
+        if number not in by_number:
+            by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0, lanes=lanes)
+    return Nest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
+
+
+def _within(index: str, size: int) -> str:
+    """An index that is a literal kept inside of an array: a load that never happens may have one outside, which translators refuse."""
+    return index if any(c.isalpha() and c != "u" for c in index) else f"min({index}, {size - 1}u)"

@@ -1,0 +1,51 @@
+"""Kernels as routines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops import schedule
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
+from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
+from volta_fn.targets.wgsl.loops.pointwise import write_flat
+from volta_fn.targets.wgsl.loops.rows import write
+from volta_fn.targets.wgsl.loops.subkernels import of_nothing, restricted
+from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
+from volta_fn.targets.wgsl.loops.widening import widened
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+
+def routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Routine:  # never changed
+    """The kernel as shaders. `shared` maps outputs to the inputs whose memory they are: their buffers' numbers are those of the outputs."""
+    count = len(kernel.inputs)
+    places = {i: count + s for s, i in shared.items()}
+    stores = [s for s, b in enumerate(kernel.outputs) if b.size]
+    if not stores:
+        return Routine(())
+    buffers = Buffers(tuple([places.get(i, i) for i in range(count)]), tuple([count + s for s in stores]))
+    if 0 in kernel.sizes:
+        kernel = of_nothing(kernel)
+    workspaces = Workspaces(count + len(kernel.stores))
+    steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), facts, workspaces, apart=not shared)
+    dispatches = [replace(dispatch(step, facts), work=math.prod(step.kernel.sizes)) for step in steps]
+    return Routine(tuple(dispatches), tuple(workspaces.sizes))
+
+
+def dispatch(step: Step, device: Facts) -> Dispatch:
+    """A step as a shader."""
+    facts = facts_of(step.kernel)
+    if facts.inner:
+        plan = schedule.spread(schedule.rows_or_columns(facts, device, step.bound is not None))
+    else:
+        plan = schedule.elementwise(facts, device)
+        cross = crossing(facts, plan.rows.axes[-1])
+        if cross is not None:
+            return write_tiles(facts, cross, device, step)
+        if plan.turns > 1:
+            return write_flat(facts, plan, device, step)
+    return write(facts, plan, Shader(device, plan.parts * plan.beside), step)

@@ -1,0 +1,251 @@
+"""Kernels with reductions, and those without (whose rows have one element), as one dispatch in which a workgroup computes some rows.
+
+The elements of a row are divided among the parts of a team (`together`), and so are those of groups of neighbouring rows, if the rows
+are columns in memory. A short row is *resident*: the code for an invocation's elements is unrolled, and what a pass has computed stays in
+registers for the next one. Passes over a long row are loops, which read its elements anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
+from volta_fn.targets.wgsl.loops.emit_values import Nest, Place, arrays
+from volta_fn.targets.wgsl.loops.kernel_step import Step
+from volta_fn.targets.wgsl.loops.linear_index import Span
+from volta_fn.targets.wgsl.loops.passes import Pass, passes_of
+from volta_fn.targets.wgsl.loops.workgroup_reduce import Team, Together, team
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Number, Shader
+
+#: Iterations after which a sum begins anew: long sums are sums of short ones, with smaller rounding errors.
+_BLOCK = 32
+
+
+class Schedule(NamedTuple):
+    """How a kernel is to run in one dispatch."""
+
+    #: The rows and the elements of a row; one of them may be walked by lanes.
+    rows: Span
+    row: Span
+    #: How many invocations compute a row (or a group of lanes of rows), and how many such rows are in a workgroup.
+    parts: int
+    beside: int
+    #: Whether neighbouring invocations are in neighbouring rows, not parts of one row.
+    columns: bool
+    #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
+    turns: int
+    resident: bool
+
+    @property
+    def lanes(self) -> Span:
+        """The axes that are walked by lanes."""
+        return self.rows if self.rows.lanes > 1 else self.row
+
+
+def write(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
+    """A step as a dispatch."""
+    write_rows(facts, schedule, shader, step)
+    return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
+
+
+def write_rows(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> None:
+    """Write the code of a step, for workgroups of a shader under construction."""
+    _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
+
+
+class _Rows:
+    def __init__(self, nest: Nest, schedule: Schedule, step: Step) -> None:
+        self.nest = nest
+        self.shader = nest.shader
+        self.facts = nest.facts
+        self.schedule = schedule
+        self.bound = step.bound
+        self.team: Team = team(nest.shader, schedule.parts, schedule.beside, schedule.columns)
+        self.together = Together(nest.shader, self.team)
+        self.number_in_row = step.number or self.facts.row_number
+        #: Whether the invocation's row exists, where that is not certain.
+        self.live: str | None = None
+
+    def write(self) -> None:
+        """All passes over a row."""
+        passes = passes_of(self.facts)
+        root = Place(self.nest, None, {})
+        place = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
+        places = self.residents(place) if self.schedule.resident else []
+        for here in passes:
+            self.store_rows(here, place)
+            if not here.has_turns:
+                continue
+            place.prepare(here.targets(self.facts))
+            accumulators = self.accumulators(here)
+            states = self.at_once(here, accumulators, places) if places else self.by_loops(here, accumulators, place)
+            for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
+                known = self.together.combined(accumulator, lanes)
+                place.numbers[number] = tuple([accumulator.result(state) for state in known])
+
+    def row_number(self) -> str:
+        """The number of this invocation's row. Beyond the last row it is the last."""
+        count, beside = self.schedule.rows.groups, self.schedule.beside
+        if beside == 1:
+            return self.shader.group
+        number = self.shader.let("u32", f"{self.shader.group} * {beside}u + {self.team.row}")
+        if count % beside == 0:
+            return number
+        self.live = self.shader.let("bool", f"{number} < {count}u")
+        return self.shader.let("u32", f"min({number}, {count - 1}u)")
+
+    def accumulators(self, here: Pass) -> list[Accumulator]:
+        """The reductions of a pass."""
+        nodes = self.facts.kernel.nodes
+        return [Accumulator(self.shader, self.facts.reduces[n], nodes[self.facts.reduces[n].operand].dtype) for n in here.reduces]
+
+    # stores
+
+    def store_rows(self, here: Pass, place: Place) -> None:
+        """Stores per row, by its first invocation."""
+        for s in here.row_stores:
+            place.number(self.facts.kernel.stores[s].value)
+        conditions = [self.live, f"{self.team.part} == 0u" if self.schedule.parts > 1 else None]
+        self.store(here.row_stores, [place], conditions)
+
+    def store(self, stores: Sequence[int], places: Sequence[Place], conditions: Sequence[str | None]) -> None:
+        """Stores at places, where all conditions hold."""
+        if not stores:
+            return
+        wanted = [c for c in conditions if c is not None]
+        if not wanted:
+            for s in stores:
+                for place in places:
+                    place.store(s)
+            return
+        with self.shader.block(f"if ({' && '.join(wanted)})"):
+            for s in stores:
+                for place in places:
+                    place.child({}).store(s)
+
+    # resident rows
+
+    def residents(self, place: Place) -> list[Place]:
+        """The elements of a row that an invocation has. Beyond the row's end it is the last one."""
+        row, parts, shader = self.schedule.row, self.schedule.parts, self.shader
+        places = []
+        for k in range(self.schedule.turns):
+            number = self.turn_number(k)
+            if (k + 1) * parts > row.groups:
+                number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
+            places.append(place.child(row.bind(shader, shader.named("u32", number)), row))
+        return places
+
+    def turn_number(self, k: int) -> str:
+        """The number of the k-th element, or group of lanes, of an invocation."""
+        if self.schedule.parts == 1:
+            return f"{k}u"
+        return f"{self.team.part} + {k * self.schedule.parts}u" if k else self.team.part
+
+    def exists(self, k: int) -> str | None:
+        """Whether an invocation has a k-th element, where that is not certain."""
+        groups, parts = self.schedule.row.groups, self.schedule.parts
+        return None if (k + 1) * parts <= groups else f"{self.turn_number(k)} < {groups}u"
+
+    def at_once(self, here: Pass, accumulators: list[Accumulator], places: list[Place]) -> list[list[State]]:
+        """A pass over a row that is resident."""
+        write_together(places, here.targets(self.facts))
+        exist = [self.exists(k) for k in range(len(places))]
+        result = []
+        for number, accumulator in zip(here.reduces, accumulators, strict=True):
+            states = [
+                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, place)]
+                for place, exists in zip(places, exist, strict=True)
+            ]
+            result.append(self.merged(accumulator, states))
+        certain = [place for place, exists in zip(places, exist, strict=True) if exists is None]
+        self.store(here.stores, certain, [self.live])
+        for place, exists in zip(places, exist, strict=True):
+            if exists is not None:
+                self.store(here.stores, [place], [self.live, exists])
+        return result
+
+    def contributions(self, number: int, accumulator: Accumulator, place: Place) -> list[State]:
+        """What one place has to be accumulated: a state for each lane."""
+        values = place.spread(self.facts.reduces[number].operand)
+        if not accumulator.is_place:
+            return [(x,) for x in values]
+        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in place.affine(self.number_in_row)]
+        return [(x, where[k % len(where)]) for k, x in enumerate(values)]
+
+    def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
+        """What places have, each in its lanes, as one, or, if lanes are rows, as one for each of them."""
+        if self.schedule.row.lanes > 1:
+            return [accumulator.merged([state for lanes in states for state in lanes])]
+        return [accumulator.merged(rows) for rows in zip(*states, strict=True)]
+
+    # long rows
+
+    def by_loops(self, here: Pass, accumulators: list[Accumulator], place: Place) -> list[list[State]]:
+        """A pass over a row by loops."""
+        row, parts, turns = self.schedule.row, self.schedule.parts, self.schedule.turns
+        whole = row.groups // (parts * turns)
+        totals = self.variables(accumulators)
+        if whole > 2 * _BLOCK and any(a.rounds for a in accumulators):
+            self._by_blocks(here, accumulators, place, whole, totals)
+        elif whole:
+            self.loop(here, accumulators, place, (self.team.part, f"{whole * turns * parts}u", turns), totals)
+        if whole * turns * parts < row.groups:
+            first = f"{self.team.part} + {whole * turns * parts}u" if whole else self.team.part
+            self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
+        return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
+
+    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], place: Place, whole: int, totals: list[list[list[str]]]) -> None:
+        """A loop over blocks of a row whose sums are added to the totals, so that rounding errors of long sums do not pile up."""
+        parts, turns = self.schedule.parts, self.schedule.turns
+        with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
+            sums = self.variables(accumulators)
+            stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
+            first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
+            self.loop(here, accumulators, place, (first, stop, turns), sums)
+            for accumulator, into, what in zip(accumulators, totals, sums, strict=True):
+                for old, new in zip(into, what, strict=True):
+                    accumulator.add(old, accumulator.read(new))
+
+    def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
+        """For every reduction variables for all rows that are lanes."""
+        return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
+
+    def loop(
+        self, here: Pass, accumulators: list[Accumulator], place: Place, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+    ) -> None:
+        """A loop from one number of a turn to another, by so many turns at a time."""
+        start, stop, turns = bounds
+        row, parts = self.schedule.row, self.schedule.parts
+        with self.shader.loop(stop, start, turns * parts) as i:
+            places = []
+            for k in range(turns):
+                number = self.shader.let("u32", f"{i} + {k * parts}u") if k else i
+                places.append(place.child(row.bind(self.shader, number), row))
+            if self.bound is None:
+                self.step(here, accumulators, places, totals)
+                return
+            for one in places:
+                holds = one.holds((self.bound,))
+                assert holds is not None and len(holds) == 1
+                with self.shader.block(f"if ({holds[0]})"):
+                    self.step(here, accumulators, [one.child({})], totals)
+
+    def step(self, here: Pass, accumulators: list[Accumulator], places: list[Place], totals: list[list[list[str]]]) -> None:
+        """What is done in one turn of a loop: what its places have becomes one, which is added to what there was."""
+        write_together(places, here.targets(self.facts))
+        for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
+            states = self.merged(accumulator, [self.contributions(number, accumulator, place) for place in places])
+            for state, into in zip(states, variables, strict=True):
+                accumulator.add(into, state)
+        self.store(here.stores, places, [self.live])
+
+
+def write_together(places: Sequence[Place], targets: Sequence[int]) -> None:
+    """Write nodes at several places, node by node, so that loads are on their way together."""
+    for n in places[0].needed(targets):
+        for place in places:
+            place.number(n)

@@ -1,0 +1,265 @@
+"""Scheduling kernels: how one dispatch divides a kernel's axes among workgroups and invocations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.index import Affine
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
+from volta_fn.targets.wgsl.loops.passes import passes_of
+from volta_fn.targets.wgsl.loops.rows import Schedule
+from volta_fn.targets.wgsl.loops.split import Cut
+from volta_fn.targets.wgsl.loops.subgroups import has_rows
+from volta_fn.targets.wgsl.scalars import wgsl_type
+
+#: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.
+_GROUP = 256
+_SMALL_GROUP = 64
+_LARGE_GROUP = 128
+
+#: The most statements of a row whose elements are unrolled.
+_STATEMENTS = 400
+
+#: Values of a row that an invocation keeps in registers: the most; and so few that small workgroups have hardly anything to do.
+_VALUES = 32
+_FEW_VALUES = 16
+
+#: From so many invocations on, a GPU is busy.
+BUSY = 1 << 17
+
+#: Bytes of an array that an invocation of a large kernel without inner axes loads at once, and the most statements for that.
+_UNDER_WAY = 32
+_ELEMENT_STATEMENTS = 160
+
+#: Iterations of an invocation from which on a row may be cut into chunks, and how many of them a chunk has at least.
+_LONG = 48
+_CHUNK = 4
+
+#: Elements of a column that one invocation reduces by itself, without barriers; and that each of several reduces at least.
+_SHORT = 32
+_TURNS = 8
+
+#: Where there are few columns: how many groups of them a workgroup has at least, and how many workgroups are wanted.
+_NARROW = 4
+
+_NOTHING = Span((), ())
+
+
+def elementwise(facts: KernelFacts, device: Facts) -> Schedule:
+    """The schedule of a kernel without inner axes."""
+    sizes = facts.kernel.sizes
+    place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
+    order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
+    rows = _wider(facts, _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True))
+    return Schedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
+
+
+def _group(invocations: int) -> int:
+    """The invocations of a small workgroup; not the fewest if there are very many workgroups, as a GPU starts only so many in a time."""
+    return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
+
+
+def _turns_of_elements(facts: KernelFacts, rows: Span) -> int:
+    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that enough bytes are in flight.
+
+    Of wide groups of narrow numbers one is enough, and takes half the text.
+    """
+    if rows.groups <= 8 * BUSY or rows.lanes > LANES:
+        return 1
+    widest = max([b.dtype.itemsize for b in (*facts.kernel.inputs, *facts.kernel.outputs)])
+    statements = rows.lanes * len(facts.kernel.nodes)
+    return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
+
+
+def _is_packed(facts: KernelFacts, store: int) -> bool:
+    return facts.kernel.outputs[store].dtype.itemsize < 4
+
+
+def _in_lanes(facts: KernelFacts, span: Span, apart: bool) -> Span:
+    """The span walked by lanes, if memory is then accessed by vectors of four."""
+    wide = span._replace(lanes=LANES)
+    if span.total < LANES or not (wide.is_aligned or apart):
+        return span
+    fours = [b for p, b in _places(facts) if wide.vector(p) is not None]
+    if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
+        return wide
+    return span
+
+
+def _places(facts: KernelFacts) -> list[tuple[Affine, Buffer]]:
+    """What is accessed, and where."""
+    kernel = facts.kernel
+    loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
+    return [*loads, *zip(facts.store_places, kernel.outputs, strict=True)]
+
+
+def _wider(facts: KernelFacts, span: Span) -> Span:
+    """A long span walked by lanes of 16 bytes, if all that is read and written has one narrow width."""
+    accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
+    width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
+    wide = span._replace(lanes=max(16 // width, LANES))
+    if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(facts.kernel.nodes) > _ELEMENT_STATEMENTS:
+        return span
+    fits = span.total % wide.lanes == 0 and all(
+        b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
+    )
+    return wide if fits else span
+
+
+def rows_or_columns(facts: KernelFacts, device: Facts, loops: bool = False) -> Schedule:
+    """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
+    axis = contiguous_axis(facts)
+    return columns(facts, device, axis, loops) if axis in facts.outer else rows(facts, device, axis, loops)
+
+
+def contiguous_axis(facts: KernelFacts) -> int:
+    """The axis along which most accesses are contiguous."""
+    places = [*facts.load_places.values(), *facts.store_places]
+
+    def score(axis: int) -> tuple[int, int]:
+        return sum(facts.size(p.axes) for p in places if abs(coefficient(p, axis)) == 1), axis
+
+    return max(range(len(facts.kernel.sizes)), key=score)
+
+
+def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
+    """Axes in the order of their strides in memory, largest first."""
+    places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
+
+    def step(axis: int) -> tuple[bool, int, int]:
+        found = next((abs(c) for p in places if (c := coefficient(p, axis))), 0)
+        return axis == last, -found, axis
+
+    order = sorted(axes, key=step)
+    return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
+
+
+def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
+    """The schedule of rows that are contiguous in memory."""
+    row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
+    outer = _span(facts, range(facts.kernel.outer), None)
+    statements = _per_element(facts) * row.lanes
+    most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
+    invocations = min(device.invocations, 1024)
+    for parts in _powers(_parts_of_row(device, row, outer.total, most), 0 if loops else invocations):
+        turns = -(-row.groups // parts)
+        if turns <= most:
+            few = outer.total * parts >= BUSY and turns * row.lanes <= _FEW_VALUES
+            beside = _beside(device, parts, outer.total, few)
+            return _fitted(facts, device, Schedule(outer, row, parts, beside, False, turns, True))
+    return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
+
+
+def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
+    """How many invocations reduce a row: one for each group of lanes if these are few, else each has several.
+
+    Of very many short rows, each has four groups, as there is less to combine, or two, if that takes no workgroup memory.
+    """
+    if row.groups <= 4:
+        return 1
+    if row.lanes > 1 and rows >= BUSY:
+        each, most = (2, 32) if has_rows(device, 2, device.subgroup_most) else (4, 16)
+        if row.groups <= most:
+            return power_above(-(-row.groups // each))
+    return max(min(power_above(row.groups), 32), power_above(-(-row.groups // turns)))
+
+
+def _beside(device: Facts, parts: int, rows: int, few: bool) -> int:
+    """How many rows a workgroup has: one of whole subgroups, unless it has `few` values, as a GPU starts only so many workgroups."""
+    if device.subgroups and parts >= device.subgroup_most and not (few and has_rows(device, parts, 2 * parts)):
+        return 1
+    return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
+
+
+def _turns(facts: KernelFacts, lanes: int) -> int:
+    """How many iterations of a loop are unrolled."""
+    statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
+    return 4 if statements <= 24 else 2 if statements <= 48 else 1
+
+
+def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
+    """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
+    outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
+    row = _span(facts, facts.kernel.inner, None)
+    beside = min(32, power_above(outer.groups))
+    line = power_above(-(-outer.sizes[-1] // outer.lanes))
+    if line < beside <= 2 * line:
+        beside = line
+    parts = 1
+    while row.total > _SHORT and parts * beside < _GROUP and row.total >= _TURNS * parts and outer.groups * parts < BUSY:
+        parts *= 2
+    if parts == 1:
+        beside = min(_group(outer.groups), power_above(outer.groups))
+    statements = _per_element(facts) * outer.lanes
+    turns = -(-row.total // parts)
+    again = sum(here.has_turns for here in passes_of(facts)) > 1
+    most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
+    if turns <= most and not loops:
+        return _fitted(facts, device, Schedule(outer, row, parts, beside, True, turns, True))
+    return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(facts, outer.lanes), False))
+
+
+def spread(schedule: Schedule) -> Schedule:
+    """The schedule with more workgroups for few long columns: each has fewer columns, and more invocations for each of them."""
+    if not schedule.columns or schedule.resident or schedule.parts == 1:
+        return schedule
+    rows, row, parts, beside = schedule.rows.groups, schedule.row.total, schedule.parts, schedule.beside
+    while beside > _NARROW and rows < _NARROW * beside and row >= 2 * _TURNS * parts:
+        parts, beside = 2 * parts, beside // 2
+    return schedule._replace(parts=parts, beside=beside)
+
+
+def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
+    """How to cut rows that are long, and too few to keep a GPU busy; None: not at all."""
+    invocations = schedule.rows.groups * schedule.parts
+    turns = schedule.row.groups // schedule.parts
+    if turns < _LONG or invocations >= BUSY // 2:
+        return None
+    sizes = facts.kernel.sizes
+    axis = max(facts.inner, key=lambda a: (sizes[a], a))
+    alone = schedule.columns and schedule.rows.groups <= schedule.beside  # workgroups have whole lines: half as many are enough
+    chunks = min((BUSY if alone else 2 * BUSY) // invocations, turns // _CHUNK, sizes[axis])
+    size = -(-sizes[axis] // chunks)
+    if sizes[axis] % LANES:
+        size |= 1  # lanes must be on one side of the row's end
+    else:
+        size = -(-size // LANES) * LANES
+    chunks = -(-sizes[axis] // size)
+    return Cut(axis, chunks, size) if chunks > 1 else None
+
+
+def shared(facts: KernelFacts, schedule: Schedule) -> int:
+    """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
+    kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
+    size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
+    return 2 * size * schedule.rows.lanes
+
+
+def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
+    """The schedule with fewer invocations, as far as workgroup memory requires it."""
+    while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
+        if schedule.beside > 1:
+            schedule = schedule._replace(beside=schedule.beside // 2)
+        else:
+            turns = -(-schedule.row.groups * 2 // schedule.parts) if schedule.resident else schedule.turns
+            schedule = schedule._replace(parts=schedule.parts // 2, turns=turns)
+    return schedule
+
+
+def _per_element(facts: KernelFacts) -> int:
+    """Nodes that are evaluated for each element of a row."""
+    nodes = enumerate(facts.kernel.nodes)
+    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _powers(first: int, last: int) -> list[int]:
+    return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]

@@ -1,0 +1,209 @@
+"""Few long rows: several steps, in each of which many workgroups have something to do.
+
+For each stage of a kernel's reductions, one step reduces *chunks* of the rows and puts what they give in workspaces, and another combines
+that, does what is per row, and keeps those results of reductions that are needed later. What is stored per element comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.axes import rewritten
+from volta_fn.compiler.ir.index import Affine, Range, along, combine
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
+from volta_fn.targets.wgsl.loops.subkernels import Nodes, closure, restricted
+from volta_fn.targets.wgsl.loops.widening import INT32
+
+#: If there are so many rows, the parts of neighbouring rows lie side by side, else those of one row do.
+_MANY = 32
+
+_BOOL = np.dtype(np.bool_)
+
+
+class Cut(NamedTuple):
+    """An inner axis is cut into chunks of a size."""
+
+    axis: int
+    chunks: int
+    size: int
+
+
+class OfChunks(NamedTuple):
+    """What the chunks give for a reduction: the buffer of their values, and of the values' places for ``argmax`` and ``argmin``."""
+
+    values: int
+    places: int | None
+
+
+class Split:
+    """Makes the steps of a kernel."""
+
+    def __init__(self, facts: KernelFacts, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
+        self.facts = facts
+        self.kernel = facts.kernel
+        self.cut = cut
+        self.buffers = buffers
+        self.workspaces = workspaces
+        outer = range(self.kernel.outer)
+        self.rows = facts.size(outer)
+        self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
+        #: The buffers of results of reductions.
+        self.known: dict[int, int] = {}
+        #: The stores per row and per element, by the stages of their values.
+        self.row_stores: dict[int, list[int]] = {}
+        self.stores: dict[int, list[int]] = {}
+        for s, store in enumerate(self.kernel.stores):
+            which = self.stores if facts.store_axes(s) & facts.inner else self.row_stores
+            which.setdefault(facts.stages[store.value], []).append(s)
+
+    def steps(self) -> list[Step]:
+        """All steps in order; the last ones have no inner axes."""
+        result: list[Step] = []
+        last = [s for stage, stores in self.stores.items() if stage for s in stores]
+        for stage in range(1, max(self.facts.stages) + 1):
+            ready = [n for n in self.facts.reduces if self.facts.stages[n] == stage]
+            found = {n: self.of_chunks(n) for n in ready}
+            result.append(self.chunks(found, self.stores.get(0, []) if stage == 1 else []))
+            row_stores = [*self.row_stores.get(stage, []), *(self.row_stores.get(0, []) if stage == 1 else [])]
+            result.append(self.combined(found, row_stores, self.kept(stage, ready, last)))
+        if last:
+            result.append(self.elementwise(last))
+        return [s._replace(kernel=restricted(s.kernel, range(len(s.kernel.stores)))) for s in result]
+
+    def kept(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
+        """The results of a stage's reductions that later steps need."""
+        stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
+        targets = [r.operand for n, r in self.facts.reduces.items() if self.facts.stages[n] > stage]
+        needed = closure(self.kernel, [*targets, *[self.kernel.stores[s].value for s in (*stores, *last)]])
+        return [n for n in ready if n in needed]
+
+    # buffers
+
+    def of_chunks(self, number: int) -> OfChunks:
+        """Buffers for what the chunks give."""
+        reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
+        values = self.workspaces.new(Buffer(size, self.kernel.nodes[reduce.operand].dtype))
+        return OfChunks(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.op.startswith("arg") else None)
+
+    def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
+        """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
+        chunk = along(self.kernel.outer)
+        if self.rows >= _MANY:
+            return (self.cut.chunks, self.rows), (chunk, self.row)
+        return (self.rows, self.cut.chunks), (self.row, chunk)
+
+    def made(self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]) -> Step:
+        """A step whose inputs are the kernel's and some more buffers; stores come with their buffers."""
+        inputs = [*self.kernel.inputs]
+        for number in more:
+            dtype = next(n.dtype for n in nodes.nodes if isinstance(n, Load) and n.input == len(inputs))
+            inputs.append(Buffer(self.workspaces.size_of(number) // dtype.itemsize, dtype))
+        kernel = Kernel(sizes, outer, tuple(inputs), tuple(nodes.nodes), tuple([store for store, _ in stores]))
+        return Step(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
+
+    def begun(self) -> tuple[Nodes, list[int]]:
+        """Nodes among which are loads of the results of earlier reductions, and the buffers of those."""
+        nodes, more = Nodes(self.kernel), list(self.known.values())
+        for k, n in enumerate(self.known):
+            nodes.new[n] = nodes.add(_load(self.facts.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
+        return nodes, more
+
+    def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
+        """Stores of the kernel."""
+        result = []
+        for s in stores:
+            store = self.kernel.stores[s]
+            nodes.copy([store.value])
+            result.append((replace(store, value=nodes.new[store.value]), self.buffers.outputs[s]))
+        return result
+
+    # steps
+
+    def chunks(self, found: dict[int, OfChunks], stores: Sequence[int]) -> Step:
+        """Reductions, and stores per element, over the chunks."""
+        nodes, more = self.begun()
+        old = self.stored(nodes, stores)
+        shape, index = self.placed()
+        partial: list[tuple[Store, int]] = []
+        for n, given in found.items():
+            reduce = self.facts.reduces[n]
+            nodes.copy([reduce.operand])
+            operand = nodes.new[reduce.operand]
+            value = Reduce(nodes.nodes[operand].dtype, _VALUE.get(reduce.op, reduce.op), operand)
+            partial.append((Store(shape, index, nodes.add(value)), given.values))
+            if given.places is not None:
+                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.places))
+        step = self.made(nodes, self.kernel.sizes, self.kernel.outer, old, more)
+        return self.in_chunks(step, partial)
+
+    def in_chunks(self, step: Step, partial: Sequence[tuple[Store, int]]) -> Step:
+        """A step whose rows are chunks of what they were, with further stores."""
+        axis, chunks, size = self.cut
+        outer = self.kernel.outer
+        moved = {a: along(a + 1) for a in self.facts.inner}
+        moved[axis] = combine([(size, along(outer)), (1, along(axis + 1))])
+        old = step.kernel.sizes
+        sizes = (*old[:outer], chunks, *[size if a == axis else old[a] for a in range(outer, len(old))])
+        kernel = rewritten(step.kernel, sizes, outer + 1, moved)
+        kernel = replace(kernel, stores=(*kernel.stores, *[store for store, _ in partial]))
+        outputs = (*step.buffers.outputs, *[number for _, number in partial])
+        bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
+        return Step(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
+
+    def combined(self, found: dict[int, OfChunks], stores: Sequence[int], kept: Sequence[int]) -> Step:
+        """What the chunks gave as the reductions' results, and what is per row."""
+        nodes, more = self.begun()
+        shape, index = self.placed()
+        for n, given in found.items():
+            reduce = self.facts.reduces[n]
+            dtype = self.kernel.nodes[reduce.operand].dtype
+            value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
+            more.append(given.values)
+            result = nodes.add(Reduce(dtype, _VALUE.get(reduce.op, reduce.op), value))
+            if given.places is not None:
+                place = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
+                more.append(given.places)
+                result = _first_place(nodes, value, result, place)
+            nodes.new[n] = result
+        outputs = self.stored(nodes, stores)
+        for n in kept:
+            dtype = self.facts.reduces[n].dtype
+            self.known[n] = self.workspaces.new(Buffer(self.rows, dtype))
+            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
+        outer = self.kernel.outer
+        return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
+
+    def elementwise(self, stores: Sequence[int]) -> Step:
+        """What is stored per element."""
+        nodes, more = self.begun()
+        outputs = self.stored(nodes, stores)
+        return self.made(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
+
+
+#: Which reduction gives the value whose place is looked for.
+_VALUE = {"argmax": "reduce_max", "argmin": "reduce_min"}
+
+
+def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:
+    return Load(dtype, number, shape, index, (), Constant.of(0, dtype))
+
+
+def _first_place(nodes: Nodes, value: int, best: int, place: int) -> int:
+    """The least of the places of those values that are the best one, NaN being NaN."""
+
+    def apply(op: str, *numbers: int, dtype: np.dtype = _BOOL) -> int:
+        return nodes.add(Apply(dtype, op, numbers))
+
+    same = apply("eq", value, best)
+    if nodes.nodes[value].dtype in dtypes.FLOATS:
+        same = apply("or", same, apply("and", apply("ne", value, value), apply("ne", best, best)))
+    never = nodes.add(Constant.of(np.iinfo(np.int32).max, INT32))
+    return nodes.add(Reduce(INT32, "reduce_min", apply("select_n", same, never, place, dtype=INT32)))

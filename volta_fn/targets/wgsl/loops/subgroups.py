@@ -1,0 +1,74 @@
+"""Reductions over subgroups, of whatever width they are: everyone exchanges numbers with ever nearer neighbours.
+
+WGSL has functions that reduce, which are not used: a driver (NVIDIA's 580, on an H200) had `subgroupAdd` of integers add up only those
+invocations that had gone the same way at the last branch, though all of them had come together again behind it, and had waited for each
+other. Its exchanges and its scans see everyone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.accumulate import Accumulator
+from volta_fn.targets.wgsl.loops.widening import INT32
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine
+from volta_fn.targets.wgsl.text import Function
+
+#: Integers that are ordered as floats are, NaN beyond all others; and back.
+_KEY = """fn {name}(x: f32) -> i32 {{
+  let bits = bitcast<i32>(x);
+  return select(bits ^ ((bits >> 31u) & 0x7fffffff), {nan}, (bits & 0x7fffffff) > 0x7f800000);
+}}"""
+_UNKEY = """fn float_of_key(key: i32) -> f32 {
+  return bitcast<f32>(key ^ ((key >> 31u) & 0x7fffffff));
+}"""
+_NAN_KEYS = {"reduce_max": "0x7fffffff", "reduce_min": "bitcast<i32>(0x80000000u)"}
+
+
+def is_possible(accumulator: Accumulator) -> bool:
+    """Whether invocations can exchange what a reduction carries."""
+    return not accumulator.is_place and accumulator.dtype in (np.float32, np.int32, np.uint32)
+
+
+def has_rows(facts: Facts, parts: int, invocations: int) -> bool:
+    """Whether each so many neighbours in a workgroup are in one subgroup."""
+    width = facts.subgroup_most
+    return facts.subgroups and facts.subgroup_least == width and 1 < parts <= width and invocations % width == 0
+
+
+def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, parts: int | None = None) -> Number:
+    """A number combined over the subgroup, or each so many neighbours in it, known to all of them, who have the same bits."""
+    op = accumulator.node.op
+    if x.dtype != np.float32 or op not in _NAN_KEYS:
+        return _exchanged(shader, op, x, parts)
+    # Extrema of floats take several operations, because of NaN; those of integers, one.
+    key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[op]))
+    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"), parts)
+    return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best.text})"))
+
+
+def _exchanged(shader: Shader, op: str, x: Number, parts: int | None) -> Number:
+    facts = shader.module.facts
+    if parts is None and facts.subgroup_least == facts.subgroup_most:
+        parts = facts.subgroup_most
+
+    def write(f: Function) -> tuple[str, str]:
+        total = Number(x.dtype, f.var(x.type, "a0"))
+
+        def exchange(reach: str) -> None:
+            other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
+            f.line(f"{total.text} = {combine(f, op, total, other).text};")
+
+        if parts is not None:
+            for power in reversed(range(parts.bit_length() - 1)):
+                exchange(f"{1 << power}u")
+        else:
+            with f.block("for (var reach = a1 / 2u; reach > 0u; reach /= 2u)"):
+                exchange("reach")
+        return x.type, total.text
+
+    known = parts is not None
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{parts or 'all'}", (x.type,) if known else (x.type, "u32"), write)
+    size = "" if known else f", {shader.builtin('subgroup_size')}"
+    return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))

@@ -1,0 +1,191 @@
+"""Transposes: kernels without inner axes, some of whose loads lie side by side along another axis than their stores.
+
+A workgroup does a square of turns of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards, so that
+memory is read and written in long pieces. In between they are in workgroup memory, in fours along the stores' axis: an invocation reads a
+block of four by four, four lines of it at once, and writes its columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
+from volta_fn.targets.wgsl.loops.kernel_step import Step
+from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
+from volta_fn.targets.wgsl.loops.rows import write_together
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+
+#: Sides of large squares, along the stores and along those loads, the best first, and from how many turns on there are such; and of others.
+_LARGE = [(64, 128), (64, 64)]
+_MANY = 1 << 21
+_SMALL = (32, 32)
+
+#: Bytes of workgroup memory for a square, and the most invocations.
+_MEMORY = 1 << 14
+_GROUP = 256
+
+#: Turns from which on squares pay.
+_LEAST = 1 << 14
+
+
+class Crossing(NamedTuple):
+    """The axis of the stores, that of the loads that cross it, and those loads."""
+
+    axis: int
+    other: int
+    loads: tuple[int, ...]
+    #: Of a square, along either axis.
+    sides: tuple[int, int]
+
+
+def crossing(facts: KernelFacts, axis: int) -> Crossing | None:
+    """What crosses the axis along which stores lie side by side; None if squares are no help."""
+    sizes, turns = facts.kernel.sizes, facts.size(facts.outer)
+    if turns < _LEAST or sizes[axis] < LANES:
+        return None
+    across = {n: p for n, p in facts.load_places.items() if coefficient(p, axis) not in (0, 1, -1)}
+    found = Counter(a for p in across.values() for a, c in p.terms if abs(c) == 1 and sizes[a] >= LANES)
+    if not found:
+        return None
+    other = min(found, key=lambda a: (-found[a], a))
+    loads = tuple([n for n, p in across.items() if abs(coefficient(p, other)) == 1])
+    packed = any(b.dtype.itemsize < 4 for b in facts.kernel.outputs)
+    size = sum(_kept(facts.kernel.nodes[n].dtype).itemsize for n in loads)
+    large = [sides for sides in _LARGE if turns >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
+    fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
+    return Crossing(axis, other, loads, fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
+
+
+def _kept(dtype: np.dtype) -> np.dtype:
+    """As what numbers are kept: to pack float16 takes longer than anything else here."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def write_tiles(facts: KernelFacts, cross: Crossing, device: Facts, step: Step) -> Dispatch:
+    """A step as a dispatch."""
+    return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
+
+
+class _Tiles:
+    def __init__(self, facts: KernelFacts, cross: Crossing, shader: Shader, step: Step) -> None:
+        self.facts = facts
+        self.cross = cross
+        self.shader = shader
+        self.along, self.across = [_line(axis, facts.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
+        #: Fours along the stores' side.
+        self.fours = cross.sides[0] // LANES
+        self.root = Place(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
+
+    def write(self) -> Dispatch:
+        """The shader."""
+        shader, facts, sizes = self.shader, self.facts, self.facts.kernel.sizes
+        sides = {self.cross.other: self.cross.sides[1], self.cross.axis: self.cross.sides[0]}
+        count = {a: -(-sizes[a] // sides.get(a, 1)) for a in (*[a for a in range(len(sizes)) if a not in sides], *sides)}
+        squares = Span(tuple(count), tuple(count.values()))
+        bound = squares.bind(shader, shader.group)
+        corner = {a: shader.let("u32", f"{bound.pop(a)[0]} * {side}u") for a, side in sides.items()}
+        self.root.prepare(range(len(facts.kernel.nodes)))
+        outer = self.root.child(bound)
+        outer.prepare(range(len(facts.kernel.nodes)))
+        kept = {n: _kept(facts.kernel.nodes[n].dtype) for n in self.cross.loads}
+        tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in kept.items()}
+        width = self.cross.sides[1] // LANES
+        for k in range(width * self.fours // shader.invocations):
+            self.read(outer, corner, tiles, self.divided(k, width))
+        shader.line("workgroupBarrier();")
+        for turn in self.turns(outer, corner):
+            self.store(turn, tiles)
+        return shader.dispatch(squares.total)
+
+    def read(self, outer: Place, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
+        """Reads a block into workgroup memory. Beyond an end it is the last line, or column."""
+        shader, across, along = self.shader, self.across, self.along
+        (axis,), (other,) = along.axes, across.axes
+        column, row = block
+        first = shader.let("u32", f"{corner[axis]} + {row} * {LANES}u")
+        lines = [self.within(f"{first} + {k}u", along.total, along) for k in range(LANES)]
+        if across.lanes > 1:
+            inside = [shader.let("u32", f"{column} * {LANES}u + {k}u") for k in range(LANES)]
+            groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.groups, across)]
+        else:
+            inside = [shader.let("u32", f"{column} + {k * self.cross.sides[1] // LANES}u") for k in range(LANES)]
+            groups = [self.within(f"{corner[other]} + {k}", across.total, across) for k in inside]
+        bound = [across.bind(shader, group) for group in groups]
+        places = [[outer.child({**axes, axis: (line,)}, across) for axes in bound] for line in lines]
+        write_together([place for line in places for place in line], self.cross.loads)
+        for n, tile in tiles.items():
+            columns = zip(*[[x for place in line for x in place.spread(n)] for line in places], strict=True)
+            for k, numbers in zip(inside, columns, strict=True):
+                tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
+
+    def turns(self, outer: Place, corner: dict[int, str]) -> list[_Turn]:
+        """What an invocation stores."""
+        shader, across, along = self.shader, self.across, self.along
+        width = self.cross.sides[0] // along.lanes
+        result = []
+        for k in range(width * self.cross.sides[1] // shader.invocations):
+            column, line = self.divided(k, width)
+            group = shader.let("u32", f"{corner[along.axes[0]]} / {along.lanes}u + {column}")
+            other = shader.let("u32", f"{corner[across.axes[0]]} + {line}")
+            tests = [f"{group} < {along.groups}u"] if along.total % self.sides[along] else []
+            tests += [f"{other} < {across.total}u"] if across.total % self.sides[across] else []
+            bound = along.bind(shader, self.within(group, along.groups, along))
+            place = outer.child({**bound, across.axes[0]: (self.within(other, across.total, across),)}, along)
+            result.append(_Turn(place, f"if ({' && '.join(tests)})" if tests else "", line, column))
+        return result
+
+    def store(self, turn: _Turn, tiles: dict[int, Array]) -> None:
+        """Stores of a turn."""
+        for n, tile in tiles.items():
+            dtype = self.facts.kernel.nodes[n].dtype
+            if self.along.lanes > 1:
+                numbers: Sequence[Number] = tile.load4(self.slot(turn.line, turn.column))
+            else:
+                four = self.slot(turn.line, f"({turn.column} / {LANES}u)")
+                numbers = [tile.load(self.shader.let("u32", f"({four}) * {LANES}u + {turn.column} % {LANES}u"))]
+            turn.place.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
+        with self.shader.block(turn.exists):
+            inside = turn.place.child({})
+            for s in range(len(self.facts.kernel.stores)):
+                inside.store(s)
+
+    # numbers
+
+    def divided(self, turn: int, width: int) -> tuple[str, str]:
+        """The column and the line of an invocation in a turn, in lines of a width."""
+        local = self.shader.local
+        number = self.shader.let("u32", f"{local} + {turn * self.shader.invocations}u") if turn else local
+        return self.shader.let("u32", f"{number} % {width}u"), self.shader.let("u32", f"{number} / {width}u")
+
+    def within(self, number: str, count: int, axis: Span) -> str:
+        """A number, or the last one of so many if an axis is no whole number of squares."""
+        return self.shader.named("u32", f"min({number}, {count - 1}u)" if axis.total % self.sides[axis] else number)
+
+    def slot(self, column: str, four: str) -> str:
+        """Where a column's four is, such that neither neighbouring columns nor neighbouring fours are in one bank of memory."""
+        return self.shader.let("u32", f"{column} * {self.fours}u + ({four} ^ ({column} / {LANES}u % {self.fours}u))")
+
+
+class _Turn(NamedTuple):
+    """What an invocation stores at a time."""
+
+    place: Place
+    #: Whether there is something to store, as the head of a block.
+    exists: str
+    #: Where in the square it is.
+    line: str
+    column: str
+
+
+def _line(axis: int, size: int) -> Span:
+    """An axis, walked by lanes if that is possible."""
+    return Span((axis,), (size,), LANES if size % LANES == 0 else 1)

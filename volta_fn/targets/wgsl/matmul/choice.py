@@ -1,0 +1,129 @@
+"""Choosing schedules: an estimate of the time that each takes on a large GPU, and the best few by it, to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul.tuned_schedules import remembered
+
+#: Multiprocessors of the device, and how many invocations keep one of them busy with multiplying.
+_PROCESSORS = 132
+_BUSY = 256
+
+#: Multiplications that a multiprocessor does while a slice waits for memory, and while a dispatch waits for the one before it; and
+#: that all of them do while a byte is read or written.
+_SLICE_WAIT = 8_000
+_DISPATCH_WAIT = 500_000
+_BYTE = 8
+
+#: Below so many multiplications loops are unrolled less: fetching and compiling long shaders takes more time than they save.
+LITTLE = 1 << 29
+
+#: Up to so many workgroups for each multiprocessor, whole rounds of them are counted.
+_ROUNDS = 4
+
+#: Tiles for dtypes that there are vectors of, and the fraction of peak speed that each reaches.
+_VECTORS = (
+    (Schedule(64, 128, 16, 8, 8), 0.94),
+    (Schedule(128, 64, 16, 8, 8), 0.94),
+    (Schedule(128, 128, 8, 8, 16), 0.92),
+    (Schedule(128, 128, 8, 16, 8, twice=True), 0.9),
+    (Schedule(64, 128, 8, 8, 8), 0.89),
+    (Schedule(128, 128, 16, 8, 8), 0.87),
+    (Schedule(64, 64, 16, 8, 8), 0.89),
+    (Schedule(64, 64, 8, 8, 8), 0.88),
+    (Schedule(64, 128, 16, 8, 4), 0.86),
+    (Schedule(128, 64, 16, 8, 4), 0.85),
+    (Schedule(64, 64, 16, 8, 4), 0.84),
+    (Schedule(32, 64, 16, 8, 4), 0.78),
+    (Schedule(32, 64, 16, 4, 8), 0.70),
+    (Schedule(32, 64, 16, 4, 4), 0.60),
+    (Schedule(32, 32, 16, 4, 4), 0.52),
+    (Schedule(16, 64, 32, 4, 4), 0.48),
+    (Schedule(16, 32, 32, 4, 4), 0.40),
+    (Schedule(16, 128, 16, 4, 8), 0.55),
+    (Schedule(4, 256, 16, 4, 4), 0.3),
+    (Schedule(4, 128, 32, 4, 4), 0.3),
+    (Schedule(64, 16, 32, 4, 4), 0.48),
+)
+#: The same for other dtypes.
+_SINGLES = (
+    (Schedule(32, 32, 16, 4, 4), 0.5),
+    (Schedule(32, 32, 8, 4, 4), 0.45),
+    (Schedule(16, 16, 16, 2, 2), 0.3),
+)
+
+#: Variations worth a try on large contractions.
+_VARIATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"band": 4},
+    {"band": 16},
+    {"band": 1},
+    {"unroll": 8},
+    {"unroll": 4},
+    {"twice": True},
+    {"once": True},
+    {"lane_rows": 8, "lane_columns": 4},
+    {"lane_rows": 2, "lane_columns": 16},
+    {"pad": 0},
+    {"pad": 2},
+    {"ahead": False},
+    {"depth": 8},
+    {"depth": 32},
+)
+
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, company: int = 0) -> list[Schedule]:
+    """Schedules that fit the device, the one that is probably fastest first, at most two for each tile.
+
+    `company`: see `choose`.
+    """
+    found = []
+    little = c.products < LITTLE
+    for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
+        schedule = replace(tile, unroll=4 if little else 0, once=little)
+        splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
+        timed = [(_time(c, split, efficiency, company), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        found += sorted(timed, key=lambda pair: pair[0])[:2]
+    return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def choose(c: Contraction, work: Working, facts: Facts, company: int = 0, *, among: bool = False) -> Schedule:
+    """The schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
+
+    If the product is fused horizontally with others, `company` is how many multiplications there are in all. `among`: see `remembered`.
+    """
+    if company:
+        return candidates(c, work, facts, 1, company)[0]
+    return remembered(c, work, facts, among=among) or candidates(c, work, facts, 1)[0]
+
+
+def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule]:
+    """Schedules with the same tile that differ in details."""
+    found = [replace(schedule, **details) for details in _VARIATIONS]
+    return [x for x in found if x.fits(work, facts)]
+
+
+def _time(c: Contraction, schedule: Schedule, efficiency: float, company: int) -> float:
+    """An estimate of how long it takes, in multiplications of one multiprocessor."""
+    groups, terms = schedule.groups(c), schedule.part(c)
+    adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
+    if company:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
+        busy = efficiency * schedule.invocations / _BUSY
+        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
+        return max(company / _PROCESSORS / efficiency, alone) + adding
+    rounds = groups / _PROCESSORS
+    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early begin others
+    together = min(each, max(1, 512 // schedule.invocations))
+    busy = min(1.0, together * schedule.invocations / _BUSY)
+    work = each * schedule.rows * schedule.columns * terms / (efficiency * busy)
+    waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
+    return work + waits + adding

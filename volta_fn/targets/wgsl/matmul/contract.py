@@ -1,0 +1,53 @@
+"""The routine of any contraction: which of the ways."""
+
+from __future__ import annotations
+
+from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.choice import choose
+from volta_fn.targets.wgsl.matmul.compute_dtype import working
+from volta_fn.targets.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
+from volta_fn.targets.wgsl.matmul.epilogues import Epilogue, rounded
+from volta_fn.targets.wgsl.matmul.thin import is_thin, thin
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.routine import Routine
+
+
+def contract(
+    c: Contraction,
+    facts: Facts,
+    buffers: BufferNumbers,
+    epilogue: Epilogue | None = None,
+    *,
+    parts: bool = True,
+    company: int = 0,
+    among: bool = False,
+    alone: bool = False,
+) -> Routine:
+    """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
+
+    Sums are made in `parts` only if the device can bind all that adding them up needs. `company` and `among`: see `fused.contraction`;
+    `alone`: see `tiled`.
+    """
+    work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
+    if is_of_few_terms(c):
+        return few_terms(c, work, facts, finish, buffers)
+    if is_of_few_results(c):
+        return few_results(c, work, facts, finish, buffers)
+    if is_thin(c, work):
+        return thin(c, work, facts, finish, buffers, parts=parts)
+    schedule = choose(c, work, facts, company, among=among)
+    return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers, alone=alone)
+
+
+def is_tiled(c: Contraction) -> bool:
+    """Whether a contraction is done by tiles, for which there are schedules."""
+    return not (is_of_few_terms(c) or is_of_few_results(c) or is_thin(c, working(c.target.dtype)))
+
+
+def oriented(c: Contraction) -> tuple[Contraction, BufferNumbers]:
+    """A contraction with rows and columns such that neighbours in a row of results are the nearer ones in memory."""
+    rows, columns = c.target.rows.strides, c.target.columns.strides
+    if rows and (not columns or rows[-1] < columns[-1]):
+        return c.swapped(), BufferNumbers().swapped()
+    return c, BufferNumbers()

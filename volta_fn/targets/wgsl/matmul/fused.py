@@ -1,0 +1,137 @@
+"""Products that are kernels (see `compiler/ir/contraction`).
+
+Operands are read through their index maps, and what the kernel does with the sums is done with those in registers, as the loops of an
+elementwise kernel do it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from volta_fn.compiler.contractions import index_maps
+from volta_fn.compiler.contractions.matmul_problem import Operand, merged
+from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.contraction import Axes, Contraction, contraction_of
+from volta_fn.compiler.ir.kernel import Kernel, Load
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers
+from volta_fn.targets.wgsl.loops.linear_index import LANES, Span, Texts
+from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
+from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled
+from volta_fn.targets.wgsl.matmul.epilogues import Results, SumPlace
+from volta_fn.targets.wgsl.matmul.indices import digits
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars.number import is_supported, kind
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+
+def contracts(kernel: Kernel, device: Facts) -> bool:
+    """Whether a kernel is a product whose operands can be read in place: neighbouring invocations must read neighbouring elements."""
+    found = contraction_of(kernel)
+    if found is None:
+        return False
+    problem = found.problem()
+    dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
+    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
+
+
+def is_little(kernel: Kernel, device: Facts) -> bool:
+    """Whether a kernel is a product that leaves a GPU partly idle."""
+    return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
+
+
+def _is_near(operand: Operand) -> bool:
+    """Whether an operand is contiguous along its rows or columns, or along the axis of the sum."""
+    return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
+
+
+def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool = False) -> Routine | None:
+    """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
+
+    `company` is how many multiplications there are in all products that are fused horizontally, if this is one of several;
+    `among` says whether there are other products in the program at all.
+    """
+    if not contracts(kernel, device):
+        return None
+    found = _oriented(kernel)
+    epilogue = Fused(found)
+    count = len(found.kernel.inputs)
+    buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
+    parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
+    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company, among=among)
+
+
+def parts(kernel: Kernel, device: Facts) -> int:
+    """In how many parts the sums of a kernel are best split, if it is a product."""
+    if not contracts(kernel, device):
+        return 1
+    found = _oriented(kernel)
+    c = _maps(found, Fused(found))
+    return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
+
+
+def _maps(found: Contraction, epilogue: Fused) -> index_maps.Contraction:
+    """The contraction as the schedules know it."""
+    inputs, problem = found.kernel.inputs, found.problem()
+    lhs, rhs = [
+        index_maps.Map(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
+        for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
+    ]
+    return index_maps.Contraction(lhs, rhs, epilogue.target())
+
+
+def _oriented(kernel: Kernel) -> Contraction:
+    """A contraction whose columns go along the contiguous axis of the first result."""
+    found = contraction_of(kernel)
+    assert found is not None
+    store = found.kernel.stores[0]
+    side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
+    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
+
+
+class Fused:
+    """The epilogue of a contraction: what its kernel does with the sums."""
+
+    def __init__(self, found: Contraction) -> None:
+        self.found = found
+        kernel, self.inputs = found.epilogue()
+        self.facts = KernelFacts(kernel)
+        #: The node that loads a sum.
+        self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
+
+    def target(self) -> index_maps.Target:
+        """Where the first result's elements are."""
+        kernel, place = self.found.kernel, self.facts.store_places[0]
+        steps = dict(place.terms)
+
+        def walk(axes: Axes) -> index_maps.Walk:
+            return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
+
+        walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
+        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, place.offset, *walks)
+
+    def __call__(self, f: Shader, work: Working, c: index_maps.Contraction, number: int, lanes: int) -> Results:
+        """See `Epilogue`."""
+        found, sizes = self.found, self.found.kernel.sizes
+        columns = tuple([sizes[a] for a in found.columns])
+        together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
+        span = Span(found.columns, columns, together)
+        outputs = tuple(range(number, number + len(found.kernel.stores)))
+        nest = arrays(f, self.facts, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
+
+        def store(place: SumPlace, sums: Sequence[str]) -> None:
+            axes: dict[int, Texts] = {}
+            for names, index in ((found.batch, place.stack), (found.rows, place.row)):
+                axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
+            group = place.column if together == 1 else f.let("u32", f"{place.column} / {LANES}u")
+            here = Place(nest, None, axes).child(span.bind(f, group), span)
+            here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            for s in range(len(outputs)):
+                here.store(s)
+
+        return Results(together, store)

@@ -1,0 +1,42 @@
+"""Adding up the parts of split sums, always in the same order."""
+
+from __future__ import annotations
+
+from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working
+from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
+from volta_fn.targets.wgsl.matmul.indices import digits
+from volta_fn.targets.wgsl.matmul.results import results
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars.memory import Array
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+_INVOCATIONS = 128
+
+
+def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: Epilogue, source: int, result: int) -> Dispatch:
+    """The results from `splits` arrays [stack, m, n] of partial sums in the buffer number `source`; zeros if there are none."""
+    f = Shader(facts, _INVOCATIONS)
+    each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
+    put = results(f, work, c, result, epilogue, each)
+    size = c.batch * c.m * c.n
+    parts = f.buffer(source, work.dtype, False, splits * size if each == 4 else 0) if splits else None
+    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+    with f.block(f"if ({number} < {size // each}u)"):
+        sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]
+        if parts is not None:
+            _add_parts(f, work, parts, sums, splits, size // each, number)
+        stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
+        every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
+        f.line(f"{put}({stack}, {row}, {column} * {each}u, {every});")
+    return f.dispatch(-(-size // each // _INVOCATIONS))
+
+
+def _add_parts(f: Shader, work: Working, parts: Array, sums: list[str], splits: int, size: int, number: str) -> None:
+    """Add to `sums`, one or four, what is at `number` in each of the arrays of `size` elements, or vectors of four."""
+    with f.loop(splits) as i:
+        place = f.let("u32", f"{i} * {size}u + {number}")
+        found = parts.load4(place) if len(sums) == 4 else [parts.load(place)]
+        for total, x in zip(sums, found, strict=True):
+            f.line(f"{total} = {work.add(total, x.text)};")

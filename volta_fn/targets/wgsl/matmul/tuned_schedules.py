@@ -1,0 +1,112 @@
+"""The fastest schedules measured so far: by an adapter's name, for classes of contractions.
+
+Some are shipped with the package, in a JSON file; others were measured in this process, or in an earlier one and are in such a file in the
+user's cache folder. Where none is known and tuning is wanted, schedules are measured (see `tuning`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from volta_fn.compiler.contractions.index_maps import Contraction, Map
+from volta_fn.targets.cache_dir import folder
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+
+#: The schedules that come with the package.
+SHIPPED = Path(__file__).with_name("tuned.json")
+
+#: Schedules by adapter and class.
+Choices = dict[str, dict[str, Schedule]]
+
+
+def class_of(c: Contraction) -> str:
+    """The class of a contraction, for which one schedule serves: dtypes, sizes, and how operands and results lie in memory."""
+    dtypes = ",".join(x.dtype.name for x in (c.lhs, c.rhs, c.target))
+    forms = _form(c.lhs), _form(c.rhs), "4" if c.target.fours else "1"
+    return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
+
+
+#: Appended to the class of a product that is one among others in a program, with which it may be fused: another schedule may be best.
+AMONG = " among others"
+
+
+def _form(map_: Map) -> str:
+    """Where elements can be read as vectors of four: along the index that is summed over (k4), the other (o4), or neither; and bounds."""
+    fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
+    return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
+
+
+def read(path: Path) -> Choices:
+    """The schedules in a file; none if there is no such file, or if it has another format."""
+    try:
+        content = json.loads(path.read_text())
+        return {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def write(path: Path, choices: Choices) -> None:
+    """Write a file that `read` reads."""
+    content = {adapter: {key: value.as_dict() for key, value in sorted(known.items())} for adapter, known in sorted(choices.items())}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(path)
+
+
+@functools.cache
+def shipped() -> Choices:
+    """The schedules that come with the package."""
+    return read(SHIPPED)
+
+
+def users_file() -> Path | None:
+    """The file of schedules that were measured on the user's devices; None if there is no cache folder."""
+    where = folder()
+    return None if where is None else where / "schedules.json"
+
+
+@functools.cache
+def _users() -> Choices:
+    where = users_file()
+    return {} if where is None else read(where)
+
+
+#: The schedules that were measured in this process.
+_learnt: Choices = {}
+
+#: Measures the fastest schedule of a contraction; by the adapters' names of devices for which that is wanted.
+Finder = Callable[[Contraction, Working, Facts], Schedule]
+_finders: dict[str, Finder] = {}
+
+
+def learn(choices: Choices) -> None:
+    """Remember schedules in this process."""
+    for adapter, known in choices.items():
+        _learnt.setdefault(adapter, {}).update(known)
+
+
+def find_by(adapter: str, finder: Finder) -> None:
+    """From now on, measure schedules that are not known on a device."""
+    _finders[adapter] = finder
+
+
+def remembered(c: Contraction, work: Working, facts: Facts, *, among: bool = False) -> Schedule | None:
+    """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none.
+
+    If the product is one `among` others in a program, the one that is fastest there is preferred.
+    """
+    name = class_of(c)
+    for key in [name + AMONG, name] if among else [name]:
+        for choices in (_learnt, _users(), shipped()):
+            found = choices[facts.adapter].get(key) if facts.adapter in choices else None
+            if found is not None and found.fits(work, facts):
+                return found
+    finder = _finders.get(facts.adapter)
+    return None if finder is None else finder(c, work, facts)

@@ -1,0 +1,34 @@
+"""The routines of kernels and single equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.routine import Routine
+
+#: How an equation becomes a routine: (operands' types, parameters, facts) -> routine, or None if it has none.
+RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]
+
+#: By the names of primitives.
+ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+
+#: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
+#: then.
+IN_PLACE: dict[str, int] = library.IN_PLACE
+
+
+def kernel_routine(
+    kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}, company: int = 0, *, among: bool = False
+) -> Routine:  # never changed
+    """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are.
+
+    Of a product that is done together with others, `company` is how many multiplications there are in all of them; `among` says
+    whether there are others in the program.
+    """
+    product = matmul.contraction(kernel, facts, company, among=among) if not shared else None
+    return product or loops.routine(kernel, facts, shared)

@@ -1,0 +1,89 @@
+"""Schedules of contractions tried on the device while programs are compiled, if VOLTA_GPU_TUNE=1.
+
+The fastest are kept for later processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.matmul.compute_dtype import Working
+from volta_fn.targets.wgsl.matmul.epilogues import rounded
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.matmul.tuned_schedules import users_file
+from volta_fn.targets.wgsl.matmul.tuning import tried, tune
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.runtime.memory import Lease
+from volta_fn.targets.wgsl.runtime.pipelines import Binding
+from volta_fn.targets.wgsl.runtime.replay import Step, play
+
+if TYPE_CHECKING:
+    from volta_fn.targets.wgsl.runtime.gpu import Gpu
+
+#: Seconds that a measurement takes, about, and how many are made, of which the least counts.
+_TURN, _TURNS = 0.004, 4
+#: So many runs tell how many it takes.
+_FEW = 8
+
+
+class Trials:
+    """A finder of schedules (see `remembered`)."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._lock = threading.Lock()
+        self._operands: Sequence[np.ndarray] = ()
+        self._leases: list[Lease] = []
+
+    def __call__(self, c: Contraction, work: Working, facts: Facts) -> Schedule:
+        """The fastest schedule."""
+        with self._lock:
+            routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), BufferNumbers()) for schedule in tried(c, work, facts)]
+            self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
+            found = tune(c, work, facts, self.trial, path=users_file())
+            self._operands, self._leases = (), []
+            self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
+        return found[0].schedule
+
+    def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
+        """See `Trial`."""
+        gpu = self.gpu
+        if self._operands is not operands:
+            self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
+        result = gpu.put(np.zeros(size, dtype))  # of which a contraction need not make all
+        with gpu.queue.lock:
+            leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
+        self._run(routine, leases, 1)
+        once = self._least(routine, leases, 1, _TURNS)  # the waiting, for the most part, and a run
+        made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
+        each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
+        more = int(min(400, max(1, _TURN / max(each, 1e-6))))
+        return made, (self._least(routine, leases, 1 + more, _TURNS) - once) / more
+
+    def _least(self, routine: Routine, leases: Sequence[Lease], times: int, turns: int) -> float:
+        """The least time that so many runs together take."""
+        return min(self._run(routine, leases, times) for _ in range(turns))
+
+    def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
+        """Run a routine so many times. Returns the seconds that all took together."""
+        pipelines, queue = self.gpu.pipelines, self.gpu.queue
+        bound = []
+        for d in routine.dispatches:
+            pipeline = pipelines.find(d.best, len(d.buffers), d.places_written)
+            blocks = [leases[number].block for number in d.buffers]
+            bound.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
+        queue.wait()
+        start = time.perf_counter()
+        with queue.lock:
+            steps = [Step(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
+            play(queue, steps * times)
+        queue.wait()
+        return time.perf_counter() - start

@@ -1,0 +1,90 @@
+"""Command lists: what the GPU does without the host in between.
+
+The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as a
+*recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
+since blocks are given out in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.targets.wgsl.runtime.commands import Command, Loop, While, uninterrupted
+from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.wgsl.runtime.replay import AT_A_TIME, WORDS, Step, compiled, packed
+
+#: Recordings kept of a command list.
+_RECORDINGS = 8
+
+#: Bytes of a step in a packed recording.
+_STEP = 8 * WORDS
+
+
+class Recording:
+    """The dispatches that a command list wrote to the queue."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        #: The same as a table for machine code, made when it is first replayed, and its address.
+        self.table: np.ndarray | None = None
+        self.first = 0
+
+    def replay(self, queue: Queue) -> bool:
+        """Write it to the queue again, by machine code; False if there is none. Mistakes are reported when a pass is finished."""
+        write = compiled()
+        if write is None:
+            return False
+        if self.table is None:
+            self.table = packed(self.steps)
+            self.first = self.table.ctypes.data
+        for start in range(0, len(self.steps), AT_A_TIME):
+            part = min(AT_A_TIME, len(self.steps) - start)
+            write(queue.begin(), self.first + start * _STEP, part)
+            queue.wrote(part)
+        return True
+
+
+class CommandList:
+    """Commands that the GPU does without the host."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands = commands
+        #: By the blocks of a call and the turns of the loops around the list.
+        self.recordings: dict[Any, Recording] = {}
+        self.trims = -1
+
+    def recording(self, key: tuple[Any, ...], trims: int) -> Recording | None:
+        """The recording of some blocks and turns, unless blocks were given back since."""
+        if self.trims != trims:
+            self.recordings.clear()
+            self.trims = trims
+        return self.recordings.get(key)
+
+    def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
+        """Keep what was written for some blocks and turns."""
+        if len(self.recordings) >= _RECORDINGS:
+            self.recordings.clear()
+        self.recordings[key] = Recording(steps)
+
+
+def command_lists(commands: Sequence[Command]) -> list[Any]:
+    """Commands, with runs of those that need no host as command lists."""
+    found: list[Any] = []
+    together: list[Command] = []
+    for command in [*commands, None]:
+        if command is not None and uninterrupted(command):
+            together.append(command)
+            continue
+        if together:
+            found.append(CommandList(together))
+            together = []
+        if isinstance(command, Loop):
+            found.append(Loop(command.number, command.turns, command_lists(command.body)))
+        elif isinstance(command, While):
+            found.append(While(command.flag, command_lists(command.body)))
+        elif command is not None:
+            found.append(command)
+    return found

@@ -1,0 +1,264 @@
+"""Loops and branches as commands, without asking the host but for the end of a `while`.
+
+A loop's carry goes back and forth between two places, unless a step may make it where it was. A branch, and the turn of a `while`, is a
+*region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
+from volta_fn.compiler.lowering.peak_memory import bytes_of
+from volta_fn.compiler.lowering.program import Body, body_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.wgsl.runtime import copying
+from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Moved, Place, Region, Run, While, place
+from volta_fn.targets.wgsl.runtime.writer import ControlFlow, Writer
+
+_THREADS = 64
+
+_GRIDS = """
+@group(0) @binding(0) var<storage, read_write> grids: array<u32>;
+@group(0) @binding(1) var<storage, read> table: array<vec4<u32>>;
+DECLARATIONS
+@compute @workgroup_size(THREADS)
+fn main(@builtin(local_invocation_index) id: u32) {
+  var chosen = 0u;
+  CHOICE
+  storageBarrier();
+  workgroupBarrier();
+  for (var i = id; i < BRANCHESu; i += THREADSu) { grids[i] = select(0u, 1u, i == chosen); }
+  for (var i = id; i < arrayLength(&table); i += THREADSu) {
+    let entry = table[i];
+    let on = entry.x == chosen;
+    for (var k = 0u; k < 3u; k++) { grids[BRANCHESu + 3u * i + k] = select(0u, entry[k + 1u], on); }
+  }
+}
+"""
+
+
+class _Switch(NamedTuple):
+    """A shader that fills a region's buffer, to be: its text (without the outer region), what it reads, and where it belongs."""
+
+    declarations: str
+    choice: str
+    reads: tuple[Place, ...]
+    commands: list[Command]
+    position: int
+    #: The region around it, and the number of the branch.
+    outer: tuple[Region, int] | None
+
+
+def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[str, Slot]], *, outer: bool) -> _Switch:
+    """Leave room for a switch. `choice` sets `chosen` to the branch that is to be done, or to more than there are."""
+    writer.touch(block, region.grids, *[slot for _, slot in reads])
+    declarations = [f"@group(0) @binding({i}) var<storage, read> {text};" for i, (text, _) in enumerate(reads, 2)]
+    found = _Switch("\n".join(declarations), choice, tuple([place(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    writer.commands.append(Loop(-1, 0, []))  # its place
+    writer.slots.time += 1
+    if outer and writer.region is not None:
+        writer.touch(block, writer.region[0].grids)
+        found = found._replace(outer=writer.region)
+    return found
+
+
+def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
+    """Write a switch, now that the region's dispatches are known."""
+    declarations, choice, reads = switch.declarations, switch.choice, switch.reads
+    if switch.outer is not None:
+        around, branch = switch.outer
+        declarations += f"\n@group(0) @binding({len(reads) + 2}) var<storage, read> outer: array<u32>;"
+        choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
+        reads = (*reads, Place(around.grids, 0, 4 * around.branches, ()))
+    text = _GRIDS.replace("DECLARATIONS", declarations).replace("CHOICE", choice)
+    text = text.replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
+    table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
+    rows = max(len(region.entries), 1)
+    region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
+    places = (Place(region.grids, 0, 4 * region.branches + 12 * rows, ()), Place(table, 0, 16 * rows, ()), *reads)
+    switch.commands[switch.position] = Run(text, frozenset([0]), places, (1, 1, 1))
+
+
+def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    branches = eqn.params["branches"]
+    index, *arguments = operands
+    region = Region(writer.grids(block), len(branches))
+    choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
+    switch = _begin(writer, region, block, choice, [("index: array<i32>", index)], outer=True)
+    around = writer.region
+    for number, branch in enumerate(branches):
+        writer.region = (region, number)
+        inner = writer.slots.begin(block)
+        writer.body(body_of(branch, writer.lane, inner=True), arguments, results, inner)
+        writer.slots.finish(inner)
+    writer.region = around
+    writer.touch(block, region.grids)
+    _finish(writer, region, switch)
+
+
+def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    condition, body = [body_of(eqn.params[name], writer.lane, inner=True) for name in ("cond_jaxpr", "body_jaxpr")]
+    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    jaxpr = body.program.jaxpr
+    for result, start, out in zip(results, operands[first + second :], eqn.outvars, strict=True):
+        writer.copy(result, start, bytes_of(out.aval), block)
+    region = Region(writer.grids(block), 1)
+    start_switch = _begin(writer, region, block, "", (), outer=True)
+    around, commands = writer.region, writer.commands
+    inner = writer.slots.begin(block)
+    writer.commands, writer.region = [], (region, 0)
+    flag = writer.slots.memory(4, inner)
+    writer.body(condition, [*operands[:first], *results], [flag], inner)
+    choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"
+    turn_switch = _begin(writer, region, inner, choice, [("going: array<u32>", flag)], outer=False)
+    targets: list[Slot | None] = []
+    for position, result in enumerate(results):
+        var, made = jaxpr.invars[second + position], jaxpr.outvars[position]
+        same = made is var or body.may_share(var, made)
+        targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
+    writer.body(body, [*operands[first : first + second], *results], targets, inner)
+    for result, target, out in zip(results, targets, eqn.outvars, strict=True):
+        if target is not None:
+            writer.copy(result, target, bytes_of(out.aval), inner)
+    writer.touch(inner, region.grids, *results)
+    writer.slots.finish(inner)
+    turn = writer.commands
+    writer.commands, writer.region = commands, around
+    writer.touch(block, region.grids)
+    writer.commands.append(While(Place(region.grids, 0, 4, ()), turn))
+    _finish(writer, region, start_switch)
+    _finish(writer, region, turn_switch)
+
+
+class _Row(NamedTuple):
+    """Where a step finds or puts one row of an array, and the commands that bring it there or away."""
+
+    slot: Slot
+    before: tuple[Run, ...]
+    after: tuple[Run, ...]
+
+
+class _Scan:
+    """A scan being written."""
+
+    def __init__(self, writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        self.writer, self.block = writer, block
+        self.body: Body = body_of(eqn.params["jaxpr"], writer.lane, inner=True)
+        self.length: int = eqn.params["length"]
+        self.reverse: bool = eqn.params["reverse"]
+        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        jaxpr = self.body.program.jaxpr
+        self.consts = list(operands[:consts])
+        self.starts = list(operands[consts : consts + carry])
+        self.xs = list(zip(operands[consts + carry :], [v.aval for v in jaxpr.invars[consts + carry :]], strict=True))
+        self.results = list(results[:carry])
+        self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
+        self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
+        #: The other places of those values of the carry that go back and forth.
+        self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
+
+    def _stays(self, position: int) -> bool:
+        var, out = self.carried[position]
+        return out is var or self.body.may_share(var, out)
+
+    def write(self) -> None:
+        """The first step reads what the carry is at first, the others what the step before made; the last makes the results."""
+        if not self.length:
+            for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
+                self.writer.copy(result, start, bytes_of(var.aval), self.block)
+            return
+        for position, (carried, made) in enumerate(self.carried):
+            if made is carried:
+                self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
+        self.step(0, 0, None)
+        rest = self.length - 1
+        turn = 2 if any(other is not None for other in self.others) else 1
+        if rest // turn > 1:
+            self.loop(1, rest // turn, turn)
+            done = rest // turn * turn
+        else:
+            done = 0
+        for step in range(1 + done, self.length):
+            self.step(step, 0, None)
+
+    def loop(self, first: int, turns: int, steps: int) -> None:
+        """Some steps, again and again."""
+        writer = self.writer
+        writer.loops += 1
+        number, commands = writer.loops, writer.commands
+        writer.commands = []
+        inner = writer.slots.begin(self.block)
+        for step in range(steps):
+            self.step(first + step, steps, number, inner)
+        for slot in [*self.others, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
+            if slot is not None:
+                writer.touch(inner, slot)
+        writer.slots.finish(inner)
+        body, writer.commands = writer.commands, commands
+        writer.commands.append(Loop(number, turns, body))
+
+    def step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
+        """One step, at a number that grows by `stride` with each turn of a loop."""
+        writer = self.writer
+        block = writer.slots.begin(outer or self.block)
+        last = (self.length - 1 - step) % 2 == 0
+        now = [self._before(i, step, last) for i in range(len(self.starts))]
+        then = [self._after(i, last) for i in range(len(self.starts))]
+        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
+        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
+        for row in xs:
+            self.runs(row.before)
+        writer.body(self.body, [*self.consts, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
+        for row in ys:
+            self.runs(row.after)
+        writer.touch(block, *[r.slot for r in (*xs, *ys)])
+        writer.slots.finish(block)
+
+    def _before(self, position: int, step: int, last: bool) -> Slot:
+        var, out = self.carried[position]
+        other = self.others[position]
+        if step == 0 and out is not var:
+            return self.starts[position]
+        return other if other is not None and last else self.results[position]
+
+    def _after(self, position: int, last: bool) -> Slot | None:
+        var, out = self.carried[position]
+        other = self.others[position]
+        if out is var:
+            return None
+        return other if other is not None and not last else self.results[position]
+
+    def runs(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self.writer.run(run)
+        self.writer.slots.time += 1
+
+    def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
+        """One row of an array: a part of it if it can be bound there, else a copy."""
+        writer, size = self.writer, bytes_of(aval)
+        number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
+        alignment = writer.facts.alignment
+        strides = () if loop is None else ((loop, by),)
+        if not size:
+            return _Row(base, (), ())
+        if size % alignment == 0:
+            return _Row(Moved(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
+        ladder = Moved(block, writer.ladder(self.length), 4, number * alignment, tuple([(n, b * alignment) for n, b in strides]))
+        copy = writer.slots.memory(size, block)
+        writer.touch(block, base, copy)
+        whole, part, word = place(base, size * self.length), place(copy, size), place(ladder, 4)
+        if put:
+            return _Row(copy, (), (copying.put(whole, part, word, size, writer.facts),))
+        return _Row(copy, (copying.take(part, whole, word, size, writer.facts),), ())
+
+
+def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    _Scan(writer, eqn, operands, results, block).write()
+
+
+CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}

@@ -1,0 +1,251 @@
+"""One GPU, opened: its memory, queue, pipelines, and the routines that were written for it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.fusion.deferral import Deferral
+from volta_fn.compiler.ir.overwrite import overwritable
+from volta_fn.compiler.lowering.program import Lane, Source
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import MemoryStats
+from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.targets.wgsl import attention, matmul
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.horizontal import is_small
+from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.targets.wgsl.runtime import settings
+from volta_fn.targets.wgsl.runtime.adapter import open_device
+from volta_fn.targets.wgsl.runtime.autotune import Trials
+from volta_fn.targets.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
+from volta_fn.targets.wgsl.runtime.pipelines import Binding, Pipelines
+from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.wgsl.runtime.replay import Step, play
+from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks, turns_of_loops
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched
+from volta_fn.targets.wgsl.scalars import supports
+
+#: What a kernel binds at most, where the device would have more: fusion gains little beyond.
+_BUFFERS = 24
+#: What it binds, if that saves copies.
+_MOST_BUFFERS = 32
+
+#: Products that no other waits for are deferred if there are at least so many, and as far as what they read is at most so many bytes.
+_DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
+
+
+class Counters(NamedTuple):
+    """What a device has done so far."""
+
+    #: Copies of arrays from the device to the host.
+    reads: int
+    #: Equations that NumPy computed, by their primitives' names.
+    host_steps: dict[str, int]
+    dispatches: int
+    submissions: int
+
+
+class Gpu:
+    """A device."""
+
+    def __init__(self, adapter: Any) -> None:
+        opened = open_device(adapter)
+        self.opened, self.facts = opened, opened.facts
+        limit = settings.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
+        self.watched = Watched()
+        self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
+        self.queue = Queue(opened.device, self.watched, self.pool)
+        self.pool.make_room = self._make_room
+        #: Blocks from which dispatches may read their grids.
+        self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
+        self.grids.usage |= 0x100  # INDIRECT
+        self.pipelines = Pipelines(opened.device, self.watched)
+        self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
+        if opened.kind == "cpu":
+            self.facts = self.facts._replace(turns=turns_of_loops(self))
+        self.lane = Lane(
+            buffers=min(self.facts.buffers, _BUFFERS),
+            supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
+            kernel=partial(kernel_routine, facts=self.facts),
+            equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
+            in_place=IN_PLACE,
+            overwrites=overwritable,
+            adds_complex=True,
+            transforms=True,
+            contracts=partial(matmul.contracts, device=self.facts),
+            attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
+            stores_again=min(self.facts.buffers, _MOST_BUFFERS),
+            together=partial(is_small, device=self.facts),
+            parts=partial(matmul.parts, device=self.facts),
+            deferral=_deferral(self.facts),
+            kernel_among=partial(kernel_routine, facts=self.facts, among=True),
+            deferred_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
+        )
+        self.routines: dict[Any, Routine | None] = {}
+        self.host_steps: Counter[str] = Counter()
+        #: Blocks for the temporary values of programs: those of one are used by the next.
+        self.scratch: dict[int, list[Lease]] = {}
+        self._constants: dict[Any, Buffer] = {}
+        if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
+            self.pipelines.checks = needed_checks(self)
+        if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
+            find_by(self.facts.adapter, Trials(self))
+
+    # routines
+
+    def routine(self, source: Source) -> Routine | None:
+        """The routine of a source."""
+        if source.key not in self.routines:
+            self.routines[source.key] = source.make()
+        return self.routines[source.key]
+
+    # buffers
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """A buffer with these elements; small ones stay on the host until somebody on the device asks for them."""
+        self.check_dtype(values.dtype)
+        size = values.nbytes
+        buffer = Buffer(None, values.shape, values.dtype, size, values if size <= SMALL else None)
+        if size > SMALL:
+            self._upload(buffer, values)
+        return buffer
+
+    def lease_of(self, buffer: Buffer) -> Lease:
+        """The memory of a buffer, which is written first if it is still on the host."""
+        lease = buffer.lease
+        if lease is None or lease.returned is not self.pool.returned:
+            if buffer.known is None:
+                raise DeviceError(LOST)
+            self._upload(buffer, buffer.known)
+            assert buffer.lease is not None
+            return buffer.lease
+        return lease
+
+    def _upload(self, buffer: Buffer, values: np.ndarray) -> None:
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        with self.queue.lock:
+            lease = self.pool.lease_unused(max(data.nbytes, 4))
+            if lease is None:
+                self.queue.submit()
+                lease = self.pool.lease(max(data.nbytes, 4))
+            if data.nbytes:
+                self.queue.write(lease.block, data)
+            buffer.lease = lease
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """The elements of a buffer."""
+        if buffer.known is not None:
+            return buffer.known
+        if not buffer.size:
+            return np.empty(buffer.shape, buffer.dtype)
+        readback, buffer.readback = buffer.readback, None
+        if buffer.asked is not None:
+            buffer.asked()
+        lease = self.lease_of(buffer)
+        data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        values = data.view(buffer.dtype).reshape(buffer.shape)
+        if buffer.size <= SMALL_READBACK:
+            buffer.known = values
+        return values
+
+    def wait(self, buffer: Buffer) -> None:
+        """Return when the elements are computed."""
+        if buffer.lease is not None:
+            self.queue.wait()
+
+    def constant(self, value: Any) -> Buffer:
+        """A buffer for a constant of programs: one for equal small ones."""
+        if isinstance(value, Buffer):
+            return value
+        key = value.tobytes() if value.nbytes <= SMALL else None
+        found = None if key is None else self._constants.get(key)
+        if found is None:
+            found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
+            self.lease_of(found)
+            if key is not None:
+                self._constants[key] = found
+        return found
+
+    def check_dtype(self, dtype: np.dtype) -> None:
+        """Raise `DTypeError` for a dtype that the device does not have."""
+        if (dtype.name in ("float64", "complex128") and not self.facts.float64) or (
+            dtype.name in ("int64", "uint64") and not self.facts.int64
+        ):
+            raise DTypeError(f"the GPU {self.opened.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
+
+    # memory
+
+    def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
+        """Blocks for the temporary values of a program that is one command list: the same for every program."""
+        used: dict[int, int] = {}
+        found = []
+        for size in sizes:
+            kind = size_class(size)
+            number = used.get(kind, 0)
+            used[kind] = number + 1
+            leases = self.scratch.setdefault(kind, [])
+            if number == len(leases):
+                leases.append(self.pool.lease(size))
+            found.append(leases[number])
+        return found
+
+    def _make_room(self) -> None:
+        self.scratch.clear()
+        self.queue.wait()
+
+    def memory(self) -> MemoryStats:
+        """What blocks take."""
+        with self.queue.lock:
+            self.pool.collect()
+            kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
+            return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
+
+    def free_memory(self) -> None:
+        """Give back to the system what is only kept to be used again."""
+        with self.queue.lock:
+            self._make_room()
+            self.pool.trim()
+            self.grids.trim()
+            self.queue.readbacks.clear()
+            self.queue.poll()
+
+    def copied(self, lease: Lease, size: int) -> Lease:
+        """A copy of the first bytes of a block."""
+        copy = self.pool.lease(max(size, 4))
+        self.queue.copy(copy.block.handle, lease.block.handle, 0, max(-(-size // 4) * 4, 4))
+        return copy
+
+    def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
+        """Run one workgroup of a shader, once and by itself."""
+        pipeline = self.pipelines.make(source, len(buffers), written, checks)
+        with self.queue.lock:
+            bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
+            group = self.pipelines.group(pipeline, bindings)
+            play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
+
+    @property
+    def trims(self) -> int:
+        """A number that changes when prepared commands are of no use any more."""
+        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
+
+    @property
+    def counters(self) -> Counters:
+        """What the device has done so far."""
+        return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+def _deferral(facts: Facts) -> Deferral | None:
+    """How products are deferred, if a dispatch can bind the buffers of several of them."""
+    return Deferral(partial(matmul.is_little, device=facts), _DEFERRED_BYTES, _DEFERRED) if facts.buffers >= 3 * _DEFERRED else None
+
+
+def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    return maker(avals, params, facts)

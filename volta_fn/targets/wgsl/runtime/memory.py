@@ -1,0 +1,210 @@
+"""Device memory: a pool of blocks in size classes, and buffers, the values that programs take and return.
+
+A free block may be used again at once, though commands that use it are still waiting: the queue executes them in order. Only writes
+from the host overtake commands that are not submitted yet, so a block that is written must not be used by those.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched, log, native
+
+#: Elements of arrays of up to so many bytes are kept on the host, too.
+SMALL = 64
+
+#: Results of up to this many bytes are copied to the host at once after they were read there once, and are kept there.
+SMALL_READBACK = 1024
+
+#: References to a lease that only one buffer has: its own, and getrefcount's argument.
+_OWN = 2
+
+#: Blocks of all devices have numbers of their own, so that what was prepared for those of a lost one is never found by others.
+_numbers = itertools.count(1)
+
+
+def size_class(size: int) -> int:
+    """The size of the block that holds `size` bytes: four sizes per power of two, sixteen where that would waste megabytes."""
+    if size <= 256:
+        return 256
+    bits = (size - 1).bit_length()
+    step = 1 << (bits - (3 if bits < 24 else 5))
+    return -(-size // step) * step
+
+
+class Block:
+    """A buffer of the GPU."""
+
+    __slots__ = ("batch", "handle", "number", "size")
+
+    def __init__(self, handle: Any, number: int, size: int) -> None:
+        self.handle = handle
+        self.number = number
+        self.size = size
+        #: The last batch of commands that may use it.
+        self.batch = -1
+
+
+class Lease:
+    """The use of a block: it ends when nothing refers to this object any more."""
+
+    __slots__ = ("__weakref__", "block", "returned")
+
+    def __init__(self, block: Block, returned: list[Block]) -> None:
+        self.block = block
+        self.returned = returned
+
+    def __del__(self) -> None:
+        self.returned.append(self.block)  # no lock: this may happen at any moment, in any thread
+
+
+class Pool:
+    """The blocks of a device. All but `Lease.__del__` is called under the queue's lock."""
+
+    def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device
+        self.largest = largest
+        #: The most bytes that blocks may have together (None: as many as there is room for).
+        self.limit = limit
+        self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
+        self.watched = watched
+        #: The numbers of free blocks by their size, least first, and the blocks.
+        self.free: dict[int, list[int]] = {}
+        self.blocks: dict[int, Block] = {}
+        self.returned: list[Block] = []
+        self.held = 0
+        self.in_use = 0
+        self.peak = 0
+        #: The batch of commands that is being written.
+        self.batch = 0
+        #: How often blocks were returned to the system: recordings from before refer to blocks that are gone.
+        self.trims = 0
+        #: Called when there is no room: drops what is only cached, and waits for the GPU.
+        self.make_room: Callable[[], None] = lambda: None
+
+    def lease(self, size: int) -> Lease:
+        """A block of at least `size` bytes, with undefined contents."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted)
+        block = self.blocks[heapq.heappop(free)] if free else self._new(min(wanted, max(self.largest, size)), size)
+        return self._leased(block)
+
+    def lease_unused(self, size: int) -> Lease | None:
+        """The same, but a block that no waiting command uses. None if all do."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted, [])
+        found = next((number for number in free if self.blocks[number].batch < self.batch), None)
+        if found is not None:
+            free.remove(found)
+            heapq.heapify(free)
+            return self._leased(self.blocks[found])
+        return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
+
+    def _leased(self, block: Block) -> Lease:
+        self.in_use += block.size
+        self.peak = max(self.peak, self.in_use)
+        return Lease(block, self.returned)
+
+    def collect(self) -> None:
+        """Take back the blocks whose leases have ended."""
+        returned = self.returned
+        while returned:
+            block = returned.pop()
+            block.batch = self.batch
+            self.in_use -= block.size
+            heapq.heappush(self.free.setdefault(block.size, []), block.number)
+
+    def _new(self, size: int, wanted: int) -> Block:
+        if wanted > self.largest:
+            raise OutOfMemoryError(f"an array of {wanted} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it")
+        if self._full(size):
+            self.trim()
+        if self._full(size):
+            self.make_room()
+            self.trim()
+        if self._full(size):
+            raise OutOfMemoryError(
+                f"{wanted} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
+                "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
+            )
+        try:
+            handle = self.create(size, self.usage)
+        except OutOfMemoryError:
+            self.make_room()
+            self.trim()
+            handle = self.create(size, self.usage)
+        self.held += size
+        block = Block(handle, next(_numbers), size)
+        self.blocks[block.number] = block
+        log.debug("a block of %d bytes; %d bytes are held, %d in use", size, self.held, self.in_use)
+        return block
+
+    def _full(self, size: int) -> bool:
+        return self.limit is not None and self.held + size > self.limit
+
+    def create(self, size: int, usage: int) -> Any:
+        """A new buffer of the system."""
+        descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
+        if self.watched.lost:
+            raise DeviceError(LOST)
+        with self.watched:
+            return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
+
+    def trim(self) -> None:
+        """Give the blocks that nobody uses back to the system."""
+        self.collect()
+        for number in [number for numbers in self.free.values() for number in numbers]:
+            block = self.blocks.pop(number)
+            self.held -= block.size
+            self.lib.wgpuBufferRelease(block.handle)
+        self.free.clear()
+        self.trims += 1
+        log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
+
+
+class Buffer:
+    """An array's elements on the GPU, or about to be there."""
+
+    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "readback", "shape", "size")
+
+    def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
+        #: None as long as nobody on the GPU has asked for the elements.
+        self.lease = lease
+        self.shape = shape
+        self.dtype = dtype
+        #: Bytes.
+        self.size = size
+        #: The elements, if they are on the host, too.
+        self.known = known
+        #: A copy on its way to the host, and what to call when the elements are asked for.
+        self.readback: Any = None
+        self.asked: Callable[[], None] | None = None
+
+    def renew(self) -> Buffer:
+        """The buffer of what is computed in its memory: of what was there before, nothing is known any more."""
+        self.known = self.readback = self.asked = None
+        return self
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.dtype}{list(self.shape)})"
+
+
+_lease = attrgetter("lease")
+
+
+def exclusive(buffers: Sequence[Buffer]) -> bool:
+    """Whether no other buffers have the same memory as one of these."""
+    leases = map(_lease, buffers)
+    return max(map(getrefcount, leases)) <= _OWN or not any(b.lease is not None and getrefcount(b.lease) > _OWN for b in buffers)

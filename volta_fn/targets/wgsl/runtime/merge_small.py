@@ -1,0 +1,74 @@
+"""Small kernels that follow each other and do not depend on each other: one dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.horizontal import Member, Several
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.runtime.commands import Command, Run, place
+
+#: Buffers that a dispatch of several kernels binds, where the device would allow more.
+_BUFFERS = 64
+
+
+class Written(NamedTuple):
+    """A kernel that was written, with the slots and bytes of its inputs and outputs."""
+
+    kernel: Kernel
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    sizes: tuple[int, ...]
+
+    def follows(self, others: Sequence[Written]) -> bool:
+        """Whether it is independent of others: none writes what another one reads or writes."""
+        made = {slot for other in others for slot in other.outputs}
+        used = made.union(*[other.inputs for other in others])
+        return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
+
+
+class Batch:
+    """The kernels that the last command computes, in a list of commands of a block."""
+
+    def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
+        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
+        self._several: Several | None = None
+        #: The numbers of the slots that are bound, and their bytes.
+        self._numbers: dict[Slot, int] = {}
+        self._sizes: list[int] = []
+
+    def extended(self, kernel: Written, facts: Facts) -> Run | None:
+        """The command that computes one more kernel; None if the batch cannot be extended, by any other kernel either."""
+        if not kernel.follows(self.kernels):
+            return None
+        new = [kernel]
+        if self._several is None:
+            self._several = Several(facts)
+            new = [*self.kernels, kernel]
+        dispatch = None
+        for one in new:
+            dispatch = self._add(one)
+            if dispatch is None:
+                return None
+        assert dispatch is not None
+        slots = list(self._numbers)
+        self.kernels.append(kernel)
+        self.run = Run.of(dispatch, [place(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
+        return self.run
+
+    def _add(self, kernel: Written) -> Dispatch | None:
+        assert self._several is not None
+        for slot, size in zip((*kernel.inputs, *kernel.outputs), kernel.sizes, strict=True):
+            if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
+                self._sizes.append(size)
+            elif self._sizes[self._numbers[slot]] != size:
+                return None
+        if len(self._sizes) > _BUFFERS:
+            return None
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
+        return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))

@@ -1,0 +1,183 @@
+"""Programs ready to run: functions of buffers.
+
+What they have the GPU do without the host in between is written to the queue once, and then again (see `command_lists`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from volta_fn.compiler.lowering.emit import made_by, outputs_of, reusable, write_program
+from volta_fn.compiler.lowering.memory_layout import Lifetime
+from volta_fn.compiler.lowering.program import Body, Source, body_of, sources_apart
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
+from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.runtime.command_lists import CommandList, command_lists
+from volta_fn.targets.wgsl.runtime.commands import Command, runs
+from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.targets.wgsl.runtime.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally, longest, stays_alone
+from volta_fn.targets.wgsl.runtime.leak_detector import Trend
+from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
+from volta_fn.targets.wgsl.runtime.results import Results, shaped
+from volta_fn.targets.wgsl.runtime.writer import Writer
+
+#: The number of a lease's block.
+_number = attrgetter("block.number")
+
+
+class Program:
+    """A compiled program: a function ``(donate, *buffers) -> buffers``."""
+
+    def __init__(
+        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, reads_ahead: bool = True, called: bool = True
+    ) -> None:
+        """Compile a program. If `reads_ahead`, readbacks of small results that were read once are requested at once from then on.
+
+        If it will be `called`, the memory that it needs is asked for meanwhile.
+        """
+        self.gpu = gpu
+        avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
+        for dtype in dict.fromkeys([aval.dtype for aval in avals]):
+            gpu.check_dtype(dtype)
+        with gpu.pipelines.ahead() as begin:
+            _begin_long_ones(gpu, sources_apart(closed, gpu.lane), begin)
+            body = body_of(closed, gpu.lane)
+            made = made_by(body)
+            #: Results that take the memory of donated arguments: pairs of their numbers.
+            self.reuse = dict(reusable(body, made, donated))
+            writer, commands = self._written(body, made, begin)
+            #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
+            self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
+            self.called = False
+            self.slots = [*writer.slots.ordered()]
+            for number, slot in enumerate(writer.regions, len(self.slots)):
+                slot.number = number
+            self.regions = [slot.size for slot in writer.regions]
+            self.arguments = len(body.program.jaxpr.invars)
+            outputs = outputs_of(body, made)
+            put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
+            self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
+            constants = [gpu.constant(array) for array in writer.slots.arrays()]
+            self.constants = [gpu.lease_of(c) for c in constants]
+            #: What is in use from call to call; single operations are called from everywhere.
+            self.trend = Trend() if reads_ahead else None
+            self.sizes, self.numbers = _shared(writer.slots.lifetimes())
+            self.commands = command_lists(commands)
+            #: Whether the host has something to do in the middle, while other programs may run.
+            self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
+            #: All that a call does, if that depends on nothing but the blocks that it brings.
+            self.whole: CommandList | None = (
+                self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
+            )
+            if called and not self.interrupted:
+                with gpu.queue.lock:
+                    gpu.temporaries(self.sizes)
+
+    def _written(self, body: Body, made: Sequence[Var], begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
+        """The program's commands, and their writer; shaders are begun with as soon as they are written, those of equations first."""
+        gpu = self.gpu
+        _begin_long_ones(gpu, [item.source for item in body.items if item.source and isinstance(item.what, Equation)], begin)
+        most = longest(len({item.source.key for item in body.items if item.source is not None}))
+        writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
+        write_program(writer, body, made, self.reuse)
+        commands = fuse_horizontally(writer.commands, writer.slots, gpu.facts, most)
+        for run in runs(commands):
+            begin(*run.key)
+        return writer, commands
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes of values that are neither arguments nor results."""
+        return sum(map(size_class, self.sizes))
+
+    def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
+        """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
+        gpu = self.gpu
+        if self.better and self.called:
+            gpu.pipelines.upgrades.begin(self.better.items())
+            self.better = {}
+        self.called = True
+        gpu.queue.hold_back()
+        with gpu.queue.lock:
+            if self.trend is not None:
+                gpu.pool.collect()
+                self.trend.look(gpu.pool.in_use, gpu.pool.limit)
+            given = [a.lease or gpu.lease_of(a) for a in arguments]
+            if self.reuse and not donate:
+                arguments, given = self._with_copies(arguments)
+            new = [gpu.pool.lease(size) for size in self.results.blocks]
+            if not self.interrupted:
+                if not self._again(given, new):
+                    given = [gpu.lease_of(a) for a in arguments]
+                    self._call(given, new).run(self.commands)
+                return self._finished(arguments, given, new)
+            given = [gpu.lease_of(a) for a in arguments]
+            call = self._call(given, new)
+        call.run(self.commands)
+        with gpu.queue.lock:
+            return self._finished(arguments, given, new)
+
+    def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
+        """The arguments, with copies of those that are overwritten; and their memory."""
+        found = [*arguments]
+        for number in self.reuse.values():
+            buffer = arguments[number]
+            found[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
+        return tuple(found), [self.gpu.lease_of(a) for a in found]
+
+    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+        """Write what was written before for these blocks, if it was: what a call does that is not one of the first."""
+        if self.whole is None:
+            return False
+        recording = self.whole.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
+        return recording is not None and recording.replay(self.gpu.queue)
+
+    def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        results = self.results.of(arguments, given, new)
+        self.results.read_ahead(results, self.gpu.queue.readbacks)
+        self.gpu.queue.pause()
+        return results
+
+    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
+        gpu = self.gpu
+        scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
+        leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
+        leases += [gpu.grids.lease(size) for size in self.regions]
+        varying = leases if self.interrupted or self.regions else leases[: len(given) + len(new)]
+        return Call(gpu, leases, tuple(map(_number, varying)))
+
+
+def _begin_long_ones(gpu: Gpu, sources: Iterable[Source], begin: Callable[[str, int, frozenset[int]], None]) -> None:
+    """Begin with what is to stand alone of some routines: those are the shaders that take longest to compile."""
+    for source in sources:
+        routine = gpu.routine(source)
+        for dispatch in () if routine is None else routine.dispatches:
+            if stays_alone(dispatch, deferred=False):
+                begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
+
+
+def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
+    """Blocks for values, of which those that are not needed at the same time may share one: the blocks' sizes, and each value's number."""
+    sizes: list[int] = []
+    numbers = [0] * len(lifetimes)
+    free: dict[int, list[int]] = {}
+    living: list[tuple[int, int, int]] = []
+    for value in sorted(range(len(lifetimes)), key=lambda v: lifetimes[v].begin):
+        lifetime = lifetimes[value]
+        while living and living[0][0] < lifetime.begin:
+            _, kind, number = heapq.heappop(living)
+            heapq.heappush(free.setdefault(kind, []), number)
+        kind = size_class(max(lifetime.bytes, 4))
+        if free.get(kind):
+            number = heapq.heappop(free[kind])
+        else:
+            number = len(sizes)
+            sizes.append(kind)
+        numbers[value] = number
+        heapq.heappush(living, (lifetime.end, kind, number))
+    return sizes, numbers

@@ -1,0 +1,116 @@
+"""What a call of a program gives back: buffers.
+
+A result that takes a donated argument's memory is the argument's own buffer again, if it has its type: a step of training gives most of its
+arguments back so, and nothing is called more often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+
+from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.runtime.memory import SMALL_READBACK, Buffer, Lease
+from volta_fn.targets.wgsl.runtime.readback import Readbacks
+
+#: For how many calls readbacks of a result are requested at once after one was read.
+_AHEAD = 16
+
+#: Makes a buffer from a call's arguments, their memory, and the blocks that the call brings.
+_Maker = Callable[[Sequence[Buffer], Sequence[Lease], Sequence[Lease]], Buffer]
+
+
+class Results:
+    """The results of a program's calls.
+
+    Args:
+        outputs: what they are.
+        constants: the buffers of those that are constants.
+        made: the types of what the program computes.
+        reuse: which of that takes the memory of a donated argument: pairs of their numbers.
+        arguments: the arguments' types.
+        reads_ahead: whether readbacks of small results are requested at once if those of earlier calls were read.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        constants: Sequence[Buffer],
+        made: Sequence[ShapedArray],
+        reuse: Mapping[int, int],
+        arguments: Sequence[ShapedArray],
+        *,
+        reads_ahead: bool,
+    ) -> None:
+        self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
+        self.uses = Counter([output.made for output in outputs])
+        #: What the program computes in blocks of its own, and their bytes.
+        self.own = [number for number in range(len(made)) if number not in reuse]
+        self.blocks = [max(made[number].nbytes, 4) for number in self.own]
+        #: What makes the buffers that are neither arguments nor constants.
+        self.makers: list[_Maker] = []
+        #: The arguments that are results and about whose former elements something may be known.
+        self.renewed: list[int] = []
+        waiting = iter(range(len(arguments), len(arguments) + len(constants)))
+        numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
+        #: Takes the results out of arguments, constants and those that are made.
+        self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
+        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
+        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
+        #: For how many more calls readbacks are requested at once, by the results' numbers.
+        self.asked: dict[int, int] = {}
+        #: The results that may be read ahead, and what to call when they are read.
+        self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
+
+    def _number(self, output: Output) -> int:
+        """Which of arguments, constants and made buffers a result is."""
+        place, aval = output.argument, None
+        if output.made is not None:
+            aval = self.made[output.made]
+            place = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
+        if place is not None:
+            argument = self.arguments[place]
+            if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
+                if aval is not None and aval.nbytes <= SMALL_READBACK:
+                    self.renewed.append(place)
+                return place
+        self.makers.append(self._maker(output))
+        return len(self.arguments) + len(self.constants) + len(self.makers) - 1
+
+    def _maker(self, output: Output) -> _Maker:
+        shape = output.shape
+        if output.made is None:
+            argument = output.argument or 0
+            return lambda arguments, given, new: shaped(arguments[argument], shape)
+        dtype, size = self.made[output.made].dtype, self.made[output.made].nbytes
+        if output.made in self.reuse:
+            place = self.reuse[output.made]
+            return lambda arguments, given, new: Buffer(given[place], shape, dtype, size)
+        block = self.own.index(output.made)
+        return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
+
+    def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        """The results of a call by arguments, of which those that are overwritten belong to nobody else."""
+        for number in self.renewed:
+            arguments[number].renew()
+        return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
+
+    def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
+        """Request readbacks of the results that are likely to be read."""
+        for number, ask in self.askable:
+            result = results[number]
+            result.asked = ask
+            calls = self.asked.get(number, 0)
+            if calls and result.lease is not None:
+                self.asked[number] = calls - 1
+                result.readback = readbacks.request(result.lease.block, result.size)
+
+
+def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+    """The same elements in another shape."""
+    if buffer.shape == shape:
+        return buffer
+    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))

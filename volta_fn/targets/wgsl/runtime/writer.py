@@ -1,0 +1,239 @@
+"""Writing bodies as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.fusion.emit_kernels import Fused
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.window import largest, windowed
+from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
+from volta_fn.compiler.lowering.emit import BodyWriter
+from volta_fn.compiler.lowering.peak_memory import bytes_of
+from volta_fn.compiler.lowering.program import Item, Lane, Source
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.numpy.backend import make_kernel
+from volta_fn.targets.numpy.errstate import silenced
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.loops.horizontal import is_small
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routines import kernel_routine
+from volta_fn.targets.wgsl.runtime import copying
+from volta_fn.targets.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
+from volta_fn.targets.wgsl.runtime.horizontal_fusion import stays_alone
+from volta_fn.targets.wgsl.runtime.limits import check_elements, in_portions, in_sections
+from volta_fn.targets.wgsl.runtime.memory import Buffer
+from volta_fn.targets.wgsl.runtime.merge_small import Batch, Written
+
+#: How control flow is written: (writer, equation, operands' slots, results' slots, block).
+ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
+
+
+class Writer(BodyWriter):
+    """The commands of one program, written item by item."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        facts: Facts,
+        made: Callable[[Source], Routine | None],
+        control_flow: Mapping[str, ControlFlow],
+        begin: Callable[[str, int, frozenset[int]], None],
+        longest: int,
+    ) -> None:
+        super().__init__()
+        self.lane = lane
+        self.facts = facts
+        #: Gives the routine of a source.
+        self.made = made
+        self.control_flow = control_flow
+        #: Starts compiling a shader, given with its number of buffers and which of them it writes, on another thread.
+        self.begin = begin
+        #: The most characters of a shader that may be fused with others.
+        self.longest = longest
+        #: The commands that are being written; loops have lists of their own.
+        self.commands: list[Command] = []
+        #: The number of the next loop.
+        self.loops = 0
+        #: The region and the branch that commands belong to, if they are conditional.
+        self.region: tuple[Region, int] | None = None
+        #: Slots of regions' buffers.
+        self.regions: list[Slot] = []
+        #: The small kernels of the last command, if it computes such.
+        self.batch: Batch | None = None
+
+    def grids(self, block: Block) -> Slot:
+        """A slot for a region's buffer."""
+        self.regions.append(Slot(block))
+        return self.regions[-1]
+
+    def ladder(self, length: int) -> Slot:
+        """The slot of a constant that holds at least so many numbers, one binding's alignment apart."""
+        return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.facts.alignment // 4))
+
+    def constant(self, value: Any) -> Slot:
+        """The slot of a constant array, which may be on the device."""
+        buffer = value.buffer()
+        if not isinstance(buffer, Buffer) or buffer.known is not None:
+            return self.slots.constant(np.asarray(value))
+        return self.slots.held(buffer)
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        check_elements([v.aval.size for v in (*item.operands, *item.results)])
+        if isinstance(item.what, Fused):
+            if largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
+                return
+            if self.small(item, operands, results, block):
+                return
+        routine = self.routine_of(item, operands, results)
+        if routine is not None:
+            before = len(self.commands)
+            self.routine(routine, item, operands, results, block)
+            self.batch = self.new_batch(item, operands, results, block)
+            for run in self.commands[before:]:
+                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.deferred, self.longest):
+                    self.begin(*run.key)
+        elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
+            self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
+        elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
+            for result, operand, var in zip(results, operands, item.results, strict=True):
+                self.copy(result, operand, bytes_of(var.aval), block)
+        else:
+            self.host(item, operands, results, block)
+
+    def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
+        """An item's routine, if it has one. Results may be the memory of operands."""
+        if isinstance(item.what, Fused):
+            shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
+            if shared:
+                return kernel_routine(item.what.kernel, self.facts, shared)
+        routine = None if item.source is None else self.made(item.source)
+        if routine is not None and isinstance(item.what, Equation) and results[0] in operands:
+            return replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
+        return routine
+
+    def touch(self, block: Block, *slots: Slot) -> None:
+        """Note that the next command uses some slots."""
+        for slot in slots:
+            self.slots.touch(slot, block)
+
+    def routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write a routine's dispatches."""
+        workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
+        slots = [*operands, *results, *workspaces]
+        sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
+        places = [place(slot, size) for slot, size in zip(slots, sizes, strict=True)]
+        self.touch(block, *slots)
+        for number, dispatch in enumerate(routine.dispatches):
+            self.run(Run.of(dispatch, places, deferred=item.deferred and number == 0), dispatch.work)
+        self.slots.time += 1
+
+    def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+        """Have the last command compute an item, too, if both are small kernels, and independent of each other."""
+        batch = self.batch
+        if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
+            return False
+        written = self.written(item, operands, results)
+        run = None if written is None else batch.extended(written, self.facts)
+        if written is None or run is None:
+            return False
+        self.slots.time -= 1  # they run at the same time: none may write to memory that another one still reads
+        self.touch(block, *operands, *results)
+        self.slots.time += 1
+        self.commands[-1] = run
+        return True
+
+    def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
+        """A batch that begins with the item written last, if that is a small kernel."""
+        written = self.written(item, operands, results)
+        last = self.commands[-1] if self.commands else None
+        return Batch(written, last, self.commands, block) if written is not None and isinstance(last, Run) else None
+
+    def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
+        """An item as a member of a batch; None if it cannot be one."""
+        plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
+        if not plain or not isinstance(item.what, Fused) or not is_small(item.what.kernel, self.facts):
+            return None
+        sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
+        return Written(item.what.kernel, tuple(operands), tuple(results), sizes)
+
+    def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+        """Write a kernel of arrays that are larger than one binding piece by piece, if pieces see only a part of each."""
+        assert isinstance(item.what, Fused)
+        found = None if set(results) & set(operands) else windowed(item.what.kernel, self.facts.binding)
+        if found is None:
+            return False
+        slots = [*operands, *results]
+        for kernel, windows in found:
+            routine = kernel_routine(kernel, self.facts)
+            workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
+            self.touch(block, *slots, *workspaces)
+            sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
+            places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
+            places += [place(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
+            for dispatch in routine.dispatches:
+                self.run(Run.of(dispatch, places), dispatch.work)
+            self.slots.time += 1
+        return True
+
+    def run(self, run: Run, work: int = 0) -> None:
+        """Write a dispatch, in portions if it does very many multiplications (`work`)."""
+        portions = in_portions(in_sections(run, self.facts), work, self.rung, self.facts)
+        for one in portions:
+            if self.region is not None:
+                region, branch = self.region
+                one.region, one.entry = region, len(region.entries)
+                region.entries.append((branch, *one.groups))
+            self.commands.append(one)
+            if len(portions) > 1:
+                self.commands.append(Submit())
+
+    def rung(self, number: int, length: int) -> Place:
+        """The place of a word that holds `number`, which is less than `length`."""
+        return place(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
+
+    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+        """Copy an array of `size` bytes."""
+        if to is not source and size:
+            self.touch(block, to, source)
+            self.run(copying.whole(place(to, size), place(source, size), self.facts))
+            self.slots.time += 1
+
+    def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Call NumPy."""
+        self.touch(block, *operands, *results)
+        what = item.what
+        if isinstance(what, Fused):
+            name, compute = "kernel", silenced(partial(interpret, what.kernel))
+            kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in what.kernel.inputs]
+        else:
+            name, compute = what.primitive.name, _equation(what)
+            kinds = [(v.aval.shape, v.aval.dtype) for v in what.invars]
+        sources = tuple([(place(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
+        targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
+        flag = None
+        if self.region is not None:
+            region, branch = self.region
+            self.touch(block, region.grids)
+            flag = place(region.grids, 4)._replace(offset=4 * branch)
+        self.commands.append(Host(name, compute, sources, targets, flag))
+        self.slots.time += 1
+
+
+@lru_cache(maxsize=32)
+def _ladder(length: int, apart: int) -> np.ndarray:
+    numbers = np.zeros((length, apart), np.uint32)
+    numbers[:, 0] = np.arange(length)
+    return numbers
+
+
+def _equation(eqn: Equation) -> Callable[..., Any]:
+    """An equation on NumPy arrays."""
+    compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params))
+    return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)

@@ -1,0 +1,21 @@
+"""Scalars in shaders: what kernels and library routines compute with.
+
+In the order in which to read: `shader` (a compute shader under construction), `number` (dtypes in shaders), `memory` (storage buffers as
+arrays, and `halves`, the bits of float16 and bfloat16), `values` (values with operators, with `helpers` for what devices do not compute
+accurately), `integers`, `floats`, `special`, `complex_functions`, `convert` (one family of operations each; most of those of floats are
+in `targets.scalars`), `operations` (all of them by name), `reductions`.
+"""
+
+from volta_fn.codegen.scalars.reductions import identity as identity
+from volta_fn.targets.wgsl.scalars.convert import convert as convert
+from volta_fn.targets.wgsl.scalars.memory import Array as Array
+from volta_fn.targets.wgsl.scalars.number import Number as Number
+from volta_fn.targets.wgsl.scalars.number import constant as constant
+from volta_fn.targets.wgsl.scalars.number import is_supported as is_supported
+from volta_fn.targets.wgsl.scalars.number import wgsl_type as wgsl_type
+from volta_fn.targets.wgsl.scalars.operations import apply as apply
+from volta_fn.targets.wgsl.scalars.operations import supports as supports
+from volta_fn.targets.wgsl.scalars.reductions import combine as combine
+from volta_fn.targets.wgsl.scalars.reductions import combine_places as combine_places
+from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
+from volta_fn.targets.wgsl.scalars.shader import Shader as Shader

@@ -1,0 +1,143 @@
+"""Floats: the operations that are exact, or rounded once.
+
+Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `lanes`), a little more is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from volta_fn.codegen.scalars import floats
+from volta_fn.codegen.scalars.functions.error_free import exact_sum
+from volta_fn.targets.wgsl.scalars.halves import bits_of_half, half_of_bits
+from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16
+from volta_fn.targets.wgsl.scalars.values import Lanes
+
+Operation = Callable[..., Lanes]
+
+
+def _is_zero(x: Lanes) -> bool:
+    return x.text.strip("(-)").rstrip("lf") == "0.0"
+
+
+def _opaque(x: Lanes) -> Lanes:
+    """A literal zero as a value that compilers do not know."""
+    if not _is_zero(x):
+        return x
+    return x.zero() if x.text[0] != "(" else -x.zero()
+
+
+def _is_known(x: Lanes) -> bool:
+    return not x.text[0].isalpha() or x.text.startswith("bitcast")
+
+
+def _addend(x: Lanes) -> Lanes:
+    """A finite literal as a value that compilers do not know: of two in a chain of sums and products they would make one, which rounds
+    otherwise."""
+    return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
+
+
+def _sub(x: Lanes, y: Lanes) -> Lanes:
+    if x.text == y.text:
+        return _is_finite(x).select(0.0, x.like(float("nan")))
+    return _addend(x) - _addend(y)
+
+
+def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
+    """==, <=, >=, which compilers take to hold between a number and itself."""
+
+    def holds(x: Lanes, y: Lanes) -> Lanes:
+        result = x.let(f"{x.text} {op} {y.text}", "bool")
+        return result if _is_known(x) or _is_known(y) else result & ~x.is_nan()
+
+    return holds
+
+
+def _is_finite(x: Lanes) -> Lanes:
+    return x.abs().below(math.inf)
+
+
+def _nextafter_half(dtype: np.dtype) -> Operation:
+    """As for float32, with 16 bits, which count away from zero, too."""
+
+    def nextafter(x: Lanes, y: Lanes) -> Lanes:
+        bits, other = [v.let(bits_of_half(v.f, v.text, dtype), "u32") for v in (x, y)]
+        away = x.abs().below(y.abs()) & ((bits ^ other) & 0x8000).equals(0)
+        step = x.equals(0.0).select((other & 0x8000) | 1, away.select(bits + 1, bits - 1))
+        moved = x.let(half_of_bits(x.f, step.text, dtype))
+        return x.equals(y).select(y, x.compare("uno", y).select(x + y, moved))
+
+    return nextafter
+
+
+def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """The product is exact in float32; the sum gets an odd last bit where it is inexact, so that rounding it again does no harm."""
+    total, lost = exact_sum(x * y, z)
+    bits = total.as_bits()
+    outward = lost.above(0.0) ^ total.below(0.0)
+    moved = outward.select(bits + 1, bits - 1).as_float()
+    return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
+
+
+def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """The same for numbers whose products leave float32's range; what is not finite is kept away from that."""
+    product = _is_finite(x) & _is_finite(y)
+    ordinary = product & _is_finite(z)
+    scaled = _fma_scaled(*[ordinary.select(v, 1.0) for v in (x, y, z)])
+    return ordinary.select(scaled, product.select(z, x * y + z))
+
+
+def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Large numbers are made smaller, and small ones larger where they would be flushed."""
+    size, swapped = (x * y).abs().at_least(z.abs()), x.abs().above(y.abs())
+    greater, lesser = swapped.select(x, y), swapped.select(y, x)
+    large, small = size.above(2.0**100), size.below(2.0**-60)
+    down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
+    if x.f.module.facts.subnormals:
+        return _fma_half(greater * down, lesser, z * down) * back
+    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers put both factors together
+    return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
+
+
+def _extremum(predicate: str) -> Operation:
+    """The one that wins; NaN if either is, which is no matter of the comparison: compilers take it for a maximum that passes over NaN."""
+
+    def chosen(x: Lanes, y: Lanes) -> Lanes:
+        wins = x.compare(predicate, y)
+        return ((wins if _is_known(y) else wins & ~y.is_nan()) | x.is_nan()).select(x, y)
+
+    return chosen
+
+
+def _extrema(greater: str, less: str) -> dict[str, Operation]:
+    upper, lower = _extremum(greater), _extremum(less)
+    return {"max": upper, "min": lower, "clamp": lambda low, x, high: lower(upper(x, low), high)}
+
+
+#: What differs from `scalars.floats`.
+_MORE: dict[str, Operation] = {
+    "eq": equal("=="),
+    "ne": lambda x, y: ~equal("==")(x, y),
+    "le": equal("<="),
+    "ge": equal(">="),
+    "is_finite": _is_finite,
+    **_extrema("ogt", "olt"),
+    "add": lambda x, y: _addend(x) + _addend(y),
+    "sub": _sub,
+    "mul": lambda x, y: _opaque(x) * _opaque(y),
+    "div": lambda x, y: _opaque(x) / y,
+}
+
+#: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
+FLOAT: dict[str, Operation] = {**floats.FLOAT, **floats.NATIVE_ONLY, **_MORE}
+BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_brain}
+HALF: dict[str, Operation] = {
+    **floats.HALF,
+    **_MORE,
+    **_extrema("oge", "ole"),
+    "nextafter": _nextafter_half(FLOAT16),
+    "fma": _fma_half,
+}

@@ -1,0 +1,105 @@
+"""Numbers of any dtype in a shader, and how they are made from constants."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.targets.wgsl.capabilities import Facts
+
+BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
+
+_DOUBLES, _LONGS = [frozenset(map(np.dtype, names)) for names in (("float64", "complex128"), ("int64", "uint64"))]
+
+
+class Number(NamedTuple):
+    """A value of a dtype: an expression that is cheap to repeat, a name or a literal.
+
+    bool is held as ``bool``, integers of 8 and 16 bits as i32 or u32 of the same value, float16 and bfloat16 as f32 of the same
+    value, and complex numbers as vectors of two floats.
+    """
+
+    dtype: np.dtype
+    text: str
+    #: What a literal is, of `dtype`.
+    value: Any = None
+
+    @property
+    def type(self) -> str:
+        """Its WGSL type."""
+        return wgsl_type(self.dtype)
+
+
+@functools.cache
+def wgsl_type(dtype: np.dtype) -> str:
+    """The type in which numbers of a dtype are computed with."""
+    if dtype.kind == "b":
+        return "bool"
+    if dtype.kind in "iu":
+        return f"{dtype.kind}{max(8 * dtype.itemsize, 32)}"
+    return {"float64": "f64", "complex64": "vec2<f32>", "complex128": "vec2<f64>"}.get(dtype.name, "f32")
+
+
+@functools.cache
+def kind(dtype: np.dtype) -> str:
+    """bool, int, uint, float or complex."""
+    if dtype in dtypes.FLOATS:
+        return "float"
+    return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
+
+
+def is_supported(dtype: np.dtype, facts: Facts) -> bool:
+    """Whether a device can hold and compute with numbers of the dtype."""
+    if dtype in _DOUBLES:
+        return facts.float64
+    return facts.int64 if dtype in _LONGS else dtype in dtypes.ALL
+
+
+def literal(type_: str, value: Any) -> str:
+    """A number's text; `value` is a Python number that may be out of an integer type's range, which wraps it."""
+    if type_ == "bool":
+        return "true" if value else "false"
+    if type_ in ("f32", "f64"):
+        return _float(type_, value)
+    width = int(type_[1:])
+    bits = int(value) & ((1 << width) - 1)
+    suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[type_]
+    if type_[0] == "u" or bits < 1 << (width - 1):
+        return f"{bits}{suffix}"
+    if bits == 1 << (width - 1):
+        return f"bitcast<{type_}>({bits}{suffix.replace('i', 'u')})"
+    return f"({bits - (1 << width)}{suffix})"
+
+
+def _float(type_: str, value: Any) -> str:
+    number = np.float32(value) if type_ == "f32" else np.float64(value)
+    if not np.isfinite(number):
+        return f"bitcast<{type_}>({_bits_of(number)})"
+    text = str(number) + {"f32": "f", "f64": "lf"}[type_]
+    return f"({text})" if np.signbit(number) else text
+
+
+def _bits_of(number: Any) -> str:
+    """What is not finite, as an unsigned integer. There is one NaN."""
+    width = 32 if number.dtype == np.float32 else 64
+    bits = {True: "nan"}.get(bool(np.isnan(number)), "-inf" if number < 0 else "inf")
+    value = {"nan": 0x7FC00000, "inf": 0x7F800000, "-inf": 0xFF800000}[bits]
+    return f"0x{value:08x}u" if width == 32 else f"0x{_WIDE[bits]:016x}lu"
+
+
+_WIDE = {"nan": 0x7FF8000000000000, "inf": 0x7FF0000000000000, "-inf": 0xFFF0000000000000}
+
+
+def constant(dtype: np.dtype, value: Any) -> Number:
+    """A number known beforehand, of any dtype that it may have been given as."""
+    number = np.asarray(value).astype(dtype)
+    type_ = wgsl_type(dtype)
+    if dtype.kind == "c":
+        part = type_[5:-1]
+        text = f"{type_}({literal(part, number.real)}, {literal(part, number.imag)})"
+    else:
+        text = literal(type_, float(number) if dtype in dtypes.FLOATS else number.item())
+    return Number(dtype, text, number)

@@ -1,0 +1,106 @@
+"""Elementwise primitives by name: which of them there are for which dtypes, and applying them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from volta_fn.codegen.scalars.floats import EXACT
+from volta_fn.codegen.scalars.functions.table import APPROXIMATE
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.scalars import complex_functions, floats, integers, special
+from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
+from volta_fn.targets.wgsl.scalars.halves import rounded
+from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind, wgsl_type
+from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
+from volta_fn.targets.wgsl.text import Function
+
+_SUMS = {"zeta": special.zeta, "polygamma": special.polygamma}
+_WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
+
+#: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
+_UNSAFE = ("rem",)
+
+
+def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: Facts) -> bool:
+    """Whether `apply` can write the primitive for operands of these dtypes on a device."""
+    if not all(is_supported(dtype, facts) for dtype in in_dtypes):
+        return False
+    if op in _SPECIAL:
+        if op == "bitcast_convert_type":
+            return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], facts)
+        return op != "convert_element_type" or is_supported(params["new_dtype"], facts)
+    if in_dtypes[0].kind == "c":
+        return op in complex_functions.COMPLEX
+    return _operation(op, in_dtypes[0]) is not None
+
+
+@cache
+def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
+    if kind(dtype) != "float":
+        whole = _WHOLE[kind(dtype)].get(op)
+        return whole and partial(whole, dtype)
+    if op in APPROXIMATE:
+        return partial(outlined, op, APPROXIMATE[op])
+    if op in _SUMS:
+        return partial(outlined, op, _SUMS[op])
+    return {FLOAT16: floats.HALF, BFLOAT16: floats.BRAIN}.get(dtype, floats.FLOAT).get(op)
+
+
+def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
+    """The result, of `dtype`, of an elementwise primitive that `supports` approves of."""
+    if op in _UNSAFE or all(x.value is not None for x in operands):
+        operands = [x if x.value is None else _unknown(f, x) for x in operands]
+    special = _SPECIAL.get(op)
+    if special is not None:
+        return special(f, operands, dtype)
+    before = operands[0].dtype
+    if before.kind == "c":
+        return complex_functions.apply(f, op, operands, dtype, params)
+    lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
+    operation = _operation(op, before)
+    assert operation is not None, f"{op} is not supported for {before}"
+    result = operation(*lanes, **params)
+    exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
+    return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def _unknown(f: Function, x: Number) -> Number:
+    """A literal as a number that no compiler knows.
+
+    naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
+    compiler adds known numbers first, and so loses what the rounding of a sum with one of them is to tell.
+    """
+    if x.type == "bool":
+        return x
+    if x.type[0] in "iu":
+        return Number(x.dtype, f.let(x.type, x.text))
+    if x.dtype.kind != "c":
+        return Number(x.dtype, Lanes.unknown_number(f, x.type, x.value).text)
+    parts = [Lanes.unknown_number(f, x.type[5:-1], part).text for part in (x.value.real, x.value.imag)]
+    return Number(x.dtype, f.let(x.type, f"{x.type}({parts[0]}, {parts[1]})"))
+
+
+def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
+    which, *cases = operands
+    if which.dtype == np.bool_:
+        return _chosen(f, which.text, cases[-1], cases[0])
+    result = cases[0]
+    for k, case in enumerate(cases[1:], 1):
+        result = _chosen(f, f"{which.text} >= {k}i", case, result)
+    return result
+
+
+def _chosen(f: Function, condition: str, yes: Number, no: Number) -> Number:
+    return Number(yes.dtype, f.let(yes.type, f"select({no.text}, {yes.text}, {condition})"))
+
+
+_SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
+    "select_n": _select_n,
+    "convert_element_type": lambda f, x, dtype: convert(f, x[0], dtype),
+    "complex": lambda f, x, dtype: Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x[0].text}, {x[1].text})")),
+    "bitcast_convert_type": lambda f, x, dtype: bitcast(f, x[0], dtype),
+}

@@ -1,0 +1,88 @@
+"""Compute shaders in the making."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.targets.wgsl.routine import Dispatch, grid
+from volta_fn.targets.wgsl.scalars.helpers import ONE
+from volta_fn.targets.wgsl.scalars.memory import Array, Atomics
+from volta_fn.targets.wgsl.shader_layout import GROUP, bound, entry
+from volta_fn.targets.wgsl.text import Function, Module
+
+
+class OtherAccess(Exception):
+    """A buffer is asked for that is there already, and accessed in another way."""
+
+
+class Shader(Function):
+    """The text of a module with the entry point `main`, whose statements are written here, for workgroups of `invocations`."""
+
+    #: Numbers of the workgroup in the grid and of the invocation in the workgroup, as u32.
+    group = "group"
+    local = "local"
+
+    def __init__(self, facts: Facts, invocations: int = 64) -> None:
+        super().__init__(Module(facts))
+        self.invocations = invocations
+        self._arrays: dict[int, Array] = {}
+        self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
+        self._local = "_local_invocation_index"
+
+    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
+        """The buffer of a number as an array. Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
+
+        An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
+        `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
+        """
+        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
+        if not (written or known.written) and 0 in (size, known.size) and not (size and known.is_read):
+            known.size = size = max(size, known.size)
+        if (known.dtype, known.written, known.size, known.lanes) != (dtype, written, size, lanes):
+            raise OtherAccess(f"buffer {number}")
+        return known
+
+    def atomics(self, number: int, dtype: np.dtype) -> Array:
+        """The buffer of a number as an array of atomic numbers, of int32 or uint32, for WGSL's own functions."""
+        self._arrays[number] = Atomics(self, f"b{number}", dtype, written=True)
+        return self._arrays[number]
+
+    def workgroup(self, name: str, type_: str, length: int = 0) -> str:
+        """Declares a variable, or an array, that the workgroup shares. Returns its name. It holds anything at first."""
+        return self.module.declare(name, f"var<workgroup> {name}: {f'array<{type_}, {length}>' if length else type_};")
+
+    def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
+        """An array in workgroup memory, of a whole number of fours, in which it is written."""
+        array = Array(self, name, dtype, written=True, size=size)
+        self.module.declare(name, "\n".join([f"var<workgroup> {name}: array<{array.element}, {array.length}>;", *array.accessors]))
+        return array
+
+    def builtin(self, name: str, type_: str = "u32") -> str:
+        """``subgroup_size``, ``subgroup_invocation_id``, … as a name."""
+        self._builtins[name] = type_
+        return f"_{name}"
+
+    def number_by_subgroups(self) -> None:
+        """Let invocations be numbered such that those of a subgroup are neighbours, of which there are whole ones only."""
+        for name in ("subgroup_id", "subgroup_size", "subgroup_invocation_id"):
+            self.builtin(name)
+        self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
+
+    def dispatch(self, groups: int, work: int = 0) -> Dispatch:
+        """The shader run by so many workgroups, which have so many multiplications to do together, if that may be very many."""
+        shape = grid(groups, self.module.facts.groups)
+        arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
+        head = []
+        for place, array in enumerate(arrays.values()):
+            head.append(bound(place, "read_write" if array.written else "read", array.name, array.element))
+            head += [f"{accessor}\n" for accessor in array.accessors]
+        main = [f"  let local = {self._local};", f"  {GROUP} + _workgroup_id.y * {shape[0]}u;"]
+        if shape[0] * shape[1] > groups:
+            main.append(f"  if (group >= {groups}u) {{ return; }}")
+        if ONE in self.module:
+            main.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
+        body = "\n".join([*main, *self.lines, "}\n"])
+        source = f"{''.join(head)}{self.module}\n{entry(self.invocations, self._builtins)}{body}"
+        written = frozenset(number for number, array in arrays.items() if array.written)
+        return Dispatch(source, tuple(arrays), written, shape, work)

@@ -1,0 +1,404 @@
+"""Values with operators: `x * y + 1.0` writes the statements.
+
+Compilers may assume that floats are real numbers, and do: Mesa's turn ``x != x`` into false, ``x - x`` and ``x * 0.0`` into 0 and
+``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
+and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
+factor that is 1.0 but that no compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction
+where `fma` rounds once; where it does not, `fma` is made of products and sums with their errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.codegen.scalars.functions.error_free import exact_product
+from volta_fn.codegen.scalars.functions.payne_hanek import reduced_large
+from volta_fn.codegen.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.targets.wgsl.scalars import helpers
+from volta_fn.targets.wgsl.scalars.number import literal
+from volta_fn.targets.wgsl.text import Function
+
+_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+_HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
+
+
+class Lanes(Values):
+    """A value (a name or a literal) of a WGSL type, and the function that it belongs to."""
+
+    __slots__ = ("f", "text", "type")
+
+    #: Many devices have no float64, and to most it is slow.
+    widens = False
+
+    def __init__(self, f: Function, type_: str, text: str) -> None:
+        self.f = f
+        self.type = type_
+        self.text = text
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating-point number."""
+        return self.type[0] == "f"
+
+    @property
+    def bits(self) -> int:
+        """The width."""
+        return 1 if self.type == "bool" else int(self.type[1:])
+
+    # making others
+
+    def new(self, text: str, type_: str) -> Lanes:
+        """A value of the function by its text."""
+        return Lanes(self.f, type_, text)
+
+    def let(self, expression: str, type_: str = "") -> Lanes:
+        """A value of the same type, or another."""
+        return Lanes(self.f, type_ or self.type, self.f.let(type_ or self.type, expression))
+
+    def named(self) -> Lanes:
+        """The value by a name: naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are."""
+        return self if self.text.isidentifier() else self.let(self.text)
+
+    def like(self, value: Scalar | Lanes) -> Lanes:
+        """A Python number as one of this type; values are as they are, integers of this signedness."""
+        if not isinstance(value, Lanes):
+            return Lanes(self.f, self.type, literal(self.type, value))
+        return value if value.type == self.type else value.as_type(self.type)
+
+    def as_type(self, type_: str) -> Lanes:
+        """The bits as another type of this width."""
+        return self if self.type == type_ else self.let(f"bitcast<{type_}>({self.text})", type_)
+
+    def converted(self, type_: str) -> Lanes:
+        """The value as WGSL converts it to another type."""
+        return self if self.type == type_ else self.let(f"{type_}({self.text})", type_)
+
+    # arithmetic
+
+    def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
+        return self.let(f"{self.text} {op} {self.like(other).text}")
+
+    def __add__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("+", other)
+
+    def __sub__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("-", other)
+
+    def __mul__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("*", other)
+
+    def __truediv__(self, other: Lanes | Scalar) -> Lanes:
+        if self.type != "f32" or not self.f.module.facts.fma:
+            return self._binary("/", other)
+        return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
+
+    def over(self, other: Lanes) -> Lanes:
+        """The quotient of numbers that need no scaling."""
+        if self.type != "f32" or not self.f.module.facts.fma:
+            return self._binary("/", other)
+        return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
+
+    def __neg__(self) -> Lanes:
+        return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
+
+    def __and__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("&", other)
+
+    def __or__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("|", other)
+
+    def __xor__(self, other: Lanes | Scalar) -> Lanes:
+        return self._binary("!=" if self.type == "bool" else "^", other)
+
+    def __invert__(self) -> Lanes:
+        return self.let(f"!{self.text}" if self.type == "bool" else f"~{self.text}")
+
+    def __lshift__(self, count: Lanes | Scalar) -> Lanes:
+        return self.let(f"{self.text} << {self._count(count)}")
+
+    def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
+        """The bits moved right; what moves in is zeros, or copies of the sign."""
+        x = self.as_type(f"{'i' if signed else 'u'}{self.bits}")
+        return x.let(f"{x.text} >> {self._count(count)}").as_type(self.type)
+
+    @staticmethod
+    def _count(count: Lanes | Scalar) -> str:
+        if isinstance(count, Lanes):
+            return f"u32({count.named().text})"
+        return f"{count}u"
+
+    # comparison
+
+    def _compare(self, op: str, other: Lanes | Scalar) -> Lanes:
+        return self.let(f"{self.text} {op} {self.like(other).text}", "bool")
+
+    def compare(self, predicate: str, other: Lanes | Scalar) -> Lanes:
+        """As LLVM has it: ``olt``, ``une``, … for floats; ``eq``, ``slt``, ``ult``, … for integers."""
+        y = self.like(other)
+        if predicate in ("eq", "ne"):
+            return self._compare(_OPERATORS[predicate], y)
+        if not self.is_float:
+            type_ = f"{'i' if predicate[0] == 's' else 'u'}{self.bits}"
+            return self.as_type(type_)._compare(_OPERATORS[predicate[1:]], y.as_type(type_))
+        if predicate == "uno":
+            return self.is_nan() if self.text == y.text else self.is_nan() | y.is_nan()
+        if predicate == "une":
+            return ~self._compare("==", y)
+        if predicate == "one":
+            return self._compare("<", y) | self._compare(">", y)
+        if predicate == "ueq":
+            return self.equals(other) | self.compare("uno", y)
+        return self._compare(_OPERATORS[predicate[1:]], y)
+
+    def below(self, other: Lanes | Scalar) -> Lanes:
+        """self < other (of floats: false with NaN). Of infinity bits tell: compilers may take it that there is none."""
+        if _is_infinity(other):
+            return ~(self.is_nan() | self.equals(other))
+        return self._compare("<", other)
+
+    def above(self, other: Lanes | Scalar) -> Lanes:
+        """self > other."""
+        return self._compare(">", other)
+
+    def equals(self, other: Lanes | Scalar) -> Lanes:
+        """self == other."""
+        if _is_infinity(other):
+            return self.as_bits()._compare("==", self.like(other).as_bits())
+        return self._compare("==", other)
+
+    def is_nan(self) -> Lanes:
+        """Whether it is not a number."""
+        size, infinity = (0x7FFFFFFF, 0x7F800000) if self.bits == 32 else ((1 << 63) - 1, 0x7FF << 52)
+        return (self.as_type(f"u{self.bits}") & size).above(infinity)
+
+    def select(self, yes: Lanes | Scalar, no: Lanes | Scalar) -> Lanes:
+        """`yes` where this condition holds, else `no`; one of them is `Lanes`."""
+        model = yes if isinstance(yes, Lanes) else no
+        assert isinstance(model, Lanes)
+        return model.let(f"select({model.like(no).text}, {model.like(yes).text}, {self.text})")
+
+    # floats
+
+    def call(self, name: str, *others: Lanes | Scalar) -> Lanes:
+        """A function of this value and others, of its type."""
+        first = self.named() if self.type == "f64" else self
+        return self.let(f"{name}({', '.join([first.text, *[self.like(o).text for o in others]])})")
+
+    def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once."""
+        name = "fma" if self.f.module.facts.fma else helpers.fma(self.f, self.type)
+        return self.call(name, factor, addend)
+
+    def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+        """self * factor + addend, rounded once or twice."""
+        return self.call("fma", factor, addend)
+
+    def floored(self, low: Scalar) -> Lanes:
+        """The float, or `low` where it is less; NaN stays."""
+        return self.is_nan().select(self, super().floored(low))
+
+    def capped(self, high: Scalar) -> Lanes:
+        """The float, or `high` where it is more; NaN stays."""
+        return self.is_nan().select(self, super().capped(high))
+
+    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
+        """The float between bounds; NaN stays."""
+        return self.is_nan().select(self, super().floored(low).at_most(high))
+
+    def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
+        """A function of the float between bounds. It goes on beyond them, and something else is chosen: NaN stays without being told."""
+        return self.below(low).select(below, self.above(high).select(above, function(self)))
+
+    def one(self) -> Lanes:
+        """1.0, of which compilers do not know that it is."""
+        name = helpers.one(self.f)
+        return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
+
+    def unknown(self) -> Lanes:
+        """The value; infinity and NaN that are literals as numbers that compilers do not know.
+
+        NVIDIA's takes it that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
+        """
+        if not self.is_float or not self.text.startswith("bitcast"):
+            return self
+        return self._of_unknown(self.text.removeprefix(f"bitcast<{self.type}>(").removesuffix(")"))
+
+    @classmethod
+    def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
+        """A float of a type as a number that compilers do not know."""
+        bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
+        return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
+
+    def _of_unknown(self, bits: str) -> Lanes:
+        zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
+        return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
+
+    def held(self) -> Lanes:
+        """The same number, which compilers that simplify sums cannot see through."""
+        return self * self.one()
+
+    def zero(self) -> Lanes:
+        """0.0, of which compilers do not know that it is."""
+        return self.one() - 1.0
+
+    def abs(self) -> Lanes:
+        """|self|."""
+        return self.call("abs")
+
+    def sqrt(self) -> Lanes:
+        """The square root."""
+        if self.type != "f32" or not self.f.module.facts.fma:
+            return self.call("sqrt")
+        return self.call(helpers.root(self.f))
+
+    def nearest(self) -> Lanes:
+        """The nearest whole number, halves to even."""
+        if self.type == "f32":
+            return self.call("round")
+        whole = self.trunc()
+        rest, half = (self - whole).abs(), whole * 0.5
+        further = rest.above(0.5) | (rest.equals(0.5) & half.trunc().compare("one", half))
+        return further.select(whole.abs() + 1.0, whole.abs()).signed(self)
+
+    def floor(self) -> Lanes:
+        """The largest whole number not above."""
+        if self.type == "f32":
+            return self.call("floor")
+        whole = self.trunc()
+        return whole.above(self).select(whole - 1.0, whole)
+
+    def trunc(self) -> Lanes:
+        """The whole number toward zero: of float64 by its bits, as Mesa's software GPU errs."""
+        if self.type == "f32":
+            return self.call("trunc")
+        bits = self.as_bits()
+        exponent = (bits.shift_right(52) & 0x7FF) - 1023
+        bounded = exponent.below(0).select(0, exponent.above(52).select(52, exponent))
+        whole = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
+        return exponent.below(0).select(self.like(0.0).signed(self), whole)
+
+    def nearest_away(self) -> Lanes:
+        """The nearest whole number, halves away from zero."""
+        whole = self.trunc()
+        further = (self - whole).abs().compare("oge", 0.5)
+        return further.select(whole.abs() + 1.0, whole.abs()).signed(self)
+
+    def ceil(self) -> Lanes:
+        """The smallest whole number not below."""
+        return self.call("ceil") if self.type == "f32" else -(-self).floor()
+
+    def signed(self, model: Lanes | Scalar) -> Lanes:
+        """|self| with another's sign."""
+        least = 1 << (self.bits - 1)
+        sign = self.like(model).as_bits() & least
+        return ((self.as_bits() & (least - 1)) | sign).as_float()
+
+    def as_bits(self) -> Lanes:
+        """A float's bits as a signed integer."""
+        return self.as_type(f"i{self.bits}")
+
+    def as_float(self) -> Lanes:
+        """An integer's bits as a float."""
+        return self.as_type(f"f{self.bits}")
+
+    def widened(self) -> Lanes:
+        """float32 as float64."""
+        return self.converted("f64")
+
+    def narrowed(self) -> Lanes:
+        """float64 as float32."""
+        return self.converted("f32")
+
+    def as_integer(self) -> Lanes:
+        """A whole number in a float as a signed integer of the same width."""
+        return self.converted(f"i{self.bits}")
+
+    def number(self) -> Lanes:
+        """An integer that is not negative as a float of the same width."""
+        return self.as_type(f"u{self.bits}").converted(f"f{self.bits}")
+
+    def bits_of_table(self, name: str, table: bytes) -> Lanes:
+        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        return self.call(helpers.bits_of_table(self.f, name, table))
+
+    # whole numbers in floats: GPUs convert few numbers at a time, and add many
+
+    def _plus(self, magic: float) -> Lanes:
+        """The sum with a number that rounds, or the difference, of which compilers make no other one with what was added before."""
+        return self.mad(self.one(), magic)
+
+    def small_whole(self) -> Lanes:
+        """A small float rounded to a whole number."""
+        return self._plus(MAGIC[self.bits])._plus(-MAGIC[self.bits])
+
+    def small_float(self) -> Lanes:
+        """A small integer as a float."""
+        magic = self.new(literal(f"f{self.bits}", MAGIC[self.bits]), f"f{self.bits}")
+        return (self + magic.as_type(self.type)).as_float()._plus(-MAGIC[self.bits])
+
+    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """n, the whole number next to self * factor + addend, and n + offset as an integer in its last bits."""
+        magic = MAGIC[self.bits] + offset
+        shifted = self.mad(factor, addend)._plus(magic) if addend else self.mad(factor, magic)
+        return shifted._plus(-magic), shifted.as_bits()
+
+    def power_of_two(self) -> Lanes:
+        """2^n of a whole number n, where that is a normal number."""
+        return (self._plus(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
+
+    @property
+    def flushes(self) -> bool:
+        """Whether subnormal numbers are zeros."""
+        return self.type == "f32" and not self.f.module.facts.subnormals
+
+    def raised(self, n: Lanes) -> Lanes:
+        """self 2^n where both are normal numbers: the exponent is added to the other's. NaN stays, by a product with 0."""
+        return self.mad(self.zero(), super().raised(n))
+
+    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Of float32 in whole numbers."""
+        if self.bits == 64:
+            turns, r, rest = reduced_large(self)
+            return turns, self.abs().below(math.inf).select(r, math.nan), rest
+        parts = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
+        turns, high, low = [self.new(f"{parts.text}.{c}", "f32") for c in "xyz"]
+        r, error = exact_product(high, _HALF_PI)
+        return turns.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
+
+    # control flow
+
+    def rarely(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+        result = usual.new(self.f.var(usual.type, usual.text), usual.type)
+        with self.f.block(f"if ({self.text})"):
+            self.f.line(f"{result.text} = {outlined(name, write, *arguments).text};")
+        return result
+
+    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
+        """A value after so many turns of a loop."""
+        result = self.new(self.f.var(self.type, self.text), self.type)
+        with self.f.loop(turns):
+            before = self.let(result.text)
+            self.f.line(f"{result.text} = {turn(before).text};")
+        return result
+
+
+def _is_infinity(value: Lanes | Scalar) -> bool:
+    return isinstance(value, float) and math.isinf(value) and value > 0
+
+
+def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
+    """``write(*args)``, as a call of a function that the module has once per type."""
+    types = [a.type for a in args]
+
+    def body(f: Function) -> tuple[str, str]:
+        result = write(*[Lanes(f, type_, f"a{k}") for k, type_ in enumerate(types)])
+        return result.type, result.text
+
+    symbol = args[0].f.function(f"{name.replace('.', '_')}_{types[0]}", types, body)
+    return args[0].call(symbol, *args[1:])

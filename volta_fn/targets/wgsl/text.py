@@ -1,0 +1,103 @@
+"""Writing WGSL: modules of functions, whose statements are lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from volta_fn.targets.wgsl.capabilities import Facts
+
+
+class Module:
+    """Declarations and functions for a device, each written once however often it is asked for."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._parts: dict[str, str] = {}
+
+    def declare(self, name: str, text: str) -> str:
+        """Add a declaration or a function by name, unless it is there. Returns the name."""
+        self._parts.setdefault(name, text)
+        return name
+
+    def define(self, name: str, write: Callable[[], str]) -> str:
+        """Add the text that `write` gives under a name, unless it is there. Returns the name."""
+        if name not in self._parts:
+            self._parts[name] = ""  # so that functions may ask for one another
+            self._parts[name] = write()
+        return name
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parts
+
+    def __str__(self) -> str:
+        return "\n".join(self._parts.values())
+
+
+class Function:
+    """The body of a function being written: statements, in nested blocks."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.lines: list[str] = []
+        self._depth = 1
+        self._count = 0
+
+    def fresh(self, prefix: str) -> str:
+        """A new name."""
+        self._count += 1
+        if self._count in (16, 32, 64):
+            self._count += 1  # i32 is a type
+        return f"{prefix}{self._count}"
+
+    def line(self, text: str) -> None:
+        """A statement (with its semicolon)."""
+        self.lines.append("  " * self._depth + text)
+
+    def let(self, type_: str, expression: str) -> str:
+        """Names a value in the current block."""
+        name = self.fresh("v")
+        self.line(f"let {name}: {type_} = {expression};")
+        return name
+
+    def named(self, type_: str, expression: str) -> str:
+        """A name for a value; of a name or a literal, itself."""
+        return expression if expression.isalnum() else self.let(type_, expression)
+
+    def var(self, type_: str, expression: str) -> str:
+        """Names a variable, with its first value, in the current block."""
+        name = self.fresh("x")
+        self.line(f"var {name}: {type_} = {expression};")
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """What is written inside ``with`` stands in braces after `head`: ``if (…)``, ``else``, ``for (…; …; …)``, …"""
+        self.line(f"{head} {{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def loop(self, end: int | str, start: int | str = 0, step: int | str = 1) -> Iterator[str]:
+        """``with f.loop(8) as i``: for i from `start` by `step` while it is less than `end`, as u32."""
+        index = self.fresh("i")
+        start, end, step = [f"{n}u" if isinstance(n, int) else n for n in (start, end, step)]
+        with self.block(f"for (var {index} = {start}; {index} < {end}; {index} += {step})"):
+            yield index
+
+    def function(self, name: str, types: Sequence[str], write: Callable[[Function], tuple[str, str]]) -> str:
+        """Adds a function of parameters a0, a1, … to the module, once. `write` writes its body and gives the result's type and text."""
+
+        def define() -> str:
+            inner = Function(self.module)
+            type_, result = write(inner)
+            parameters = ", ".join(f"a{k}: {t}" for k, t in enumerate(types))
+            return "\n".join([f"fn {name}({parameters}) -> {type_} {{", *inner.lines, f"  return {result};", "}"])
+
+        return self.module.define(name, define)
+
+    def helper(self, name: str, text: str) -> str:
+        """Adds a function to the module, once. Returns its name."""
+        return self.module.declare(name, text)
