@@ -85,5 +85,5 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
     monkeypatch.setattr(code_cache, "compile_object", broken)
     with pytest.raises(RuntimeError, match="no code"):
         library.load([product(48, 40, COLUMNS)])
-    monkeypatch.setattr(code, "compile_object", good)
+    monkeypatch.setattr(code_cache, "compile_object", good)
     assert library.load([product(48, 40, COLUMNS)])[0] is not None
