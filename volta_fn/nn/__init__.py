@@ -3,133 +3,38 @@
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
-from volta_fn.nn.activations import celu as celu
-from volta_fn.nn.activations import elu as elu
-from volta_fn.nn.activations import gelu as gelu
-from volta_fn.nn.activations import glu as glu
-from volta_fn.nn.activations import hard_sigmoid as hard_sigmoid
-from volta_fn.nn.activations import hard_silu as hard_silu
-from volta_fn.nn.activations import hard_swish as hard_swish
-from volta_fn.nn.activations import hard_tanh as hard_tanh
-from volta_fn.nn.activations import identity as identity
-from volta_fn.nn.activations import leaky_relu as leaky_relu
-from volta_fn.nn.activations import log1mexp as log1mexp
-from volta_fn.nn.activations import log_sigmoid as log_sigmoid
-from volta_fn.nn.activations import mish as mish
-from volta_fn.nn.activations import relu as relu
-from volta_fn.nn.activations import relu6 as relu6
-from volta_fn.nn.activations import selu as selu
-from volta_fn.nn.activations import sigmoid as sigmoid
-from volta_fn.nn.activations import silu as silu
-from volta_fn.nn.activations import soft_sign as soft_sign
-from volta_fn.nn.activations import softplus as softplus
-from volta_fn.nn.activations import sparse_plus as sparse_plus
-from volta_fn.nn.activations import sparse_sigmoid as sparse_sigmoid
-from volta_fn.nn.activations import squareplus as squareplus
-from volta_fn.nn.activations import swish as swish
-from volta_fn.nn.activations import tanh as tanh
-from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
-from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
-from volta_fn.nn.adaptive_pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d
-from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool1d as AdaptiveMaxPool1d
-from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool2d as AdaptiveMaxPool2d
-from volta_fn.nn.adaptive_pooling import AdaptiveMaxPool3d as AdaptiveMaxPool3d
-from volta_fn.nn.adaptive_pooling import GlobalAvgPool as GlobalAvgPool
-from volta_fn.nn.adaptive_pooling import GlobalMaxPool as GlobalMaxPool
-from volta_fn.nn.attention import dot_product_attention as dot_product_attention
-from volta_fn.nn.batch_norm import BatchNorm1d as BatchNorm1d
-from volta_fn.nn.batch_norm import BatchNorm2d as BatchNorm2d
-from volta_fn.nn.batch_norm import BatchNorm3d as BatchNorm3d
-from volta_fn.nn.batch_norm import BatchNormState as BatchNormState
-from volta_fn.nn.containers import Flatten as Flatten
-from volta_fn.nn.containers import Identity as Identity
-from volta_fn.nn.containers import Lambda as Lambda
-from volta_fn.nn.containers import Sequential as Sequential
-from volta_fn.nn.conv import Conv1d as Conv1d
-from volta_fn.nn.conv import Conv2d as Conv2d
-from volta_fn.nn.conv import Conv3d as Conv3d
-from volta_fn.nn.conv_transpose import ConvTranspose1d as ConvTranspose1d
-from volta_fn.nn.conv_transpose import ConvTranspose2d as ConvTranspose2d
-from volta_fn.nn.conv_transpose import ConvTranspose3d as ConvTranspose3d
-from volta_fn.nn.dropout import Dropout as Dropout
-from volta_fn.nn.dropout import Dropout1d as Dropout1d
-from volta_fn.nn.dropout import Dropout2d as Dropout2d
-from volta_fn.nn.dropout import Dropout3d as Dropout3d
-from volta_fn.nn.layer_norm import GroupNorm as GroupNorm
-from volta_fn.nn.layer_norm import InstanceNorm1d as InstanceNorm1d
-from volta_fn.nn.layer_norm import InstanceNorm2d as InstanceNorm2d
-from volta_fn.nn.layer_norm import InstanceNorm3d as InstanceNorm3d
-from volta_fn.nn.layer_norm import LayerNorm as LayerNorm
-from volta_fn.nn.layer_norm import RMSNorm as RMSNorm
-from volta_fn.nn.linear import Bilinear as Bilinear
-from volta_fn.nn.linear import Embedding as Embedding
-from volta_fn.nn.linear import Linear as Linear
-from volta_fn.nn.losses import binary_cross_entropy as binary_cross_entropy
-from volta_fn.nn.losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
-from volta_fn.nn.losses import cosine_embedding_loss as cosine_embedding_loss
-from volta_fn.nn.losses import cosine_similarity as cosine_similarity
-from volta_fn.nn.losses import cross_entropy as cross_entropy
-from volta_fn.nn.losses import ctc_loss as ctc_loss
-from volta_fn.nn.losses import gaussian_nll_loss as gaussian_nll_loss
-from volta_fn.nn.losses import hinge_loss as hinge_loss
-from volta_fn.nn.losses import huber_loss as huber_loss
-from volta_fn.nn.losses import kl_div as kl_div
-from volta_fn.nn.losses import kl_divergence_gaussian as kl_divergence_gaussian
-from volta_fn.nn.losses import l1_loss as l1_loss
-from volta_fn.nn.losses import mae_loss as mae_loss
-from volta_fn.nn.losses import margin_ranking_loss as margin_ranking_loss
-from volta_fn.nn.losses import mse_loss as mse_loss
-from volta_fn.nn.losses import multi_margin_loss as multi_margin_loss
-from volta_fn.nn.losses import nll_loss as nll_loss
-from volta_fn.nn.losses import pairwise_distance as pairwise_distance
-from volta_fn.nn.losses import poisson_nll_loss as poisson_nll_loss
-from volta_fn.nn.losses import sigmoid_focal_loss as sigmoid_focal_loss
-from volta_fn.nn.losses import smooth_l1_loss as smooth_l1_loss
-from volta_fn.nn.losses import triplet_margin_loss as triplet_margin_loss
-from volta_fn.nn.module import Module as Module
-from volta_fn.nn.module import apply as apply
-from volta_fn.nn.module import parameter_count as parameter_count
-from volta_fn.nn.module import static as static
-from volta_fn.nn.normalization import logmeanexp as logmeanexp
-from volta_fn.nn.normalization import one_hot as one_hot
-from volta_fn.nn.normalization import standardize as standardize
-from volta_fn.nn.pooling import AvgPool1d as AvgPool1d
-from volta_fn.nn.pooling import AvgPool2d as AvgPool2d
-from volta_fn.nn.pooling import AvgPool3d as AvgPool3d
-from volta_fn.nn.pooling import MaxPool1d as MaxPool1d
-from volta_fn.nn.pooling import MaxPool2d as MaxPool2d
-from volta_fn.nn.pooling import MaxPool3d as MaxPool3d
-from volta_fn.nn.prelu import PReLU as PReLU
-from volta_fn.nn.recurrent import GRU as GRU
-from volta_fn.nn.recurrent import LSTM as LSTM
-from volta_fn.nn.recurrent import RNN as RNN
-from volta_fn.nn.recurrent import GRUCell as GRUCell
-from volta_fn.nn.recurrent import LSTMCell as LSTMCell
-from volta_fn.nn.recurrent import RNNCell as RNNCell
-from volta_fn.nn.resampling import PixelShuffle as PixelShuffle
-from volta_fn.nn.resampling import PixelUnshuffle as PixelUnshuffle
-from volta_fn.nn.resampling import Upsample as Upsample
-from volta_fn.nn.summary import Summary as Summary
-from volta_fn.nn.summary import SummaryRow as SummaryRow
-from volta_fn.nn.summary import summary as summary
-from volta_fn.nn.transformer import DecoderCache as DecoderCache
-from volta_fn.nn.transformer import FeedForward as FeedForward
-from volta_fn.nn.transformer import KeysValues as KeysValues
-from volta_fn.nn.transformer import KVCache as KVCache
-from volta_fn.nn.transformer import LearnedPositions as LearnedPositions
-from volta_fn.nn.transformer import MultiHeadAttention as MultiHeadAttention
-from volta_fn.nn.transformer import SinusoidalPositions as SinusoidalPositions
-from volta_fn.nn.transformer import TransformerDecoder as TransformerDecoder
-from volta_fn.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
-from volta_fn.nn.transformer import TransformerEncoder as TransformerEncoder
-from volta_fn.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
-from volta_fn.nn.transformer import apply_rotary as apply_rotary
-from volta_fn.nn.transformer import causal_mask as causal_mask
-from volta_fn.nn.transformer import scaled_dot_product_attention as scaled_dot_product_attention
-from volta_fn.nn.transformer import sinusoidal_positions as sinusoidal_positions
-from volta_fn.nn.weight_norm import SpectralNorm as SpectralNorm
-from volta_fn.nn.weight_norm import SpectralNormState as SpectralNormState
-from volta_fn.nn.weight_norm import WeightNorm as WeightNorm
+from volta_fn.nn.activations import *
+from volta_fn.nn.attention import *
+from volta_fn.nn.functional import *
+from volta_fn.nn.layers.adaptive_pooling import *
+from volta_fn.nn.layers.batch_norm import *
+from volta_fn.nn.layers.containers import *
+from volta_fn.nn.layers.conv import *
+from volta_fn.nn.layers.conv_transpose import *
+from volta_fn.nn.layers.dropout import *
+from volta_fn.nn.layers.layer_norm import *
+from volta_fn.nn.layers.linear import *
+from volta_fn.nn.layers.pooling import *
+from volta_fn.nn.layers.resampling import *
+from volta_fn.nn.layers.weight_norm import *
+from volta_fn.nn.losses.binary import *
+from volta_fn.nn.losses.classification import *
+from volta_fn.nn.losses.ctc import *
+from volta_fn.nn.losses.divergence import *
+from volta_fn.nn.losses.margin import *
+from volta_fn.nn.losses.regression import *
+from volta_fn.nn.losses.similarity import *
+from volta_fn.nn.module import *
+from volta_fn.nn.recurrent.cells import *
+from volta_fn.nn.recurrent.layers import *
+from volta_fn.nn.summary import *
+from volta_fn.nn.transformer.decoder import *
+from volta_fn.nn.transformer.encoder import *
+from volta_fn.nn.transformer.feed_forward import *
+from volta_fn.nn.transformer.kv_cache import *
+from volta_fn.nn.transformer.multi_head_attention import *
+from volta_fn.nn.transformer.positions import *
+from volta_fn.nn.transformer.scaled_dot_product import *
 from volta_fn.special import logsumexp as logsumexp
 from volta_fn.special.exponential import log_softmax as log_softmax
 from volta_fn.special.exponential import softmax as softmax

@@ -15,6 +15,8 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.special.exponential import logsumexp, softmax
 
+__all__ = ["dot_product_attention"]
+
 
 def dot_product_attention(
     query: Any,

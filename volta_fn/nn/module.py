@@ -28,6 +28,9 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
 
+__all__ = ["Module", "apply", "parameter_count", "static"]
+
+
 #: What a layer may take beyond its input.
 EXTRAS = ("state", "key", "training")
 _LEAVES = (Array, np.ndarray, np.generic, ShapeDtypeStruct)

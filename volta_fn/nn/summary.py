@@ -14,9 +14,11 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.nn.containers import Lambda
+from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.transforms.program import eval_shape
+
+__all__ = ["Summary", "SummaryRow", "summary"]
 
 
 @dataclass(frozen=True)

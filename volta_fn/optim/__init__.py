@@ -17,196 +17,37 @@
 True
 """
 
-from volta_fn.optim.accumulation import ApplyEvery as ApplyEvery
-from volta_fn.optim.accumulation import EmaState as EmaState
-from volta_fn.optim.accumulation import TraceState as TraceState
-from volta_fn.optim.accumulation import apply_every as apply_every
-from volta_fn.optim.accumulation import ema as ema
-from volta_fn.optim.accumulation import trace as trace
-from volta_fn.optim.adam import ScaleByAdamState as ScaleByAdamState
-from volta_fn.optim.adam import ScaleByAmsgradState as ScaleByAmsgradState
-from volta_fn.optim.adam import scale_by_adam as scale_by_adam
-from volta_fn.optim.adam import scale_by_adamax as scale_by_adamax
-from volta_fn.optim.adam import scale_by_amsgrad as scale_by_amsgrad
-from volta_fn.optim.adam import scale_by_radam as scale_by_radam
-from volta_fn.optim.adam_variants import ScaleByAdanState as ScaleByAdanState
-from volta_fn.optim.adam_variants import ScaleByBeliefState as ScaleByBeliefState
-from volta_fn.optim.adam_variants import ScaleByLionState as ScaleByLionState
-from volta_fn.optim.adam_variants import ScaleByNovogradState as ScaleByNovogradState
-from volta_fn.optim.adam_variants import scale_by_adan as scale_by_adan
-from volta_fn.optim.adam_variants import scale_by_belief as scale_by_belief
-from volta_fn.optim.adam_variants import scale_by_lion as scale_by_lion
-from volta_fn.optim.adam_variants import scale_by_novograd as scale_by_novograd
-from volta_fn.optim.adam_variants import scale_by_yogi as scale_by_yogi
-from volta_fn.optim.adding import AddNoiseState as AddNoiseState
-from volta_fn.optim.adding import WeightDecaySchedule as WeightDecaySchedule
-from volta_fn.optim.adding import add_decayed_weights as add_decayed_weights
-from volta_fn.optim.adding import add_noise as add_noise
-from volta_fn.optim.applying import apply_updates as apply_updates
-from volta_fn.optim.applying import incremental_update as incremental_update
-from volta_fn.optim.applying import periodic_update as periodic_update
-from volta_fn.optim.backtracking import BacktrackingLinesearchInfo as BacktrackingLinesearchInfo
-from volta_fn.optim.backtracking import ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState
-from volta_fn.optim.backtracking import scale_by_backtracking_linesearch as scale_by_backtracking_linesearch
-from volta_fn.optim.base import EmptyState as EmptyState
-from volta_fn.optim.base import GradientTransformation as GradientTransformation
-from volta_fn.optim.base import GradientTransformationExtraArgs as GradientTransformationExtraArgs
-from volta_fn.optim.base import MaskOrFn as MaskOrFn
-from volta_fn.optim.base import OptState as OptState
-from volta_fn.optim.base import Params as Params
-from volta_fn.optim.base import ScalarOrSchedule as ScalarOrSchedule
-from volta_fn.optim.base import Schedule as Schedule
-from volta_fn.optim.base import Updates as Updates
-from volta_fn.optim.base import identity as identity
-from volta_fn.optim.base import init_empty_state as init_empty_state
-from volta_fn.optim.base import set_to_zero as set_to_zero
-from volta_fn.optim.base import stateless as stateless
-from volta_fn.optim.base import stateless_with_tree_map as stateless_with_tree_map
-from volta_fn.optim.base import with_extra_args_support as with_extra_args_support
-from volta_fn.optim.chaining import chain as chain
-from volta_fn.optim.chaining import named_chain as named_chain
-from volta_fn.optim.clipping import adaptive_grad_clip as adaptive_grad_clip
-from volta_fn.optim.clipping import clip as clip
-from volta_fn.optim.clipping import clip_by_block_norm as clip_by_block_norm
-from volta_fn.optim.clipping import clip_by_block_rms as clip_by_block_rms
-from volta_fn.optim.clipping import clip_by_global_norm as clip_by_global_norm
-from volta_fn.optim.clipping import unitwise_clip as unitwise_clip
-from volta_fn.optim.clipping import unitwise_norm as unitwise_norm
-from volta_fn.optim.conditional import ApplyIfFiniteState as ApplyIfFiniteState
-from volta_fn.optim.conditional import ConditionallyMaskState as ConditionallyMaskState
-from volta_fn.optim.conditional import ConditionallyTransformState as ConditionallyTransformState
-from volta_fn.optim.conditional import apply_if_finite as apply_if_finite
-from volta_fn.optim.conditional import conditionally_mask as conditionally_mask
-from volta_fn.optim.conditional import conditionally_transform as conditionally_transform
-from volta_fn.optim.factored import FactoredState as FactoredState
-from volta_fn.optim.factored import scale_by_factored_rms as scale_by_factored_rms
-from volta_fn.optim.hyperparameters import InjectHyperparamsState as InjectHyperparamsState
-from volta_fn.optim.hyperparameters import inject_hyperparams as inject_hyperparams
-from volta_fn.optim.hyperparameters import inject_stateful_hyperparams as inject_stateful_hyperparams
-from volta_fn.optim.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
-from volta_fn.optim.lbfgs import lbfgs as lbfgs
-from volta_fn.optim.lbfgs import scale_by_lbfgs as scale_by_lbfgs
-from volta_fn.optim.line_search import value_and_grad_from_state as value_and_grad_from_state
-from volta_fn.optim.lookahead import LookaheadParams as LookaheadParams
-from volta_fn.optim.lookahead import LookaheadState as LookaheadState
-from volta_fn.optim.lookahead import lookahead as lookahead
-from volta_fn.optim.loss_scale import DynamicLossScale as DynamicLossScale
-from volta_fn.optim.loss_scale import LossScaledState as LossScaledState
-from volta_fn.optim.loss_scale import loss_scaled as loss_scaled
-from volta_fn.optim.masking import MaskedNode as MaskedNode
-from volta_fn.optim.masking import MaskedState as MaskedState
-from volta_fn.optim.masking import PartitionState as PartitionState
-from volta_fn.optim.masking import freeze as freeze
-from volta_fn.optim.masking import masked as masked
-from volta_fn.optim.masking import multi_transform as multi_transform
-from volta_fn.optim.masking import partition as partition
-from volta_fn.optim.masking import selective_transform as selective_transform
-from volta_fn.optim.moment_optimizers import adabelief as adabelief
-from volta_fn.optim.moment_optimizers import adam as adam
-from volta_fn.optim.moment_optimizers import adamax as adamax
-from volta_fn.optim.moment_optimizers import adamaxw as adamaxw
-from volta_fn.optim.moment_optimizers import adamw as adamw
-from volta_fn.optim.moment_optimizers import adan as adan
-from volta_fn.optim.moment_optimizers import amsgrad as amsgrad
-from volta_fn.optim.moment_optimizers import lamb as lamb
-from volta_fn.optim.moment_optimizers import nadam as nadam
-from volta_fn.optim.moment_optimizers import nadamw as nadamw
-from volta_fn.optim.moment_optimizers import novograd as novograd
-from volta_fn.optim.moment_optimizers import optimistic_adam_v2 as optimistic_adam_v2
-from volta_fn.optim.moment_optimizers import radam as radam
-from volta_fn.optim.moment_optimizers import yogi as yogi
-from volta_fn.optim.moments import bias_correction as bias_correction
-from volta_fn.optim.moments import update_infinity_moment as update_infinity_moment
-from volta_fn.optim.moments import update_moment as update_moment
-from volta_fn.optim.moments import update_moment_per_elem_norm as update_moment_per_elem_norm
-from volta_fn.optim.monitoring import MonitorState as MonitorState
-from volta_fn.optim.monitoring import SnapshotState as SnapshotState
-from volta_fn.optim.monitoring import measure_with_ema as measure_with_ema
-from volta_fn.optim.monitoring import monitor as monitor
-from volta_fn.optim.monitoring import snapshot as snapshot
-from volta_fn.optim.multi_steps import MultiSteps as MultiSteps
-from volta_fn.optim.multi_steps import MultiStepsState as MultiStepsState
-from volta_fn.optim.multi_steps import skip_large_updates as skip_large_updates
-from volta_fn.optim.multi_steps import skip_not_finite as skip_not_finite
-from volta_fn.optim.muon import MuonState as MuonState
-from volta_fn.optim.muon import muon as muon
-from volta_fn.optim.muon import scale_by_muon as scale_by_muon
-from volta_fn.optim.muon import scale_by_shape as scale_by_shape
-from volta_fn.optim.newton_schulz import MuonDimensionNumbers as MuonDimensionNumbers
-from volta_fn.optim.newton_schulz import orthogonalize_via_newton_schulz as orthogonalize_via_newton_schulz
-from volta_fn.optim.numerics import abs_sq as abs_sq
-from volta_fn.optim.numerics import all_finite as all_finite
-from volta_fn.optim.numerics import global_norm as global_norm
-from volta_fn.optim.numerics import safe_increment as safe_increment
-from volta_fn.optim.numerics import safe_int32_increment as safe_int32_increment
-from volta_fn.optim.numerics import safe_norm as safe_norm
-from volta_fn.optim.numerics import safe_root_mean_squares as safe_root_mean_squares
-from volta_fn.optim.past_gradients import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
-from volta_fn.optim.past_gradients import ScaleByRpropState as ScaleByRpropState
-from volta_fn.optim.past_gradients import scale_by_optimistic_gradient as scale_by_optimistic_gradient
-from volta_fn.optim.past_gradients import scale_by_rprop as scale_by_rprop
-from volta_fn.optim.per_example import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
-from volta_fn.optim.per_example import differentially_private_aggregate as differentially_private_aggregate
-from volta_fn.optim.per_example import per_example_global_norm_clip as per_example_global_norm_clip
-from volta_fn.optim.per_example import per_example_layer_norm_clip as per_example_layer_norm_clip
-from volta_fn.optim.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
-from volta_fn.optim.plateau import reduce_on_plateau as reduce_on_plateau
-from volta_fn.optim.scaling import ScaleByScheduleState as ScaleByScheduleState
-from volta_fn.optim.scaling import ZeroNansState as ZeroNansState
-from volta_fn.optim.scaling import centralize as centralize
-from volta_fn.optim.scaling import keep_params_nonnegative as keep_params_nonnegative
-from volta_fn.optim.scaling import normalize_by_update_norm as normalize_by_update_norm
-from volta_fn.optim.scaling import scale as scale
-from volta_fn.optim.scaling import scale_by_learning_rate as scale_by_learning_rate
-from volta_fn.optim.scaling import scale_by_param_block_norm as scale_by_param_block_norm
-from volta_fn.optim.scaling import scale_by_param_block_rms as scale_by_param_block_rms
-from volta_fn.optim.scaling import scale_by_polyak as scale_by_polyak
-from volta_fn.optim.scaling import scale_by_schedule as scale_by_schedule
-from volta_fn.optim.scaling import scale_by_sign as scale_by_sign
-from volta_fn.optim.scaling import scale_by_trust_ratio as scale_by_trust_ratio
-from volta_fn.optim.scaling import zero_nans as zero_nans
-from volta_fn.optim.schedules import constant_schedule as constant_schedule
-from volta_fn.optim.schedules import cosine_decay_schedule as cosine_decay_schedule
-from volta_fn.optim.schedules import cosine_onecycle_schedule as cosine_onecycle_schedule
-from volta_fn.optim.schedules import exponential_decay as exponential_decay
-from volta_fn.optim.schedules import linear_onecycle_schedule as linear_onecycle_schedule
-from volta_fn.optim.schedules import linear_schedule as linear_schedule
-from volta_fn.optim.schedules import piecewise_constant_schedule as piecewise_constant_schedule
-from volta_fn.optim.schedules import piecewise_interpolate_schedule as piecewise_interpolate_schedule
-from volta_fn.optim.schedules import polynomial_schedule as polynomial_schedule
-from volta_fn.optim.simple_optimizers import dpsgd as dpsgd
-from volta_fn.optim.simple_optimizers import fromage as fromage
-from volta_fn.optim.simple_optimizers import lars as lars
-from volta_fn.optim.simple_optimizers import lion as lion
-from volta_fn.optim.simple_optimizers import noisy_sgd as noisy_sgd
-from volta_fn.optim.simple_optimizers import optimistic_gradient_descent as optimistic_gradient_descent
-from volta_fn.optim.simple_optimizers import polyak_sgd as polyak_sgd
-from volta_fn.optim.simple_optimizers import rprop as rprop
-from volta_fn.optim.simple_optimizers import sgd as sgd
-from volta_fn.optim.simple_optimizers import sign_sgd as sign_sgd
-from volta_fn.optim.simple_optimizers import signum as signum
-from volta_fn.optim.square_optimizers import adadelta as adadelta
-from volta_fn.optim.square_optimizers import adafactor as adafactor
-from volta_fn.optim.square_optimizers import adagrad as adagrad
-from volta_fn.optim.square_optimizers import rmsprop as rmsprop
-from volta_fn.optim.square_optimizers import sm3 as sm3
-from volta_fn.optim.squares import ScaleByAdaDeltaState as ScaleByAdaDeltaState
-from volta_fn.optim.squares import ScaleByRmsState as ScaleByRmsState
-from volta_fn.optim.squares import ScaleByRmsWithCountState as ScaleByRmsWithCountState
-from volta_fn.optim.squares import ScaleByRssState as ScaleByRssState
-from volta_fn.optim.squares import ScaleByRStdDevState as ScaleByRStdDevState
-from volta_fn.optim.squares import ScaleByRStdDevWithCountState as ScaleByRStdDevWithCountState
-from volta_fn.optim.squares import ScaleBySM3State as ScaleBySM3State
-from volta_fn.optim.squares import scale_by_adadelta as scale_by_adadelta
-from volta_fn.optim.squares import scale_by_rms as scale_by_rms
-from volta_fn.optim.squares import scale_by_rss as scale_by_rss
-from volta_fn.optim.squares import scale_by_sm3 as scale_by_sm3
-from volta_fn.optim.squares import scale_by_stddev as scale_by_stddev
-from volta_fn.optim.warmups import join_schedules as join_schedules
-from volta_fn.optim.warmups import sgdr_schedule as sgdr_schedule
-from volta_fn.optim.warmups import warmup_constant_schedule as warmup_constant_schedule
-from volta_fn.optim.warmups import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
-from volta_fn.optim.warmups import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
-from volta_fn.optim.zoom import ScaleByZoomLinesearchState as ScaleByZoomLinesearchState
-from volta_fn.optim.zoom import ZoomLinesearchInfo as ZoomLinesearchInfo
-from volta_fn.optim.zoom import scale_by_zoom_linesearch as scale_by_zoom_linesearch
+from volta_fn.optim.base import *
+from volta_fn.optim.line_search.backtracking import *
+from volta_fn.optim.line_search.common import *
+from volta_fn.optim.line_search.zoom import *
+from volta_fn.optim.numerics import *
+from volta_fn.optim.optimizers.adam import *
+from volta_fn.optim.optimizers.lbfgs import *
+from volta_fn.optim.optimizers.muon import *
+from volta_fn.optim.optimizers.rms import *
+from volta_fn.optim.optimizers.sgd import *
+from volta_fn.optim.schedules.decay import *
+from volta_fn.optim.schedules.piecewise import *
+from volta_fn.optim.schedules.warmup import *
+from volta_fn.optim.transforms.clipping import *
+from volta_fn.optim.transforms.momentum import *
+from volta_fn.optim.transforms.newton_schulz import *
+from volta_fn.optim.transforms.per_example import *
+from volta_fn.optim.transforms.plateau import *
+from volta_fn.optim.transforms.scale_by_adam import *
+from volta_fn.optim.transforms.scale_by_adam_variants import *
+from volta_fn.optim.transforms.scale_by_factored_rms import *
+from volta_fn.optim.transforms.scale_by_rms import *
+from volta_fn.optim.transforms.scaling import *
+from volta_fn.optim.transforms.signs import *
+from volta_fn.optim.transforms.weight_decay_and_noise import *
+from volta_fn.optim.updates import *
+from volta_fn.optim.wrappers.chain import *
+from volta_fn.optim.wrappers.conditional import *
+from volta_fn.optim.wrappers.inject_hyperparams import *
+from volta_fn.optim.wrappers.lookahead import *
+from volta_fn.optim.wrappers.loss_scale import *
+from volta_fn.optim.wrappers.masking import *
+from volta_fn.optim.wrappers.monitoring import *
+from volta_fn.optim.wrappers.multi_steps import *

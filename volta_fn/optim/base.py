@@ -14,7 +14,12 @@ from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.optim.leaves import is_leaf, map_leaves
+from volta_fn.optim.tree_rules import is_leaf, map_leaves
+
+__all__ = ["EmptyState", "GradientTransformation", "GradientTransformationExtraArgs", "MaskOrFn", "OptState", "Params"]
+__all__ += ["ScalarOrSchedule", "Schedule", "Updates", "identity", "init_empty_state", "set_to_zero", "stateless"]
+__all__ += ["stateless_with_tree_map", "with_extra_args_support"]
+
 
 #: Pytrees of arrays, of one structure: what is optimised, and what is added to it.
 Params: TypeAlias = Any

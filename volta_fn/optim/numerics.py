@@ -14,7 +14,10 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import DTypeError
-from volta_fn.optim.leaves import widened, widest_real
+from volta_fn.optim.tree_rules import map_with_state, widened, widest_real
+
+__all__ = ["abs_sq", "all_finite", "bias_correction", "global_norm", "safe_increment", "safe_int32_increment", "safe_norm"]
+__all__ += ["safe_root_mean_squares", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm"]
 
 
 def safe_increment(count: Any) -> Array:
@@ -135,3 +138,35 @@ def debiaser(decay: Any, count: Array) -> Callable[[Array], Array]:
         return average / divisors[dtype]
 
     return debias
+
+
+def update_moment(updates: Any, moments: Any, decay: Any, order: int) -> Any:
+    """The next moving averages ``(1 - decay) * updates**order + decay * moments``."""
+    return map_with_state(lambda u, m: (u, decayed(decay, u**order, m)), updates, moments)[1]
+
+
+def update_moment_per_elem_norm(updates: Any, moments: Any, decay: Any, order: int) -> Any:
+    """Like `update_moment`, with the magnitudes of complex updates: ``(1 - decay) * |updates|**order + decay * moments``."""
+
+    def power(u: Array) -> Array:
+        if u.dtype not in dtypes.COMPLEX:
+            return u**order
+        return abs_sq(u) ** (order // 2 if order % 2 == 0 else order / 2)
+
+    return map_with_state(lambda u, m: (u, decayed(decay, power(u), m)), updates, moments)[1]
+
+
+def update_infinity_moment(updates: Any, moments: Any, decay: Any, eps: Any) -> Any:
+    """The next decaying maxima ``max(|updates| + eps, decay * moments)``."""
+    return map_with_state(lambda u, m: (u, vnp.maximum(vnp.abs(u) + eps, decay * m)), updates, moments)[1]
+
+
+def bias_correction(moment: Any, decay: Any, count: Any) -> Any:
+    """Moving averages divided by ``1 - decay**count``, which their start at zero has made them too small by.
+
+    >>> import volta_fn as vf
+    >>> vf.optim.bias_correction([vf.numpy.array([0.5])], decay=0.5, count=1)
+    [Array([1.], dtype=float32)]
+    """
+    debias = debiaser(decay, as_value(count))
+    return tree.map(lambda m: debias(as_value(m)), moment)

@@ -16,6 +16,8 @@ from volta_fn.nn.activations import sigmoid, softplus
 from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, real_operands, reduced
 from volta_fn.transforms.custom_jvp import custom_jvp
 
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "sigmoid_focal_loss"]
+
 
 def binary_cross_entropy(probabilities: Any, targets: Any, weight: Any = None, *, reduction: Reduction = "mean") -> Array:
     """-target log(p) - (1 - target) log(1 - p), with logarithms no less than -100, and gradients no more than 10¹² times the error.

@@ -20,6 +20,8 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.losses.common import Reduction, check_reduction, real_operands, reduced
 from volta_fn.transforms.custom_jvp import custom_jvp
 
+__all__ = ["ctc_loss"]
+
 
 def ctc_loss(
     log_probs: Any,

@@ -10,6 +10,8 @@ from volta_fn.core.array import Array
 from volta_fn.nn.losses.common import Reduction, check_pair, check_reduction, real_operands, reduced
 from volta_fn.special import xlogy
 
+__all__ = ["kl_div", "kl_divergence_gaussian"]
+
 
 def kl_div(
     log_predictions: Any, targets: Any, *, log_target: bool = False, reduction: Literal["mean", "sum", "none", "batchmean"] = "mean"

@@ -10,6 +10,8 @@ from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import relu
 from volta_fn.nn.losses.common import Reduction, check_pair, class_axis, class_labels, pick, real_operands, reduced
 
+__all__ = ["hinge_loss", "margin_ranking_loss", "multi_margin_loss"]
+
 
 def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
     """max(0, margin - target · prediction), for support vector machines (Cortes and Vapnik 1995).

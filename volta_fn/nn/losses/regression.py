@@ -12,6 +12,8 @@ from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, r
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.special import xlogy
 
+__all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mae_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss"]
+
 
 def mse_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -> Array:
     """The squared error (prediction - target)².

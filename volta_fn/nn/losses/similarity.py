@@ -10,6 +10,8 @@ from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import relu
 from volta_fn.nn.losses.common import Reduction, check_broadcasts, real_operands, reduced
 
+__all__ = ["cosine_embedding_loss", "cosine_similarity", "pairwise_distance", "triplet_margin_loss"]
+
 
 def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1e-8) -> Array:
     """The cosine of the angle between vectors along `axis`, whose lengths count as at least `eps`.

@@ -5,14 +5,6 @@ row of scores that holds NaN predicts nothing and counts as wrong. The axis of c
 0 where there is no other.
 """
 
-from volta_fn.nn.metrics.accuracy import accuracy as accuracy
-from volta_fn.nn.metrics.accuracy import perplexity as perplexity
-from volta_fn.nn.metrics.accuracy import top_k_accuracy as top_k_accuracy
-from volta_fn.nn.metrics.confusion import ClassificationScores as ClassificationScores
-from volta_fn.nn.metrics.confusion import classification_scores as classification_scores
-from volta_fn.nn.metrics.confusion import confusion_matrix as confusion_matrix
-from volta_fn.nn.metrics.confusion import f1_score as f1_score
-from volta_fn.nn.metrics.confusion import precision as precision
-from volta_fn.nn.metrics.confusion import recall as recall
-from volta_fn.nn.metrics.ranking import roc_auc as roc_auc
-from volta_fn.nn.metrics.running import Mean as Mean
+from volta_fn.nn.metrics.classification import *
+from volta_fn.nn.metrics.confusion import *
+from volta_fn.nn.metrics.mean import *

@@ -8,7 +8,10 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.losses.common import real_operands
-from volta_fn.nn.metrics.common import predicted_classes
+from volta_fn.nn.metrics.classification import predicted_classes
+
+__all__ = ["ClassificationScores", "classification_scores", "confusion_matrix", "f1_score", "precision", "recall"]
+
 
 Average = Literal["binary", "micro", "macro", "weighted"] | None
 

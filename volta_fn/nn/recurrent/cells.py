@@ -21,8 +21,10 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import result_type
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import relu, sigmoid, tanh
-from volta_fn.nn.linear import check_features, check_sizes, uniform_by_fan
+from volta_fn.nn.layers.common import check_features, check_sizes, uniform_by_fan
 from volta_fn.nn.module import Module, static
+
+__all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
 
 class Cell(Module):

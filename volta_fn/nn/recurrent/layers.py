@@ -10,11 +10,12 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import INTEGERS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.dropout import Dropout
-from volta_fn.nn.keys import split_key
-from volta_fn.nn.linear import check_features, check_sizes
+from volta_fn.nn.layers.common import check_features, check_sizes, split_key
+from volta_fn.nn.layers.dropout import Dropout
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.recurrent.cells import Cell, GRUCell, LSTMCell, RNNCell
+
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
 class RecurrentLayer(Module):

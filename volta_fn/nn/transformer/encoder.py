@@ -9,15 +9,16 @@ from typing import Any, Self
 from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.nn.activations import relu
-from volta_fn.nn.dropout import Dropout
-from volta_fn.nn.keys import split_key
-from volta_fn.nn.layer_norm import LayerNorm
+from volta_fn.nn.layers.common import split_key
+from volta_fn.nn.layers.dropout import Dropout
+from volta_fn.nn.layers.layer_norm import LayerNorm
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.transformer.base import Stack, residual
 from volta_fn.nn.transformer.feed_forward import FeedForward
 from volta_fn.nn.transformer.kv_cache import KVCache
 from volta_fn.nn.transformer.multi_head_attention import MultiHeadAttention
-from volta_fn.nn.transformer.residual import residual
-from volta_fn.nn.transformer.stack import Stack
+
+__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
 
 
 class TransformerEncoderLayer(Module):

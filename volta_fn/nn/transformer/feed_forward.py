@@ -8,9 +8,11 @@ from typing import Any, Self
 from volta_fn import random
 from volta_fn.core.array import Array
 from volta_fn.nn.activations import relu
-from volta_fn.nn.dropout import Dropout
-from volta_fn.nn.linear import Linear
+from volta_fn.nn.layers.dropout import Dropout
+from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, static
+
+__all__ = ["FeedForward"]
 
 
 class FeedForward(Module):

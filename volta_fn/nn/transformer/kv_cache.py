@@ -9,6 +9,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 
+__all__ = ["KVCache", "KeysValues"]
+
 
 class KeysValues(NamedTuple):
     """The keys and values of a sequence for each head, shape (…, groups, S, features), as `MultiHeadAttention.project` gives them."""

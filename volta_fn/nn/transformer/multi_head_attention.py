@@ -11,12 +11,15 @@ from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import BOOL, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.dropout import Dropout
-from volta_fn.nn.linear import Linear, check_features, check_sizes
+from volta_fn.nn.layers.common import check_features, check_sizes
+from volta_fn.nn.layers.dropout import Dropout
+from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.transformer.kv_cache import KeysValues, KVCache
 from volta_fn.nn.transformer.positions import apply_rotary
 from volta_fn.nn.transformer.scaled_dot_product import causal_mask, masked_attention
+
+__all__ = ["MultiHeadAttention"]
 
 
 class MultiHeadAttention(Module):

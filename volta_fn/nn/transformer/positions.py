@@ -15,9 +15,11 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import FLOATS, accumulator, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.linear import Embedding, check_features, check_sizes
+from volta_fn.nn.layers.common import broadcasts_to, check_features, check_sizes
+from volta_fn.nn.layers.linear import Embedding
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.transformer.broadcasting import broadcasts_to
+
+__all__ = ["LearnedPositions", "SinusoidalPositions", "apply_rotary", "sinusoidal_positions"]
 
 
 def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:

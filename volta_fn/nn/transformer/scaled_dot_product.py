@@ -16,8 +16,10 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.nn.attention import attend, least_logit
-from volta_fn.nn.dropout import Dropout
-from volta_fn.nn.transformer.broadcasting import broadcasts_to
+from volta_fn.nn.layers.common import broadcasts_to
+from volta_fn.nn.layers.dropout import Dropout
+
+__all__ = ["causal_mask", "scaled_dot_product_attention"]
 
 
 def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:

@@ -1,0 +1,96 @@
+"""What a mean has to do with: logmeanexp, standardize; and one_hot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.axes import axis_size
+from volta_fn.core.trace import concrete_or_raise
+from volta_fn.errors import ArgumentError
+from volta_fn.primitives.collective import axis_index
+from volta_fn.primitives.movement import canonical_axis
+from volta_fn.special import logsumexp
+
+__all__ = ["logmeanexp", "one_hot", "standardize"]
+
+
+Axis = int | Sequence[int] | None
+
+
+def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Array:
+    """log(mean(exp(x))) along `axis`, without overflow. Elements not in `where` do not count.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.logmeanexp(vf.numpy.array([0.0, 0.0])).round(4)
+    Array(0., dtype=float32)
+    """
+    value = as_value(x)
+    total = logsumexp(value, axis, where=where, keepdims=keepdims)
+    ones = vnp.ones_like(value, dtype=total.dtype)
+    return total - vnp.log(vnp.sum(ones, axis, keepdims=keepdims, where=where))
+
+
+def standardize(
+    x: Any,
+    axis: Axis = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: Any = 1e-5,
+    where: Any = None,
+    *,
+    algorithm: Literal["fast", "stable"] = "stable",
+) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) along `axis`.
+
+    Args:
+        x: an array.
+        axis: the dimensions over which mean and variance are taken.
+        mean: given instead of the elements' own.
+        variance: likewise.
+        epsilon: keeps the root from zero.
+        where: bool; elements not in it do not count.
+        algorithm: how the variance is computed: "stable" as the mean of squared differences from the mean; "fast" (JAX's default) as
+            the mean of the squares less the square of the mean, which loses all precision where the mean is large.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.standardize(vf.numpy.array([1.0, 2.0, 3.0])).round(3)
+    Array([-1.225,  0.   ,  1.225], dtype=float32)
+    """
+    if algorithm not in ("fast", "stable"):
+        raise ArgumentError(f"standardize: algorithm is 'fast' or 'stable', got {algorithm!r}")
+    value = as_value(x)
+    centre = vnp.mean(value, axis, keepdims=True, where=where) if mean is None else mean
+    if variance is not None:
+        spread = variance
+    elif algorithm == "stable":
+        spread = vnp.mean(vnp.square(value - centre), axis, keepdims=True, where=where)
+    else:
+        squares = vnp.mean(vnp.square(value), axis, keepdims=True, where=where)
+        spread = vnp.maximum(squares - vnp.square(centre), 0)
+    return (value - centre) / vnp.sqrt(spread + epsilon)
+
+
+def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
+    """For each number i of `x`, `num_classes` elements along a new `axis`: 0 but for a 1 at place i (nowhere if i is out of range).
+
+    `axis` may name an axis of a surrounding `vmap` with `num_classes` examples, each of which then holds its own class. The default
+    dtype is float32. Raises `ArgumentError` if `num_classes` is not the size of that axis.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.one_hot(vf.numpy.array([0, 2]), 3)
+    Array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    value = as_value(x)
+    count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
+    wanted = "float32" if dtype is None else dtype
+    if isinstance(axis, str):
+        if count != axis_size(axis):
+            raise ArgumentError(f"one_hot: num_classes={count} differs from the size {axis_size(axis)} of the axis {axis!r}")
+        return (value == axis_index(axis)).astype(wanted)
+    dim = canonical_axis(axis, value.ndim + 1)
+    classes = vnp.arange(count, dtype=value.dtype).reshape((count,) + (1,) * (value.ndim - dim))
+    return (vnp.expand_dims(value, dim) == classes).astype(wanted)

@@ -1,0 +1,1 @@
+"""Layers: linear maps, convolutions, pooling, norms, dropout, containers."""

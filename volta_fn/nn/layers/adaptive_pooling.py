@@ -1,0 +1,198 @@
+"""Pooling to a given size: adaptive, where windows are as large as it takes, and global, of everything.
+
+Along an axis of n elements, window i of m goes from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of
+windows of each, so that one axis is pooled after the other, the last first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import accumulator
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.nn.layers.common import batched_input, check_dtype, is_whole
+from volta_fn.nn.module import Module, static
+
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d"]
+__all__ += ["AdaptiveMaxPool3d", "GlobalAvgPool", "GlobalMaxPool"]
+
+
+class _Reduction(NamedTuple):
+    """What windows are reduced to: a function of an array, the axis and which elements are `inside` (None: all); the dtypes it takes."""
+
+    function: Callable[[Array, int, Any], Array]
+    dtypes: frozenset[np.dtype]
+
+
+def _mean(x: Array, axis: int, inside: Any) -> Array:
+    return vnp.mean(x, axis, where=inside)
+
+
+def _max(x: Array, axis: int, inside: Any) -> Array:
+    """The maximum, whose gradient goes to the first that is one. What is not `inside` repeats an element that is."""
+    first = vnp.expand_dims(vnp.argmax(x, axis), axis)
+    return vnp.squeeze(vnp.take_along_axis(x, first, axis), axis)
+
+
+_MEAN = _Reduction(_mean, dtypes.INEXACT)
+_MAX = _Reduction(_max, dtypes.REALS | dtypes.BOOL)
+
+
+def _checked(layer: Module, x: Array, reduction: _Reduction) -> Array:
+    """The input in the dtype to compute in. Raises `ShapeError` if there is nothing to pool, `DTypeError` if the dtype is not reduced."""
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"{type(layer).__name__}: nothing to pool in spatial axes of size 0, got shape {x.shape}")
+    check_dtype(type(layer).__name__, x, reduction.dtypes)
+    return x.astype(accumulator(x.dtype))
+
+
+def _pool_axis(x: Array, axis: int, size: int, reduction: _Reduction) -> Array:
+    """The array with `size` windows' reductions along `axis`."""
+    length = x.shape[axis]
+    if length % size == 0:
+        return reduction.function(x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :]), axis + 1, None)
+    first = np.arange(size) * length // size
+    last = -(-(np.arange(size) + 1) * length // size)
+    places = first[:, None] + np.arange(np.max(last - first))
+    inside = (places < last[:, None]).reshape(*places.shape, *[1] * (x.ndim - axis - 1))
+    return reduction.function(vnp.take(x, np.minimum(places, last[:, None] - 1), axis), axis + 1, inside)
+
+
+class _AdaptivePool(Module):
+    output_size: tuple[int | None, ...] = static()  # may be given in the shorter forms of `init`
+
+    _rank: ClassVar[int] = 0
+    _reduction: ClassVar[_Reduction]
+
+    def __post_init__(self) -> None:
+        given: Any = self.output_size
+        sizes = (given,) * self._rank if given is None or is_whole(given, 1) else given
+        if not isinstance(sizes, (tuple, list)) or len(sizes) != self._rank or not all(n is None or is_whole(n, 1) for n in sizes):
+            raise ArgumentError(
+                f"{type(self).__name__}: output_size is a whole number of at least 1 or None, or {self._rank} of these, one per axis, "
+                f"got {given!r}"
+            )
+        self.__dict__["output_size"] = tuple(sizes)
+        super().__post_init__()
+
+    @classmethod
+    def init(cls, output_size: int | tuple[int | None, ...] | None) -> Self:
+        """The layer whose output has those spatial sizes, or that size along every axis; None keeps the input's.
+
+        Raises `ArgumentError` for anything else.
+        """
+        return cls(output_size)  # type: ignore[arg-type]  # made a tuple there
+
+    def __call__(self, x: Any) -> Array:
+        """The pooled windows, of shape (N, C, *output_size). Raises `ShapeError` for other axes than the layer's or empty ones."""
+        value = batched_input(type(self).__name__, x, (self._rank,))
+        wide = _checked(self, value, self._reduction)
+        for axis, size in reversed(list(enumerate(self.output_size, 2))):
+            wide = wide if size is None else _pool_axis(wide, axis, size, self._reduction)
+        return wide.astype(value.dtype)
+
+
+class _GlobalPool(Module):
+    keepdims: bool = static(default=False)
+
+    _reduction: ClassVar[_Reduction]
+
+    @classmethod
+    def init(cls, *, keepdims: bool = False) -> Self:
+        """The layer; with `keepdims` the spatial axes stay, of size 1."""
+        return cls(keepdims)
+
+    def __call__(self, x: Any) -> Array:
+        """The pooled elements, of shape (N, C), or (N, C, 1, …) with keepdims. Raises `ShapeError` if there is nothing to pool."""
+        value = as_value(x)
+        if value.ndim < 3:
+            raise ShapeError(f"{type(self).__name__}: the input has axes (N, C, *spatial), got shape {value.shape}")
+        wide = _checked(self, value, self._reduction).reshape(*value.shape[:2], math.prod(value.shape[2:]))
+        pooled = self._reduction.function(wide, 2, None).astype(value.dtype)
+        return pooled.reshape(*pooled.shape, *[1] * (value.ndim - 2)) if self.keepdims else pooled
+
+
+class GlobalAvgPool(_GlobalPool):
+    """The mean of each channel of (N, C, *spatial).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.GlobalAvgPool.init()(vf.numpy.ones((2, 512, 7, 7))).shape
+    (2, 512)
+    """
+
+    _reduction = _MEAN
+
+
+class GlobalMaxPool(_GlobalPool):
+    """The maximum of each channel of (N, C, *spatial).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.GlobalMaxPool.init(keepdims=True)(vf.numpy.ones((2, 8, 5))).shape
+    (2, 8, 1)
+    """
+
+    _reduction = _MAX
+
+
+class AdaptiveAvgPool1d(_AdaptivePool):
+    """The means of as many windows of (N, C, L) as are wanted.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.AdaptiveAvgPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
+    Array([[[1.5, 2.5]]], dtype=float32)
+    """
+
+    _rank = 1
+    _reduction = _MEAN
+
+
+class AdaptiveAvgPool2d(_AdaptivePool):
+    """The means of as many windows of (N, C, H, W) as are wanted.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.AdaptiveAvgPool2d.init((6, None))(vf.numpy.ones((2, 3, 13, 9))).shape
+    (2, 3, 6, 9)
+    """
+
+    _rank = 2
+    _reduction = _MEAN
+
+
+class AdaptiveAvgPool3d(_AdaptivePool):
+    """The means of as many windows of (N, C, D, H, W) as are wanted."""
+
+    _rank = 3
+    _reduction = _MEAN
+
+
+class AdaptiveMaxPool1d(_AdaptivePool):
+    """The maxima of as many windows of (N, C, L) as are wanted.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.AdaptiveMaxPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
+    Array([[[2., 3.]]], dtype=float32)
+    """
+
+    _rank = 1
+    _reduction = _MAX
+
+
+class AdaptiveMaxPool2d(_AdaptivePool):
+    """The maxima of as many windows of (N, C, H, W) as are wanted."""
+
+    _rank = 2
+    _reduction = _MAX
+
+
+class AdaptiveMaxPool3d(_AdaptivePool):
+    """The maxima of as many windows of (N, C, D, H, W) as are wanted."""
+
+    _rank = 3
+    _reduction = _MAX

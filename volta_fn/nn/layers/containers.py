@@ -1,0 +1,184 @@
+"""Layers made of other layers, and layers around functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+from volta_fn import random
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.nn.module import Module, apply, split_state, static
+
+__all__ = ["Flatten", "Identity", "Lambda", "Sequential"]
+
+
+class Identity(Module):
+    """Gives its input back.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.Identity()(vf.numpy.ones(2))
+    Array([1., 1.], dtype=float32)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        """The input."""
+        return x
+
+
+class Lambda(Module):
+    """A function as a layer. `Sequential` wraps the functions that it is given.
+
+    >>> import volta_fn as vf
+    >>> vf.nn.Lambda(vf.nn.relu)
+    Lambda(function=relu)
+    """
+
+    function: Callable[..., Any] = static()
+
+    def __call__(self, x: Any) -> Any:
+        """The function's value."""
+        return self.function(x)
+
+
+class Flatten(Module):
+    """Makes one axis of those from `start_axis` to `end_axis` (default: all but the first, the batch).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.Flatten()(vf.numpy.ones((2, 3, 4))).shape
+    (2, 12)
+    """
+
+    start_axis: int = static(default=1)
+    end_axis: int = static(default=-1)
+
+    def __call__(self, x: Any) -> Array:
+        """The same numbers in fewer axes. Raises `ShapeError` if the axes do not exist or end before they start."""
+        value = as_value(x)
+        start, end = (axis + value.ndim if axis < 0 else axis for axis in (self.start_axis, self.end_axis))
+        if not 0 <= start <= end < value.ndim:
+            raise ShapeError(f"Flatten: axes {self.start_axis} to {self.end_axis} of an array of shape {value.shape}")
+        size = 1
+        for length in value.shape[start : end + 1]:
+            size *= length
+        return value.reshape(*value.shape[:start], size, *value.shape[end + 1 :])
+
+
+class Sequential(Module):
+    """Layers one after the other, by position or by name; functions count as layers.
+
+    Layers that draw random numbers get keys split from the one given; layers with state get and give their own from a dict of states by
+    name (positions are the names "0", "1", …). `Sequential.init` takes the pairs ``(layer, state)`` that the `init` of such layers return.
+
+    Raises:
+        ArgumentError: layers are given both by position and by name. ArgumentTypeError: one is not callable.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import nn
+    >>> encode, decode = vf.random.split(vf.random.key(0))
+    >>> model = nn.Sequential(encoder=nn.Linear.init(encode, 8, 2), act=nn.relu, decoder=nn.Linear.init(decode, 2, 8))
+    >>> model(vf.numpy.ones((3, 8))).shape
+    (3, 8)
+    >>> model["encoder"], model.decoder, model[1]
+    (Linear(weight: f32[8,2], bias: f32[2]), Linear(weight: f32[2,8], bias: f32[8]), Lambda(function=relu))
+    >>> model, state = nn.Sequential.init(nn.Linear.init(encode, 8, 2), nn.BatchNorm1d.init(2), nn.relu)
+    >>> y, state = model(vf.numpy.ones((3, 8)), state, training=True)
+    """
+
+    names: tuple[str, ...] = static()
+    layers: tuple[Module, ...] = static()
+
+    def __init__(self, *layers: Callable[..., Any], **named: Callable[..., Any]) -> None:
+        if layers and named:
+            raise ArgumentError("Sequential: give layers by position or by name, not both")
+        found = named or {str(i): layer for i, layer in enumerate(layers)}
+        self.__dict__["names"] = tuple(found)
+        self.__dict__["layers"] = tuple([_as_layer(name, layer) for name, layer in found.items()])
+
+    @classmethod
+    def init(cls, *layers: Any, **named: Any) -> Any:
+        """The layers joined; some may be pairs ``(layer, state)``, and then the result is such a pair, too."""
+        names = named or {str(i): layer for i, layer in enumerate(layers)}
+        parts = {name: split_state(layer) for name, layer in names.items()}
+        states = {name: state for name, (_, state) in parts.items() if state is not None}
+        ready = {name: layer for name, (layer, _) in parts.items()}
+        module = cls(**ready) if named else cls(*ready.values())
+        return (module, states) if states else module
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """What some layer takes."""
+        return frozenset().union(*[layer.takes for layer in self.layers])
+
+    def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:
+        """The last layer's output; the pair of it and the new state if some layer has state."""
+        stateful = "state" in self.takes
+        if stateful and not isinstance(state, dict):
+            holders = [name for name, layer in zip(self.names, self.layers, strict=True) if "state" in layer.takes]
+            raise ArgumentTypeError(
+                f"Sequential: layers {holders} have state: call `y, state = model(x, state)` with the dict that Sequential.init returned"
+            )
+        keyed = [name for name, layer in zip(self.names, self.layers, strict=True) if "key" in layer.takes]
+        keys = dict(zip(keyed, random.split(key, len(keyed)), strict=True)) if keyed and key is not None else {}
+        states = dict(state) if stateful else {}
+        for name, layer in zip(self.names, self.layers, strict=True):
+            x, new = apply(layer, x, states.get(name), key=keys.get(name), training=training)
+            if new is not None:
+                states[name] = new
+        return (x, states) if stateful else x
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.layers)
+
+    def __getitem__(self, which: int | str | slice) -> Any:
+        if isinstance(which, str):
+            return getattr(self, which)
+        if isinstance(which, slice):
+            return type(self)(**dict(zip(self.names[which], self.layers[which], strict=True)))
+        if not -len(self) <= which < len(self):
+            raise OutOfBoundsError(f"Sequential: layer {which} of {len(self)}")
+        return self.layers[which]
+
+    def __getattr__(self, name: str) -> Module:
+        children = self.__dict__
+        if name in children.get("names", ()):
+            return children["layers"][children["names"].index(name)]
+        raise AttributeError(f"Sequential has no layer {name!r}; its layers are {list(children.get('names', ()))}")
+
+    def children(self) -> dict[str, Module]:
+        """The layers by name."""
+        return dict(zip(self.names, self.layers, strict=True))
+
+    def hyper_parameters(self) -> dict[str, Any]:
+        """None of its own."""
+        return {}
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some layers, given by name, changed."""
+        unknown = sorted(set(changes) - set(self.names))
+        if unknown:
+            raise ArgumentError(f"Sequential.replace: no layers {unknown}; it has {list(self.names)}")
+        layers = [_as_layer(name, layer) for name, layer in (self.children() | changes).items()]
+        return self._rebuild(self.names, layers)
+
+    def _structure(self) -> tuple[str, ...]:
+        return self.names
+
+    @classmethod
+    def _rebuild(cls, structure: tuple[str, ...], children: Sequence[Any]) -> Self:
+        module = object.__new__(cls)
+        module.__dict__.update(names=structure, layers=tuple(children))
+        return module
+
+
+def _as_layer(name: str, layer: Any) -> Module:
+    if isinstance(layer, Module):
+        return layer
+    if isinstance(layer, tuple):
+        raise ArgumentTypeError(f"Sequential: layer {name!r} is a tuple; Sequential.init takes pairs (layer, state)")
+    if not callable(layer):
+        raise ArgumentTypeError(f"Sequential: layer {name!r} is no layer or function, got {type(layer).__name__} {layer!r}")
+    return Lambda(layer)

@@ -1,0 +1,178 @@
+"""Convolutions of one, two and three spatial axes: batch first, then channels; weights (out, in / groups, *kernel), as PyTorch's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Self
+
+from volta_fn import lax, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.nn.layers.common import batched_input, canonical_pads, check_sizes, is_whole, per_axis, uniform_by_fan
+from volta_fn.nn.module import Module, static
+from volta_fn.primitives.geometry import Ints, Padding, dilated, padtype_to_pads
+
+__all__ = ["Conv1d", "Conv2d", "Conv3d"]
+
+
+#: What stands around the input, and the mode of `numpy.pad` that puts it there.
+_PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+class ConvBase(Module):
+    """What convolutions and transposed convolutions share: their fields but for the padding's, initialisation, groups, bias."""
+
+    weight: Array
+    bias: Array | None = None
+    stride: Ints = static(default=1)  # that, padding and dilation may be given in the shorter forms of `init`
+    padding: str | Padding = static(default=0)
+    dilation: Ints = static(default=1)
+    groups: int = static(default=1)
+
+    _rank: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        name, rank = type(self).__name__, self._rank
+        self.__dict__.update(
+            stride=per_axis(name, "stride", self.stride, rank),
+            padding=canonical_pads(name, self.padding, rank),
+            dilation=per_axis(name, "dilation", self.dilation, rank),
+        )
+        if not is_whole(self.groups, 1):
+            raise ArgumentError(f"{name}: groups is a whole number of at least 1, got {self.groups!r}")
+        super().__post_init__()
+        if len(self.weight.shape) != rank + 2:
+            raise ShapeError(f"{name}: the weight has {rank + 2} axes, channels and {rank} of the kernel, got shape {self.weight.shape}")
+
+    @classmethod
+    def _weights(cls, key: Any, channels: tuple[int, int, int], kernel_size: Any, bias: bool, dtype: Any) -> tuple[Array, Array | None]:
+        """Weight and bias of those channels (of the weight's two first axes, of the output), uniform by the fan of the weight's second."""
+        kernel = per_axis(cls.__name__, "kernel_size", kernel_size, cls._rank)
+        first, second, out = channels
+        fan = second * math.prod(kernel)
+        for_weight, for_bias = random.split(key)
+        weight = uniform_by_fan(for_weight, (first, second, *kernel), fan, dtype)
+        return weight, uniform_by_fan(for_bias, (out,), fan, dtype) if bias else None
+
+    @classmethod
+    def _check_channels(cls, in_channels: int, out_channels: int, groups: int) -> None:
+        check_sizes(cls.__name__, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if groups == 0 or in_channels % groups or out_channels % groups:
+            raise ArgumentError(
+                f"{cls.__name__}: in_channels={in_channels} and out_channels={out_channels} are no multiples of groups={groups}"
+            )
+
+    def _input(self, x: Any, channels: int) -> Array:
+        value = batched_input(type(self).__name__, x, (self._rank,))
+        if value.shape[1] != channels:
+            raise ShapeError(f"{type(self).__name__}: the input needs {channels} channels along axis 1, got shape {value.shape}")
+        return value
+
+    def _with_bias(self, out: Array) -> Array:
+        return out if self.bias is None else out + self.bias.reshape(-1, *[1] * self._rank)
+
+
+class _Conv(ConvBase):
+    padding_mode: str = static(default="zeros")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.padding_mode not in _PADDING_MODES:
+            raise ArgumentError(f"{type(self).__name__}: padding_mode is one of {list(_PADDING_MODES)}, got {self.padding_mode!r}")
+
+    @classmethod
+    def init(
+        cls,
+        key: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        *,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | str | tuple[Any, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        dtype: Any = "float32",
+    ) -> Self:
+        """Weights and biases uniform between ±1/√fan_in, where fan_in = in_channels / groups times the kernel's elements.
+
+        Args:
+            key: a random key.
+            in_channels: size of the input's axis 1.
+            out_channels: size of the output's axis 1.
+            kernel_size: of each spatial axis, or of all.
+            stride: from one window to the next, likewise.
+            padding: on both sides of each spatial axis, as a number, a number per axis or a (low, high) pair per axis; "valid" is none;
+                "same" as much as makes the output's sizes ceil(size / stride), the odd element at the high end.
+            dilation: from one element of the kernel to the next.
+            groups: into how many parts the channels fall that are convolved separately.
+            bias: whether to add one.
+            padding_mode: what the padding is: "zeros", "reflect", "replicate" or "circular".
+            dtype: of the parameters.
+
+        Raises `ArgumentError` for arguments that are none of these.
+        """
+        cls._check_channels(in_channels, out_channels, groups)
+        weight, offset = cls._weights(key, (out_channels, in_channels // groups, out_channels), kernel_size, bias, dtype)
+        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return cls(weight, offset, **geometry, padding_mode=padding_mode)
+
+    def __call__(self, x: Any) -> Array:
+        """The convolution, of shape (N, out_channels, *spatial). Raises `ShapeError` for other axes or channels than the layer's."""
+        value = self._input(x, self.weight.shape[1] * self.groups)
+        pads = self._pads(value.shape[2:])
+        if self.padding_mode != "zeros":
+            value = vnp.pad(value, ((0, 0), (0, 0), *pads), _PADDING_MODES[self.padding_mode])
+            pads = ((0, 0),) * self._rank
+        out = lax.conv_general_dilated(value, self.weight, self.stride, pads, rhs_dilation=self.dilation, feature_group_count=self.groups)
+        return self._with_bias(out)
+
+    def _pads(self, sizes: tuple[int, ...]) -> Padding:
+        reach = tuple(map(dilated, self.weight.shape[2:], self.dilation))
+        pads = tuple(padtype_to_pads(sizes, reach, self.stride, self.padding))
+        for axis, (size, taps, (low, high)) in enumerate(zip(sizes, reach, pads, strict=True)):
+            if low + size + high < taps:
+                raise ShapeError(
+                    f"{type(self).__name__}: the kernel reaches over {taps} elements of spatial axis {axis}, "
+                    f"where the padded input has {low} + {size} + {high}; pad more"
+                )
+        return pads
+
+
+class Conv1d(_Conv):
+    """Convolution of (N, C, L). `weight` has shape (out_channels, in_channels / groups, kernel), `bias` (out_channels,) or None.
+
+    >>> import volta_fn as vf
+    >>> conv = vf.nn.Conv1d.init(vf.random.key(0), 3, 8, 5, padding="same")
+    >>> conv(vf.numpy.ones((2, 3, 100))).shape
+    (2, 8, 100)
+    """
+
+    _rank = 1
+
+
+class Conv2d(_Conv):
+    """Convolution of (N, C, H, W). `weight` has shape (out_channels, in_channels / groups, kH, kW), `bias` (out_channels,) or None.
+
+    >>> import volta_fn as vf
+    >>> conv = vf.nn.Conv2d.init(vf.random.key(0), 3, 8, 3, stride=2, padding=1)
+    >>> conv(vf.numpy.ones((2, 3, 32, 32))).shape
+    (2, 8, 16, 16)
+    """
+
+    _rank = 2
+
+
+class Conv3d(_Conv):
+    """Convolution of (N, C, D, H, W). `weight` has shape (out_channels, in_channels / groups, kD, kH, kW).
+
+    >>> import volta_fn as vf
+    >>> conv = vf.nn.Conv3d.init(vf.random.key(0), 3, 8, (1, 3, 3))
+    >>> conv(vf.numpy.ones((2, 3, 4, 8, 8))).shape
+    (2, 8, 4, 6, 6)
+    """
+
+    _rank = 3

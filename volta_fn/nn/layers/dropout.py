@@ -1,0 +1,86 @@
+"""Dropout: in training, elements or whole channels are zeroed at random and the others scaled up, so that means stay what they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from volta_fn import dtypes, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.nn.layers.common import batched_input, check_dtype
+from volta_fn.nn.module import Module, static
+
+__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
+
+
+class Dropout(Module):
+    """In training zeroes each element with probability `p` and divides the others by 1 - p (Srivastava et al. 2014).
+
+    It is called ``drop(x, key=key, training=True)``; otherwise it gives its input back, and the key may be None.
+
+    Raises (when made):
+        ArgumentError: `p` is no number between 0 and 1.
+
+    >>> import volta_fn as vf
+    >>> drop = vf.nn.Dropout.init(0.5)
+    >>> drop(vf.numpy.ones(6), key=vf.random.key(0), training=True)
+    Array([0., 0., 2., 2., 0., 2.], dtype=float32)
+    >>> drop(vf.numpy.ones(3))
+    Array([1., 1., 1.], dtype=float32)
+    """
+
+    p: float = static(default=0.5)
+
+    _spatial: ClassVar[tuple[int, ...] | None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
+            raise ArgumentError(f"{type(self).__name__}: p is a probability, a number from 0 to 1, got {self.p!r}")
+
+    @classmethod
+    def init(cls, p: float = 0.5) -> Self:
+        """The layer that drops with probability `p`."""
+        return cls(p)
+
+    def __call__(self, x: Any, *, key: Any = None, training: bool = False) -> Array:
+        """The input, in training with dropped elements.
+
+        Raises `ArgumentTypeError` if there is something to draw but no key, `DTypeError` for an input of whole numbers.
+        """
+        value = as_value(x) if self._spatial is None else batched_input(type(self).__name__, x, self._spatial)
+        check_dtype(type(self).__name__, value, dtypes.INEXACT)
+        if not training or self.p == 0:
+            return value
+        if self.p == 1:
+            return vnp.zeros_like(value)
+        if key is None:
+            raise ArgumentTypeError(f"{type(self).__name__}: in training it draws random numbers: call layer(x, key=key, training=True)")
+        shape = value.shape if self._spatial is None else (*value.shape[:2], *[1] * (value.ndim - 2))
+        return vnp.where(random.bernoulli(key, 1 - self.p, shape), value / (1 - self.p), 0)
+
+
+class Dropout1d(Dropout):
+    """Drops whole channels of (N, C, L), whose neighbouring elements are too alike to drop singly (Tompson et al. 2015).
+
+    >>> import volta_fn as vf
+    >>> vf.nn.Dropout1d.init(0.5)(vf.numpy.ones((1, 3, 2)), key=vf.random.key(1), training=True)
+    Array([[[2., 2.],
+            [0., 0.],
+            [2., 2.]]], dtype=float32)
+    """
+
+    _spatial = (1,)
+
+
+class Dropout2d(Dropout):
+    """Drops whole channels of (N, C, H, W)."""
+
+    _spatial = (2,)
+
+
+class Dropout3d(Dropout):
+    """Drops whole channels of (N, C, D, H, W)."""
+
+    _spatial = (3,)

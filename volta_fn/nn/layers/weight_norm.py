@@ -1,0 +1,193 @@
+"""Layers with a weight that is normalised before each use: by its spectral norm, or apart into length and direction."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Self
+
+from volta_fn import lax, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.dtypes import FLOATS, accumulator
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.nn.layers.common import is_whole
+from volta_fn.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from volta_fn.nn.layers.linear import Linear
+from volta_fn.nn.module import Module, apply, split_state, static
+from volta_fn.primitives.barriers import stop_gradient
+
+__all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
+
+
+#: Layers whose weight has the output's features along axis 1, and not 0.
+_OUTPUT_SECOND = (Linear, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+
+
+def _weight_and_axis(wrapper: str, layer: Any, name: str, axis: int | None) -> tuple[Array, int]:
+    """The named weight, and the axis that counts its vectors or rows, by default the output's features."""
+    if not isinstance(layer, Module):
+        raise ArgumentTypeError(f"{wrapper}: it wraps a layer, or a pair (layer, state), got {type(layer).__name__}")
+    weight = layer.children().get(name)
+    if not isinstance(weight, Array) or weight.ndim == 0 or weight.dtype not in FLOATS:
+        raise ArgumentError(f"{wrapper}: {type(layer).__name__} has no array {name!r} of floats; its children are {list(layer.children())}")
+    chosen = int(isinstance(layer, _OUTPUT_SECOND)) if axis is None else axis
+    if not is_whole(chosen) or chosen >= weight.ndim:
+        raise ArgumentError(f"{wrapper}: axis is one of the {weight.ndim} of {name!r}, from 0, got {axis!r}")
+    return weight, chosen
+
+
+def _rows(weight: Array, axis: int) -> Array:
+    """The weight as a matrix with a row for each place along `axis`, in the dtype to compute in."""
+    wide = vnp.moveaxis(weight, axis, 0).astype(accumulator(weight.dtype))
+    return wide.reshape(wide.shape[0], math.prod(wide.shape[1:]))
+
+
+class SpectralNormState(NamedTuple):
+    """What spectral normalisation remembers: its guesses of the weight's first singular vectors; the wrapped layer's state or None."""
+
+    u: Array
+    v: Array
+    layer: Any = None
+
+
+class SpectralNorm(Module):
+    """A layer whose weight is divided by its largest singular value (Miyato et al. 2018).
+
+    The value comes from a power iteration, a step of which each call in training makes. The layer has state, also if the one that it
+    wraps has none. The weight that is learnt, not yet divided, is that of `layer`.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import nn
+    >>> for_layer, for_vectors = vf.random.split(vf.random.key(0))
+    >>> layer, state = nn.SpectralNorm.init(for_vectors, nn.Linear.init(for_layer, 3, 5))
+    >>> y, state = layer(vf.numpy.ones((2, 3)), state, training=True)
+    >>> vf.numpy.linalg.norm(layer.unwrapped(state).weight, 2).round(2)
+    Array(1., dtype=float32)
+    """
+
+    layer: Module
+    name: str = static(default="weight")
+    axis: int = static(default=0)
+    n_power_iterations: int = static(default=1)
+    eps: float = static(default=1e-12)
+
+    @classmethod
+    def init(
+        cls, key: Any, layer: Any, name: str = "weight", *, axis: int | None = None, n_power_iterations: int = 1, eps: float = 1e-12
+    ) -> tuple[Self, SpectralNormState]:
+        """The layer and its state, after 15 steps from random vectors.
+
+        Args:
+            key: a random key.
+            layer: the layer to wrap, or a pair ``(layer, state)``.
+            name: of its weight.
+            axis: of the weight, which counts the rows of the matrix that it is taken for; default: that of the output's features.
+            n_power_iterations: steps of each call in training.
+            eps: the least length that vectors are divided by.
+
+        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
+        """
+        inner, own = split_state(layer)
+        weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)
+        if not is_whole(n_power_iterations, 1):
+            raise ArgumentError(f"{cls.__name__}: n_power_iterations is a whole number of at least 1, got {n_power_iterations!r}")
+        module = cls(inner, name, chosen, n_power_iterations, eps)
+        matrix = _rows(weight, chosen)
+        for_u, for_v = random.split(key)
+        u, v = (random.normal(k, (n,), matrix.dtype) for k, n in zip((for_u, for_v), matrix.shape, strict=True))
+        u, v = module._iterate(matrix, u, v, 15)
+        return module, SpectralNormState(u, v, own)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """State and training, and what the wrapped layer takes."""
+        return self.layer.takes | {"state", "training"}
+
+    def __call__(self, x: Any, state: SpectralNormState, *, key: Any = None, training: bool = False) -> tuple[Any, SpectralNormState]:
+        """The wrapped layer's output and the new state; no gradient goes through the singular vectors."""
+        if training:
+            matrix = stop_gradient(_rows(getattr(self.layer, self.name), self.axis))
+            u, v = self._iterate(matrix, state.u, state.v, self.n_power_iterations)
+            state = state._replace(u=u, v=v)
+        out, own = apply(self.unwrapped(state), x, state.layer, key=key, training=training)
+        return out, state._replace(layer=own)
+
+    def unwrapped(self, state: SpectralNormState) -> Any:
+        """The wrapped layer with its weight normalised, to use as it is."""
+        weight = getattr(self.layer, self.name)
+        largest = vnp.dot(state.u, vnp.matmul(_rows(weight, self.axis), state.v))
+        return self.layer.replace(**{self.name: (weight / largest).astype(weight.dtype)})
+
+    def _iterate(self, matrix: Array, u: Array, v: Array, steps: int) -> tuple[Array, Array]:
+        for _ in range(steps):
+            u = self._unit(vnp.matmul(matrix, v))
+            v = self._unit(vnp.matmul(u, matrix))
+        return u, v
+
+    def _unit(self, vector: Array) -> Array:
+        return vector / vnp.maximum(vnp.sqrt(vnp.dot(vector, vector)), self.eps)
+
+
+class WeightNorm(Module):
+    """A layer whose weight is apart in two: its vectors' lengths, `magnitude`, and their directions (Salimans & Kingma 2016).
+
+    The layer computes with ``magnitude · weight / ‖weight‖``, where `weight` is that of the wrapped `layer`; of which only the direction
+    matters. It is called as the wrapped layer is.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import nn
+    >>> linear = nn.Linear.init(vf.random.key(0), 3, 5)
+    >>> layer = nn.WeightNorm.init(linear)
+    >>> layer
+    WeightNorm(  # 25 parameters
+      layer: Linear(weight: f32[3,5], bias: f32[5])  # 20
+      magnitude: f32[1,5]
+      axis=1
+    )
+    >>> vf.numpy.allclose(layer.unwrapped().weight, linear.weight)
+    Array(True, dtype=bool)
+    """
+
+    layer: Module
+    magnitude: Array
+    name: str = static(default="weight")
+    axis: int = static(default=0)
+
+    @classmethod
+    def init(cls, layer: Any, name: str = "weight", *, axis: int | None = None) -> Any:
+        """The layer, which computes the same as `layer` does; the pair of it and the state if that is a pair ``(layer, state)``.
+
+        Args:
+            layer: the layer to wrap.
+            name: of its weight.
+            axis: of the weight, which counts the vectors; default: that of the output's features.
+
+        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
+        """
+        inner, state = split_state(layer)
+        weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)
+        module = cls(inner, _lengths(weight, chosen).astype(weight.dtype), name, chosen)
+        return module if state is None else (module, state)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """What the wrapped layer takes."""
+        return self.layer.takes
+
+    def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:
+        """What the wrapped layer returns."""
+        out, state = apply(self.unwrapped(), x, state, key=key, training=training)
+        return (out, state) if "state" in self.takes else out
+
+    def unwrapped(self) -> Any:
+        """The wrapped layer with its weight normalised, to use as it is."""
+        weight = getattr(self.layer, self.name)
+        factor = self.magnitude / _lengths(weight, self.axis)
+        return self.layer.replace(**{self.name: (weight * factor).astype(weight.dtype)})
+
+
+def _lengths(weight: Array, axis: int) -> Array:
+    """The lengths of the vectors that `axis` counts; all other axes have size 1."""
+    wide = weight.astype(accumulator(weight.dtype))
+    others = tuple([i for i in range(weight.ndim) if i != axis])
+    return vnp.sqrt(vnp.sum(lax.square(wide), others, keepdims=True))

@@ -1,0 +1,1 @@
+"""Line searches: backtracking, and zoom for the strong Wolfe conditions."""

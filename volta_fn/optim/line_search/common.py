@@ -1,0 +1,104 @@
+"""What line searches share: the loss along a line, the user's function of it, and the reuse of what a search has computed.
+
+A *line search* looks for a step size t such that the loss is low enough at ``params + t * updates``; the *slope* is its derivative by t.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn import numpy as vnp
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.optim.base import OptState, Params, Updates
+from volta_fn.optim.numerics import real_dot
+from volta_fn.optim.tree_rules import branch, factor, map_leaves, widest_real
+from volta_fn.transforms.grad import value_and_grad
+
+__all__ = ["value_and_grad_from_state"]
+
+
+def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Array]:
+    """The loss as a function of parameters alone, the extra arguments of `update` given to it.
+
+    Raises `ArgumentTypeError` for arguments that it does not take.
+    """
+    parameters = inspect.signature(value_fn).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        unknown = sorted(set(extra_args) - set(parameters))
+        if unknown:
+            raise ArgumentTypeError(f"{name}: value_fn does not take the extra arguments {unknown} that update was given")
+    return lambda params: as_value(value_fn(params, **extra_args))
+
+
+def along(params: Params, step: Array, updates: Updates) -> Params:
+    """``params + step * updates``, in the parameters' dtypes."""
+    return map_leaves(lambda p, u: p + factor(step, p) * u, params, updates)
+
+
+def slope(grad: Updates, updates: Updates) -> Array:
+    """The derivative of the loss along the updates: for complex numbers, too, what a small step adds to the loss."""
+    return real_dot(tree.map(vnp.conj, grad), updates)
+
+
+def line_dtype(params: Params) -> Any:
+    """The dtype of step sizes, losses and slopes."""
+    return widest_real(params)
+
+
+def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Array, Updates]]:
+    """Like ``value_and_grad(value_fn)``, with another argument ``state=``: what the line search has computed there is not computed again.
+
+    The state must be of a chain with one line search that keeps the gradient. Before the first step, and after a failed search, loss and
+    gradient are computed.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import optim
+    >>> loss = lambda w: vf.numpy.sum((w - 3.0) ** 2)
+    >>> optimizer = optim.lbfgs()
+    >>> w = vf.numpy.zeros(2)
+    >>> state = optimizer.init(w)
+    >>> value, grad = optim.value_and_grad_from_state(loss)(w, state=state)
+    >>> updates, state = optimizer.update(grad, state, w, value=value, grad=grad, value_fn=loss)
+    >>> w = optim.apply_updates(w, updates)
+    >>> bool(optim.value_and_grad_from_state(loss)(w, state=state)[0] < value)
+    True
+
+    Raises `ArgumentError` if the state has no loss and gradient, or several.
+    """
+
+    def from_state(params: Params, *args: Any, state: OptState, **kwargs: Any) -> tuple[Array, Updates]:
+        value, grad = (_only_field(state, name) for name in ("value", "grad"))
+        return branch(vnp.isfinite(value), lambda: (value, grad), lambda: _computed(value_fn, value, params, *args, **kwargs))
+
+    return from_state
+
+
+def _computed(value_fn: Callable[..., Any], like: Array, params: Params, *args: Any, **kwargs: Any) -> tuple[Array, Updates]:
+    value, grad = value_and_grad(value_fn)(params, *args, **kwargs)
+    return vnp.asarray(value, like.dtype), grad
+
+
+def _only_field(state: OptState, name: str) -> Any:
+    found = _fields(state, name)
+    if len(found) != 1 or found[0] is None:
+        raise ArgumentError(
+            f"value_and_grad_from_state: one {name!r} must be in the optimizer's state, found {sum(f is not None for f in found)}; "
+            "use it with one line search, which keeps the gradient (store_grad=True for backtracking)"
+        )
+    return found[0]
+
+
+def _fields(node: Any, name: str) -> list[Any]:
+    """The values of all fields of that name in the named tuples of a state."""
+    if isinstance(node, tuple) and hasattr(node, "_asdict"):
+        fields = node._asdict()
+        return ([fields[name]] if name in fields else []) + [x for child in fields.values() for x in _fields(child, name)]
+    if isinstance(node, (tuple, list)):
+        return [x for child in node for x in _fields(child, name)]
+    if isinstance(node, dict):
+        return [x for child in node.values() for x in _fields(child, name)]
+    return []

@@ -1,0 +1,1 @@
+"""Optimizers: chains of transformations under their usual names."""

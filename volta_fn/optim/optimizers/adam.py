@@ -1,0 +1,227 @@
+"""The optimizers of the Adam family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn.optim.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
+from volta_fn.optim.transforms.momentum import scale_by_optimistic_gradient
+from volta_fn.optim.transforms.scale_by_adam import scale_by_adam, scale_by_adamax, scale_by_amsgrad, scale_by_radam
+from volta_fn.optim.transforms.scale_by_adam_variants import scale_by_adan, scale_by_belief, scale_by_novograd, scale_by_yogi
+from volta_fn.optim.transforms.scaling import scale_by_learning_rate, scale_by_trust_ratio
+from volta_fn.optim.transforms.weight_decay_and_noise import add_decayed_weights
+from volta_fn.optim.wrappers.chain import chain
+
+__all__ = ["adabelief", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb", "nadam", "nadamw", "novograd"]
+__all__ += ["optimistic_adam_v2", "radam", "yogi"]
+
+
+def adam(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Adam (Kingma and Ba, 2015): ``-learning_rate * m / (sqrt(v + eps_root) + eps)``.
+
+    m and v are moving averages of gradients and of their squares, which decay by `b1` and `b2`, corrected for their start at zero.
+
+    Args:
+        learning_rate: a number, a scalar array or a schedule.
+        b1, b2: decay rates.
+        eps, eps_root: what keeps the division from overflowing; a positive `eps_root` is needed to differentiate through the update.
+        mu_dtype: the dtype in which m is kept, by default the parameters' own. v is kept in float32 at least.
+        nesterov: whether m looks a step ahead, as in `nadam`.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import optim
+    >>> optimizer = optim.adam(learning_rate=0.1)
+    >>> w = vf.numpy.array([1.0, -1.0])
+    >>> @vf.jit
+    ... def step(w, state):
+    ...     updates, state = optimizer.update(vf.grad(lambda w: vf.numpy.sum(w**2))(w), state, w)
+    ...     return optim.apply_updates(w, updates), state
+    >>> w, state = step(w, optimizer.init(w))
+    >>> w
+    Array([ 0.9, -0.9], dtype=float32)
+    """
+    return chain(scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov), scale_by_learning_rate(learning_rate))
+
+
+def adamw(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn | None = None,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """`adam` with decoupled weight decay: parameters shrink by ``learning_rate * weight_decay`` (Loshchilov and Hutter, 2019).
+
+    `mask` tells which parameters decay (see `masked`). Needs the parameters.
+
+    >>> import volta_fn as vf
+    >>> no_biases = lambda params: vf.tree.map(lambda p: p.ndim > 1, params)
+    >>> optimizer = vf.optim.adamw(vf.optim.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 1000), weight_decay=0.1, mask=no_biases)
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def nadam(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """`adam` with Nesterov's momentum (Dozat, 2016)."""
+    return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+
+
+def nadamw(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn | None = None,
+    *,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """`adamw` with Nesterov's momentum (Dozat, 2016)."""
+    return adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov)
+
+
+def amsgrad(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    bias_correction_mu: bool = True,
+    bias_correction_nu: bool = True,
+) -> GradientTransformationExtraArgs:
+    """`adam` with the greatest v so far, so that step sizes never grow (Reddi et al., 2018)."""
+    scaled = scale_by_amsgrad(b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu)
+    return chain(scaled, scale_by_learning_rate(learning_rate))
+
+
+def adamax(learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformationExtraArgs:
+    """`adam` with decaying maxima of magnitudes in place of the root of v (Kingma and Ba, 2015, section 7)."""
+    return chain(scale_by_adamax(b1, b2, eps), scale_by_learning_rate(learning_rate))
+
+
+def adamaxw(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn | None = None,
+) -> GradientTransformationExtraArgs:
+    """`adamax` with decoupled weight decay; see `adamw`."""
+    return chain(scale_by_adamax(b1, b2, eps), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
+
+
+def radam(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    threshold: Any = 5.0,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """`adam` that knows how uncertain v is: plain momentum while fewer than `threshold` gradients count (Liu et al., 2020)."""
+    return chain(scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov), scale_by_learning_rate(learning_rate))
+
+
+def lamb(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-6,
+    eps_root: Any = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn | None = None,
+) -> GradientTransformationExtraArgs:
+    """LAMB: `adamw` with a learning rate for each layer, for large batches (You et al., 2020). Needs the parameters."""
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_trust_ratio(),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def adabelief(
+    learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
+) -> GradientTransformationExtraArgs:
+    """`adam` with the moving variance of gradients about their average in place of v (Zhuang et al., 2020)."""
+    return chain(scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov), scale_by_learning_rate(learning_rate))
+
+
+def yogi(learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-3) -> GradientTransformationExtraArgs:
+    """`adam` whose v grows and shrinks by bounded amounts (Zaheer et al., 2018)."""
+    return chain(scale_by_yogi(b1, b2, eps), scale_by_learning_rate(learning_rate))
+
+
+def adan(
+    learning_rate: ScalarOrSchedule,
+    b1: Any = 0.98,
+    b2: Any = 0.92,
+    b3: Any = 0.99,
+    eps: Any = 1e-8,
+    eps_root: Any = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn | None = None,
+) -> GradientTransformationExtraArgs:
+    """Adan: Nesterov's momentum estimated from differences of gradients (Xie et al., 2022)."""
+    return chain(scale_by_adan(b1, b2, b3, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
+
+
+def novograd(
+    learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-6, eps_root: Any = 0.0, weight_decay: Any = 0.0
+) -> GradientTransformationExtraArgs:
+    """NovoGrad: momentum of gradients divided by their layers' norms (Ginsburg et al., 2019). Needs the parameters."""
+    scaled = scale_by_novograd(b1, b2, eps, eps_root, weight_decay)
+    return chain(scaled, scale_by_learning_rate(learning_rate))
+
+
+def optimistic_adam_v2(
+    learning_rate: ScalarOrSchedule,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 1.0,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """`adam` followed by `scale_by_optimistic_gradient`, for games (Daskalakis et al., 2018)."""
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        scale_by_optimistic_gradient(alpha, beta),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,196 @@
+"""Muon: momentum whose matrices are orthogonalised (Jordan et al., 2024), with AdamW for all that is no matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from volta_fn import numpy as vnp
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError
+from volta_fn.optim.base import (
+    Counter,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    OptState,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+    is_function,
+    stateless,
+)
+from volta_fn.optim.numerics import decayed, safe_increment
+from volta_fn.optim.optimizers.adam import adamw
+from volta_fn.optim.transforms.newton_schulz import (
+    NS_COEFFS,
+    MuonDimensionNumbers,
+    Preconditioning,
+    layout_of,
+    orthogonalize_via_newton_schulz,
+)
+from volta_fn.optim.transforms.scale_by_adam import momentum_debiaser
+from volta_fn.optim.transforms.scaling import scale_by_learning_rate
+from volta_fn.optim.transforms.weight_decay_and_noise import add_decayed_weights
+from volta_fn.optim.tree_rules import count_zero, map_leaves, map_with_state, zeros_like
+from volta_fn.optim.wrappers.chain import chain
+from volta_fn.optim.wrappers.masking import partition
+
+__all__ = ["MuonState", "muon", "scale_by_muon", "scale_by_shape"]
+
+
+class MuonState(NamedTuple):
+    """The number of steps (int32) and moving averages of gradients."""
+
+    count: Counter
+    mu: Updates
+
+
+def _resolved(weight_dimension_numbers: Any, updates: Updates) -> list[Any]:
+    """The dimension numbers for each leaf of the updates, None where there are none."""
+    numbers = weight_dimension_numbers
+    if is_function(numbers):
+        numbers = numbers(updates)
+    if numbers is None:
+        return [None] * len(tree.leaves(updates))
+    flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, MuonDimensionNumbers))
+    parts = tree.flatten_up_to(treedef, updates, "muon's dimension numbers and the updates")
+    return [number for number, part in zip(flat, parts, strict=True) for _ in tree.leaves(part)]
+
+
+def scale_by_muon(
+    ns_coeffs: Any = NS_COEFFS["standard"],
+    ns_steps: int = 5,
+    beta: Any = 0.95,
+    eps: float = 1e-8,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: Preconditioning = "frobenius",
+    weight_dimension_numbers: Any = None,
+) -> GradientTransformation:
+    """The orthogonalised momentum of `muon`, for matrices and what `weight_dimension_numbers` makes matrices of.
+
+    With `adaptive` the update is scaled by its inner product with the momentum.
+    """
+
+    def init(params: Params) -> MuonState:
+        return MuonState(count_zero(), zeros_like(params, mu_dtype))
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state.count)
+        corrected = momentum_debiaser(beta, count, nesterov)
+        numbers = iter(_resolved(weight_dimension_numbers, updates))
+
+        def rule(g: Array, m: Array) -> tuple[Array, Array]:
+            m = decayed(beta, g, m)
+            m_hat = corrected(m, g)
+            step = orthogonalize_via_newton_schulz(m_hat, ns_coeffs, ns_steps, preconditioning, eps, next(numbers))
+            return (vnp.sum(vnp.conj(m_hat) * step) * step if adaptive else step), m
+
+        updates, mu = map_with_state(rule, updates, state.mu)
+        return updates, MuonState(count, mu)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> GradientTransformation:
+    """Matrices times ``sqrt(max(1, outputs / inputs))``, or times ``sqrt(max(inputs, outputs)) * consistent_rms`` if that is given."""
+
+    def scaled(u: Array, numbers: MuonDimensionNumbers) -> Array:
+        _, inputs, outputs = layout_of(u, numbers).stack
+        if consistent_rms is None:
+            return math.sqrt(max(1, outputs / max(inputs, 1))) * u
+        return math.sqrt(max(inputs, outputs)) * consistent_rms * u
+
+    def apply(updates: Updates, params: Params | None) -> Updates:
+        numbers = iter(_resolved(weight_dimension_numbers, updates))
+        return map_leaves(lambda u: scaled(u, next(numbers) or MuonDimensionNumbers()), updates)
+
+    return stateless(apply)
+
+
+def muon(
+    learning_rate: ScalarOrSchedule,
+    ns_coeffs: Any = NS_COEFFS["standard"],
+    ns_steps: int = 5,
+    beta: Any = 0.95,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn | None = None,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: Preconditioning = "frobenius",
+    adam_b1: Any = 0.9,
+    adam_b2: Any = 0.999,
+    adam_eps_root: Any = 0.0,
+    adam_weight_decay: ScalarOrSchedule = 0.0,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    muon_weight_dimension_numbers: Any = None,
+    consistent_rms: Any = None,
+) -> GradientTransformation:
+    """Muon for matrices, AdamW (with Nesterov's momentum if `nesterov`) for all other parameters.
+
+    Args:
+        learning_rate, weight_decay, weight_decay_mask: as in `adamw`, for matrices; `adam_learning_rate` (by default the same) and
+            `adam_weight_decay` for the others, with `adam_b1`, `adam_b2`, `adam_eps_root`.
+        ns_coeffs: the coefficients of `orthogonalize_via_newton_schulz`, or "standard" or "dion".
+        ns_steps, preconditioning, eps: as there; `beta`, `nesterov`, `adaptive`, `mu_dtype` as in `scale_by_muon`.
+        muon_weight_dimension_numbers: a tree of `MuonDimensionNumbers`, with None for what AdamW is to optimise, or a function from
+            parameters to one. By default arrays of two axes are the matrices.
+        consistent_rms: as in `scale_by_shape`.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import optim
+    >>> params = {"w": vf.numpy.eye(2), "b": vf.numpy.zeros(2)}
+    >>> optimizer = optim.muon(learning_rate=0.02)
+    >>> updates, state = optimizer.update(vf.tree.map(vf.numpy.ones_like, params), optimizer.init(params), params)
+    >>> sorted(updates)
+    ['b', 'w']
+
+    Raises `ArgumentError` for an unknown name of coefficients.
+    """
+    matrices = chain(
+        scale_by_muon(
+            _coefficients(ns_coeffs),
+            ns_steps,
+            beta,
+            eps,
+            mu_dtype,
+            nesterov=nesterov,
+            adaptive=adaptive,
+            preconditioning=preconditioning,
+            weight_dimension_numbers=muon_weight_dimension_numbers,
+        ),
+        scale_by_shape(muon_weight_dimension_numbers, consistent_rms),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+    adam_rate = learning_rate if adam_learning_rate is None else adam_learning_rate
+    others = adamw(adam_rate, adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay, nesterov=nesterov)
+    return partition({"muon": matrices, "adam": others}, _optimizer_of_each(muon_weight_dimension_numbers))
+
+
+def _coefficients(ns_coeffs: Any) -> Any:
+    """Coefficients, given so or by their name."""
+    if not isinstance(ns_coeffs, str):
+        return ns_coeffs
+    if ns_coeffs not in NS_COEFFS:
+        raise ArgumentError(f"muon: ns_coeffs must be one of {list(NS_COEFFS)} or numbers, got {ns_coeffs!r}")
+    return NS_COEFFS[ns_coeffs]
+
+
+def _optimizer_of_each(weight_dimension_numbers: Any) -> Callable[[Params], Any]:
+    """The function from parameters to a tree that says for each whether "muon" or "adam" optimises it."""
+
+    def numbers_of(params: Params) -> list[Any]:
+        if weight_dimension_numbers is None:
+            return [MuonDimensionNumbers() if as_value(p).ndim == 2 else None for p in tree.leaves(params)]
+        return _resolved(weight_dimension_numbers, params)
+
+    return lambda params: tree.structure(params).unflatten(["adam" if n is None else "muon" for n in numbers_of(params)])

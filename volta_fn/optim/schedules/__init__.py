@@ -1,0 +1,1 @@
+"""Schedules: functions from the number of steps to a learning rate."""

@@ -1,0 +1,1 @@
+"""Transformations of updates, the components of optimizers."""

@@ -1,0 +1,162 @@
+"""Adam and its nearest kin: updates divided by the roots of moving averages of their squares.
+
+`mu` are moving averages of gradients (first moments), `nu` those of squared magnitudes (second moments), which are real and at least
+float32, whatever the dtype of the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates
+from volta_fn.optim.numerics import abs_sq, debiaser, decayed, log_of, safe_increment
+from volta_fn.optim.tree_rules import count_zero, magnitudes, map_with_state, zeros_like
+
+__all__ = ["ScaleByAdamState", "ScaleByAmsgradState", "scale_by_adam", "scale_by_adamax", "scale_by_amsgrad", "scale_by_radam"]
+
+
+class ScaleByAdamState(NamedTuple):
+    """The number of steps (int32), first moments and second moments (or, for Adamax, decaying maxima)."""
+
+    count: Counter
+    mu: Updates
+    nu: Updates
+
+
+def momentum_debiaser(decay: Any, count: Array, nesterov: bool) -> Any:
+    """A function of (first moment, gradient): the corrected moment, with `nesterov` that expected a step ahead (Dozat, 2016)."""
+    debias = debiaser(decay, count)
+    if not nesterov:
+        return lambda m, g: debias(m)
+    ahead = debiaser(decay, safe_increment(count))
+    return lambda m, g: decay * ahead(m) + (1 - decay) * debias(g)
+
+
+def over_root(m: Array, v: Array, eps: Any, eps_root: Any) -> Array:
+    """``m / (sqrt(v + eps_root) + eps)``."""
+    inside = v if isinstance(eps_root, (int, float)) and eps_root == 0 else v + eps_root
+    return m / (vnp.sqrt(inside) + eps)
+
+
+def init_adam_state(params: Params, mu_dtype: Any = None) -> ScaleByAdamState:
+    """No steps, and zeros for the moments."""
+    return ScaleByAdamState(count_zero(), zeros_like(params, mu_dtype), magnitudes(params))
+
+
+def scale_by_adam(
+    b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, mu_dtype: Any = None, *, nesterov: bool = False
+) -> GradientTransformation:
+    """The update of `adam`, without the learning rate (Kingma and Ba, 2015)."""
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state.count)
+        corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
+
+        def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
+            m, v = decayed(b1, g, m), decayed(b2, abs_sq(g), v)
+            return over_root(corrected(m, g), debias(v), eps, eps_root), m, v
+
+        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
+        return updates, ScaleByAdamState(count, mu, nu)
+
+    return GradientTransformationExtraArgs(lambda params: init_adam_state(params, mu_dtype), update)
+
+
+class ScaleByAmsgradState(NamedTuple):
+    """The number of steps (int32), first moments, second moments and the greatest second moments so far."""
+
+    count: Counter
+    mu: Updates
+    nu: Updates
+    nu_max: Updates
+
+
+def scale_by_amsgrad(
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    bias_correction_mu: bool = True,
+    bias_correction_nu: bool = True,
+) -> GradientTransformation:
+    """The update of `amsgrad`, without the learning rate (Reddi et al., 2018)."""
+
+    def init(params: Params) -> ScaleByAmsgradState:
+        return ScaleByAmsgradState(count_zero(), zeros_like(params, mu_dtype), magnitudes(params), magnitudes(params))
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state.count)
+        debias_mu, debias_nu = debiaser(b1, count), debiaser(b2, count)
+
+        def rule(g: Array, m: Array, v: Array, v_max: Array) -> tuple[Array, ...]:
+            m, v = decayed(b1, g, m), decayed(b2, abs_sq(g), v)
+            v_max = vnp.maximum(v_max, debias_nu(v) if bias_correction_nu else v)
+            return over_root(debias_mu(m) if bias_correction_mu else m, v_max, eps, eps_root), m, v, v_max
+
+        updates, *moments = map_with_state(rule, updates, state.mu, state.nu, state.nu_max)
+        return updates, ScaleByAmsgradState(count, *moments)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformation:
+    """The update of `adamax`, without the learning rate: `nu` are decaying maxima of magnitudes (Kingma and Ba, 2015, section 7)."""
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state.count)
+        debias = debiaser(b1, count)
+
+        def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
+            m, v = decayed(b1, g, m), vnp.maximum(vnp.abs(g) + eps, b2 * v)
+            return debias(m) / v, m, v
+
+        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
+        return updates, ScaleByAdamState(count, mu, nu)
+
+    return GradientTransformationExtraArgs(init_adam_state, update)
+
+
+def scale_by_radam(
+    b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, threshold: Any = 5.0, *, nesterov: bool = False
+) -> GradientTransformation:
+    """The update of `radam`, without the learning rate (Liu et al., 2020)."""
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state.count)
+        corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
+
+        def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
+            m, v = decayed(b1, g, m), decayed(b2, abs_sq(g), v)
+            length = average_length(b2, count, v.dtype)
+            longest = 2 / (1 - b2) - 1
+            r = vnp.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
+            m_hat = corrected(m, g)
+            return vnp.where(length >= threshold, r * over_root(m_hat, debias(v), eps, eps_root), m_hat), m, v
+
+        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
+        return updates, ScaleByAdamState(count, mu, nu)
+
+    return GradientTransformationExtraArgs(init_adam_state, update)
+
+
+def average_length(decay: Any, count: Array, dtype: np.dtype) -> Array:
+    """How many gradients a moving average has in effect seen: ``ro_inf - 2 t b^t / (1 - b^t)`` after t steps, ro_inf = 2 / (1 - b) - 1.
+
+    That difference of large numbers would leave float32 no more than two digits. With x = -log(b) and Langevin's function
+    L(z) = coth(z) - 1/z it equals ``t + L(x/2) - t L(tx/2)``, in which nothing cancels.
+    """
+    half, t = vnp.asarray(log_of(decay), dtype) / -2, count.astype(dtype)
+    return t + _langevin(half) - t * _langevin(t * half)
+
+
+def _langevin(z: Array) -> Array:
+    near = z < 0.1
+    safe = vnp.where(near, 1, z)
+    square = z * z
+    series = z / 3 * (1 - square / 15 * (1 - square * 2 / 21 * (1 - square / 10)))
+    return vnp.where(near, series, 1 / vnp.tanh(safe) - 1 / safe)

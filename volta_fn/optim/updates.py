@@ -1,0 +1,63 @@
+"""Updates meet parameters: `apply_updates`, and averages of parameters over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import as_value
+from volta_fn.errors import ShapeError, TreeError
+from volta_fn.optim.base import Params, Updates
+from volta_fn.optim.tree_rules import branch, cast_like, factor, is_leaf, map_leaves, widened
+
+__all__ = ["apply_updates", "incremental_update", "periodic_update"]
+
+
+def apply_updates(params: Params, updates: Updates) -> Params:
+    """The sums of parameters and updates, in the parameters' dtypes. Where the update is None, the parameter stays as it is.
+
+    Raises `TreeError` or `ShapeError` if the trees do not fit.
+
+    >>> from volta_fn import optim
+    >>> import numpy as np
+    >>> optim.apply_updates({"w": np.float32(1.0), "fixed": 2.0}, {"w": np.float32(0.5), "fixed": None})
+    {'w': Array(1.5, dtype=float32), 'fixed': 2.0}
+    """
+
+    def add(update: Any, param: Any) -> Any:
+        if update is None:
+            return param
+        if not is_leaf(param):
+            raise TreeError("apply_updates: there is an update where the parameters have no array; the trees must have one structure")
+        old, new = as_value(param), as_value(update)
+        if old.shape != new.shape:
+            raise ShapeError(f"apply_updates: an update of shape {new.shape} does not fit a parameter of shape {old.shape}")
+        return cast_like(widened(old) + new, old)
+
+    return tree.map(add, updates, params, is_leaf=lambda node: node is None)
+
+
+def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any) -> Params:
+    """``step_size * new + (1 - step_size) * old``: a step of a moving average of parameters (Polyak and Juditsky, 1992).
+
+    >>> from volta_fn import optim
+    >>> import numpy as np
+    >>> optim.incremental_update([np.float32(1.0)], [np.float32(0.0)], 0.25)
+    [Array(0.25, dtype=float32)]
+    """
+
+    def average(old: Any, new: Any) -> Any:
+        size = factor(step_size, old)
+        return size * new + (1 - size) * old
+
+    return map_leaves(average, old_tensors, new_tensors)
+
+
+def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: Any) -> Params:
+    """`new_tensors` if the number of `steps` is a multiple of `update_period`, else `old_tensors`.
+
+    >>> from volta_fn import optim
+    >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)
+    1.0
+    """
+    return branch(as_value(steps) % update_period == 0, lambda: new_tensors, lambda: old_tensors)

@@ -1,0 +1,1 @@
+"""Transformations of other transformations: chains, masks, conditions, accumulation."""

@@ -1,0 +1,143 @@
+"""Hyper-parameters in the state, where they can be read, changed, scheduled and traced."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError
+from volta_fn.optim.base import (
+    Counter,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    Updates,
+    with_extra_args_support,
+)
+from volta_fn.optim.numerics import safe_increment
+from volta_fn.optim.tree_rules import count_zero, widest_real
+
+__all__ = ["InjectHyperparamsState", "inject_hyperparams", "inject_stateful_hyperparams"]
+
+
+class InjectHyperparamsState(NamedTuple):
+    """The number of steps (int32), the hyper-parameters by name, the states of stateful schedules, and the optimizer's state."""
+
+    count: Counter
+    hyperparams: dict[str, Array]
+    hyperparams_states: dict[str, Any]
+    inner_state: OptState
+
+
+class Settings(NamedTuple):
+    """The arguments of a factory, sorted: numbers, schedules, schedules with a state, and the rest."""
+
+    numbers: dict[str, Any]
+    schedules: dict[str, Callable[[Any], Any]]
+    stateful: dict[str, Any]
+    others: dict[str, Any]
+
+
+def inject_hyperparams(
+    inner_factory: Callable[..., GradientTransformation], static_args: str | Iterable[str] = (), hyperparam_dtype: Any = None
+) -> Callable[..., GradientTransformationExtraArgs]:
+    """A factory of optimizers whose numeric arguments are part of the state, as ``state.hyperparams``, and may be schedules.
+
+    A schedule is a function of the number of steps, or an object with ``init()``, ``update(state, **extra_args)`` and ``__call__(state,
+    **extra_args)``. Any other function among the arguments (a mask, say) must be named in `static_args`.
+
+    Args:
+        inner_factory: such as `adam`.
+        static_args: arguments that stay as they are.
+        hyperparam_dtype: the dtype of floating hyper-parameters; by default float64 if a parameter is, else float32.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn import optim
+    >>> optimizer = optim.inject_hyperparams(optim.sgd)(learning_rate=0.5)
+    >>> state = optimizer.init(vf.numpy.zeros(1))
+    >>> state = state._replace(hyperparams={**state.hyperparams, "learning_rate": 2.0})
+    >>> optimizer.update(vf.numpy.ones(1), state)[0]
+    Array([-2.], dtype=float32)
+
+    Raises `ArgumentError` if `static_args` names what is no argument.
+    """
+    static = {static_args} if isinstance(static_args, str) else set(static_args)
+    signature = inspect.signature(inner_factory)
+    if not static <= set(signature.parameters):
+        raise ArgumentError(
+            f"inject_hyperparams: static_args {sorted(static)} are not all among the arguments {list(signature.parameters)}"
+        )
+
+    @functools.wraps(inner_factory)
+    def factory(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return _injected(inner_factory, _sorted_settings(bound.arguments, static), hyperparam_dtype)
+
+    return factory
+
+
+inject_stateful_hyperparams = inject_hyperparams
+
+
+def _sorted_settings(arguments: dict[str, Any], static: set[str]) -> Settings:
+    settings = Settings({}, {}, {}, {})
+    for name, value in arguments.items():
+        if name in static or isinstance(value, (bool, type)):
+            settings.others[name] = value
+        elif callable(value) and hasattr(value, "init") and hasattr(value, "update"):
+            settings.stateful[name] = value
+        elif callable(value):
+            settings.schedules[name] = value
+        elif isinstance(value, (int, float, Array, np.ndarray, np.generic)):
+            settings.numbers[name] = value
+        else:
+            settings.others[name] = value
+    return settings
+
+
+def _injected(
+    inner_factory: Callable[..., GradientTransformation], settings: Settings, hyperparam_dtype: Any
+) -> GradientTransformationExtraArgs:
+    def scheduled(count: Any, states: dict[str, Any], extra_args: dict[str, Any]) -> dict[str, Any]:
+        plain = {name: schedule(count) for name, schedule in settings.schedules.items()}
+        return plain | {name: schedule(states[name], **extra_args) for name, schedule in settings.stateful.items()}
+
+    def optimizer(hyperparams: dict[str, Any]) -> GradientTransformationExtraArgs:
+        return with_extra_args_support(inner_factory(**settings.others, **hyperparams))
+
+    def init(params: Params) -> InjectHyperparamsState:
+        dtype = widest_real(params) if hyperparam_dtype is None else dtypes.as_dtype(hyperparam_dtype)
+        states = {name: schedule.init() for name, schedule in settings.stateful.items()}
+        values = settings.numbers | scheduled(_count(count_zero(), dtype), states, {})
+        hyperparams = {name: _as_hyperparam(value, dtype) for name, value in values.items()}
+        return InjectHyperparamsState(count_zero(), hyperparams, states, optimizer(hyperparams).init(params))
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        dtype = widest_real(updates) if hyperparam_dtype is None else dtypes.as_dtype(hyperparam_dtype)
+        values = scheduled(_count(state.count, dtype), state.hyperparams_states, extra_args)
+        hyperparams = {name: _as_hyperparam(values.get(name, old), dtype) for name, old in state.hyperparams.items()}
+        states = {name: schedule.update(state.hyperparams_states[name], **extra_args) for name, schedule in settings.stateful.items()}
+        updates, inner_state = optimizer(hyperparams).update(updates, state.inner_state, params, **extra_args)
+        return updates, InjectHyperparamsState(safe_increment(state.count), hyperparams, states, inner_state)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def _count(count: Array, dtype: Any) -> Array:
+    """The count for schedules: as int64 where they are to compute in float64."""
+    return lax.convert_element_type(count, np.int64) if dtypes.as_dtype(dtype) == np.float64 else count
+
+
+def _as_hyperparam(value: Any, dtype: Any) -> Array:
+    """A number as an array: Python's floats, and what schedules compute, in the dtype of hyper-parameters."""
+    own = dtypes.dtype_and_weak_type(value)[0]
+    return vnp.asarray(value, dtype if own in dtypes.FLOATS else own)

@@ -1,0 +1,83 @@
+"""Looking on: measurements of updates that are kept in the state while the updates pass unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from volta_fn.optim.base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    Updates,
+    stateless,
+    with_extra_args_support,
+)
+from volta_fn.optim.transforms.momentum import ema
+from volta_fn.optim.wrappers.chain import chain
+
+__all__ = ["MonitorState", "SnapshotState", "measure_with_ema", "monitor", "snapshot"]
+
+
+Measure = Callable[[Updates], Any]
+
+
+class SnapshotState(NamedTuple):
+    """The last measurement, by its name."""
+
+    measurement: dict[str, Any]
+
+
+def snapshot(measure_name: str, measure: Measure) -> GradientTransformation:
+    """Keeps ``measure(updates)`` in the state.
+
+    >>> import volta_fn as vf
+    >>> tx = vf.optim.snapshot("norm", vf.optim.global_norm)
+    >>> w = vf.numpy.array([3.0, 4.0])
+    >>> tx.update(w, tx.init(w))[1].measurement
+    {'norm': Array(5., dtype=float32)}
+    """
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        return updates, SnapshotState({measure_name: measure(updates)})
+
+    return GradientTransformationExtraArgs(lambda params: SnapshotState({measure_name: measure(params)}), update)
+
+
+class MonitorState(NamedTuple):
+    """The last measurements by name, and the states of those that have one."""
+
+    measurements: dict[str, Any]
+    measure_states: tuple[OptState, ...]
+
+
+def monitor(measures: Mapping[str, GradientTransformation | Measure]) -> GradientTransformationExtraArgs:
+    """Keeps several measurements: functions of updates, or transformations whose output is the measurement (see `measure_with_ema`)."""
+    transforms = {
+        name: with_extra_args_support(m if isinstance(m, GradientTransformation) else stateless(lambda u, params, m=m: m(u)))  # type: ignore[misc]  # bound early
+        for name, m in measures.items()
+    }
+
+    def measured(updates: Updates, states: tuple[OptState, ...], params: Params | None, extra_args: dict[str, Any]) -> MonitorState:
+        pairs = [tx.update(updates, state, params, **extra_args) for tx, state in zip(transforms.values(), states, strict=True)]
+        values = {name: value for name, (value, _) in zip(transforms, pairs, strict=True)}
+        return MonitorState(values, tuple(state for _, state in pairs))
+
+    def init(params: Params) -> MonitorState:
+        states = tuple(tx.init(params) for tx in transforms.values())
+        return MonitorState(measured(params, states, params, {}).measurements, states)
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        return updates, measured(updates, state.measure_states, params, extra_args)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def measure_with_ema(measure: Measure, decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformationExtraArgs:
+    """A moving average of a measurement, for `monitor`."""
+    average = ema(decay, debias, accumulator_dtype)
+    return chain(
+        stateless(lambda updates, params: measure(updates)),
+        GradientTransformationExtraArgs(lambda params: average.init(measure(params)), average.update),
+    )
