@@ -18,7 +18,7 @@ PACKAGE = ROOT / "volta_fn"
 
 #: The layers, lowest first. A module imports from its own layer and those before it.
 LAYERS = [
-    {"source", "errors", "on_demand", "dtypes", "tree", "tree_util"},
+    {"source", "errors", "lazy_imports", "dtypes", "tree", "tree_util"},
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},
@@ -107,6 +107,45 @@ def test_no_imports_of_our_own_inside_functions(module):
         if isinstance(function, (*FUNCTIONS, ast.Lambda)):
             inner = [name for node in ast.walk(function) if isinstance(node, ast.stmt) for name in imported_by(node, module)]
             assert not inner, f"{module}:{function.lineno} imports {inner} inside a function"
+
+
+def loaded_by_name(module: str) -> list[str]:
+    """List our own modules that a module loads by their names on first use: literal arguments of `lazy_imports.load`."""
+    calls = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
+    given = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] == "load" and node.args]
+    return [arg.value for arg in given if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_loaded_on_first_use_exist_and_are_not_of_later_layers(module):
+    wrong = [name for name in loaded_by_name(module) if name not in MODULES or layer_of(name) > layer_of(module)]
+    assert not wrong, f"{module} loads {wrong}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_lazy_imports_imports_by_name(module):
+    """`lazy_imports.load` is the one way, which the tests of the layers see."""
+    other = {"importlib", "__import__", "import_module", "imp", "runpy", "pkgutil"}
+    found = [
+        node.lineno
+        for node in ast.walk(parsed(MODULES[module]))
+        if (isinstance(node, ast.Import) and other & {a.name.partition(".")[0] for a in node.names})
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in other)
+        or (isinstance(node, ast.Name) and node.id in other)
+        or (isinstance(node, ast.Attribute) and node.attr in other)
+    ]
+    assert module == "volta_fn.lazy_imports" or not found, f"{module} imports by name in {found}; use lazy_imports.load"
+
+
+STUBS = [name for name in MODULES if MODULES[name].with_suffix(".pyi").exists()]
+
+
+@pytest.mark.parametrize("module", STUBS)
+def test_stubs_name_modules_that_exist_and_are_not_of_later_layers(module):
+    stub = ast.parse(MODULES[module].with_suffix(".pyi").read_text())
+    used = [name for node in stub.body if isinstance(node, ast.stmt) for name in imported_by(node, module)]
+    wrong = [name for name in used if name not in MODULES or layer_of(name) > layer_of(module)]
+    assert not wrong, f"{module} lists names of {wrong}"
 
 
 def test_no_import_cycles():
@@ -206,6 +245,8 @@ PLANTED = {
     "inside": ("nn.a", "def f():\n    from volta_fn import tree", test_no_imports_of_our_own_inside_functions),
     "silent": ("nn.a", "def f(): pass", test_public_names_are_documented),
     "unnamed": ("core", '"""See `b`."""', test_packages_say_what_their_modules_are),
+    "by name": ("nn.a", "import importlib.util", test_only_lazy_imports_imports_by_name),
+    "loaded": ("core.a", "load('volta_fn.jit')", test_modules_loaded_on_first_use_exist_and_are_not_of_later_layers),
     "untyped": ("nn.a", '"""A."""\ndef f(x):\n    """F."""', test_public_functions_are_annotated),
 }
 

@@ -3,7 +3,6 @@ a file enter memory that are used."""
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationEr
 from volta_fn.io.arrays import on_host, sharing
 from volta_fn.io.atomic import replacing
 from volta_fn.io.header import LENGTH_BYTES, Header, TensorInfo, check_storable, header_length, parse_header
+from volta_fn.lazy_imports import load
 
 
 class SafetensorsFile(Mapping[str, Any]):
@@ -85,9 +85,9 @@ def write_tensors(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, 
     hosts = {name: on_host(value) for name, value in arrays.items()}
     for name, host in hosts.items():
         check_storable(name, host.dtype)
-    library = importlib.import_module("safetensors.numpy")  # imported on first use: programs that save nothing start sooner
+    library = load("safetensors.numpy")  # imported on first use: programs that save nothing start sooner
     with replacing(path) as temporary:
         try:
             library.save_file(hosts, temporary, notes or None)
-        except (importlib.import_module("safetensors").SafetensorError, UnicodeEncodeError) as error:
+        except (load("safetensors").SafetensorError, UnicodeEncodeError) as error:
             raise SerializationError(f"{path} cannot be written: {error}") from error

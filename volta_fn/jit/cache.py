@@ -6,7 +6,6 @@ known by their types (`fast`), other trees by structure and types (`fast`, too);
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.jit.arguments import Request, call_key
 from volta_fn.jit.programs import Traced, trace_function
+from volta_fn.lazy_imports import load
 
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
@@ -137,7 +137,7 @@ def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, li
 
 
 def _matcher(structure: Any, args: tuple[Any, ...]) -> Match | None:
-    made: Match | None = importlib.import_module("volta_fn.tree.matching").matcher(structure.child(0), args)
+    made: Match | None = load("volta_fn.tree.matching").matcher(structure.child(0), args)
     return made
 
 

@@ -6,7 +6,6 @@ A jitted call first looks for a program by its arguments' types alone. Only on a
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +21,7 @@ from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.jit.programs import Traced, compiled_for, trace_function
+from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class _Function:
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self.fun))
         traced.donated = request.donated()
-        made: Lowered = importlib.import_module("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
+        made: Lowered = load("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
         return made
 
 

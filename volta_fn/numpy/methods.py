@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, attach
+from volta_fn.lazy_imports import load
 from volta_fn.numpy import (
     arithmetic,
     creation,
@@ -83,17 +84,8 @@ def _view(self: Array, dtype: Any = None) -> Array:
 
 
 def _namespace(self: Array, *, api_version: str | None = None) -> Any:
-    """The module of the Array API's functions for this array."""
-    return _NAMESPACE[0]
-
-
-#: `volta_fn.numpy` itself, which puts itself here once it is complete.
-_NAMESPACE: list[Any] = []
-
-
-def register_namespace(module: Any) -> None:
-    """Make `module` what arrays return as their Array API namespace."""
-    _NAMESPACE[:] = [module]
+    """Return the module of the Array API's functions for this array."""
+    return load("volta_fn.numpy")
 
 
 def _matmul(self: Array, other: Any) -> Any:

@@ -64,3 +64,8 @@ int_, uint, float_, complex_ = int32, ScalarType(dtypes.uint32), float32, comple
 generic, number, inexact = np.generic, np.number, np.inexact
 integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
 floating, complexfloating = np.floating, np.complexfloating
+
+dtype = np.dtype
+e, pi, euler_gamma = np.e, np.pi, np.euler_gamma
+inf, nan = np.inf, np.nan
+newaxis = None

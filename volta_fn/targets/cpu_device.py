@@ -6,12 +6,12 @@ VOLTA_NATIVE=0 switches the native lane off.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu.llvm.host import may_compile
 from volta_fn.targets.numpy.backend import NumpyBackend
 
@@ -35,7 +35,7 @@ class CpuBackend(NumpyBackend):
 @functools.cache
 def _native_program() -> Any:
     """The native lane's programs, loaded when the first one is compiled."""
-    return importlib.import_module("volta_fn.targets.cpu.runtime.program").Program
+    return load("volta_fn.targets.cpu.runtime.program").Program
 
 
 def discover() -> list[Device]:

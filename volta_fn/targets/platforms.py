@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 from volta_fn.core.device import Device, register_platform
+from volta_fn.lazy_imports import load
 
 
 def _discover(module: str) -> list[Device]:
-    importlib.import_module("volta_fn.targets.numpy.kernels")  # the meaning of every primitive, which all platforms go by
-    found: list[Device] = importlib.import_module(module).discover()
+    load("volta_fn.targets.numpy.kernels")  # the meaning of every primitive, which all platforms go by
+    found: list[Device] = load(module).discover()
     return found
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import os
 import threading
 from typing import Any, NamedTuple
 
 from volta_fn.errors import ArgumentError
+from volta_fn.lazy_imports import is_installed, load
 
 _lock = threading.Lock()
 
@@ -31,7 +30,7 @@ class Host(NamedTuple):
 
 def may_compile() -> bool:
     """Whether there may be machine code: llvmlite is there, and VOLTA_NATIVE does not say no."""
-    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and importlib.util.find_spec("llvmlite") is not None
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and is_installed("llvmlite")
 
 
 def llvm() -> Any:
@@ -42,7 +41,7 @@ def llvm() -> Any:
 
 @functools.cache
 def _initialized() -> Any:
-    binding = importlib.import_module("llvmlite.binding")
+    binding = load("llvmlite.binding")
     # Reducing the strength of loops' arithmetic would take half of the time of compiling, and loops here say what they want.
     binding.set_option("volta_fn", "-disable-lsr")
     binding.initialize_native_target()

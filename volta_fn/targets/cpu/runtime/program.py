@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from volta_fn.compiler.lowering.output_specs import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
+from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu.runtime import store
 from volta_fn.targets.cpu.runtime.artifact import Artifact
 from volta_fn.targets.cpu.runtime.blocks import LARGE
@@ -25,7 +25,7 @@ from volta_fn.targets.cpu.runtime.support_code import libc_free, machinery
 @functools.cache
 def _building() -> Any:
     """The compiler, loaded when the first program is compiled that is not on disk."""
-    return importlib.import_module("volta_fn.targets.cpu.runtime.compile")
+    return load("volta_fn.targets.cpu.runtime.compile")
 
 
 class Program:

@@ -6,14 +6,15 @@ calls back is swallowed. So Ctrl-C is held back meanwhile, and its handler is ca
 
 from __future__ import annotations
 
-import importlib
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
+from volta_fn.lazy_imports import load
+
 #: What is behind the functions of `signal`. Those look every handler up in an enumeration, in vain: 8 µs in place of half a microsecond.
-_plain: Any = importlib.import_module("_signal")
+_plain: Any = load("_signal")
 
 
 class HeldBack:

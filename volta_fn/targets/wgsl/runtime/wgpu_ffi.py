@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import logging
 import os
 from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
+from volta_fn.lazy_imports import load
 
 
 class Native(NamedTuple):
@@ -41,7 +41,7 @@ LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that wer
 def wgpu() -> Any:
     """The package wgpu, imported on first use."""
     try:
-        return importlib.import_module("wgpu")
+        return load("wgpu")
     except ImportError as error:
         raise DeviceError(f"the platform 'gpu' needs the package wgpu ({error}); pip install wgpu, or use the device 'cpu'") from None
 
@@ -51,8 +51,8 @@ def native() -> Native:
     """The library behind the package."""
     wgpu()
     logging.getLogger("wgpu").addHandler(logging.NullHandler())
-    module = importlib.import_module("wgpu.backends.wgpu_native._api")
-    extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
+    module = load("wgpu.backends.wgpu_native._api")
+    extras = load("wgpu.backends.wgpu_native.extras")
     with contextlib.suppress(RuntimeError):  # somebody else in the process has made the instance, and that will do, too
         # Grids that are read from buffers would be checked by a dispatch each; ours are right. OpenGL brings no GPU that we could use.
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])

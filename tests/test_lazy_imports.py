@@ -1,0 +1,95 @@
+"""Names that packages load on first use: those in their stubs, each of which is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.test_layers import MODULES, ROOT, name_of
+from volta_fn.lazy_imports import load, public_names
+
+PACKAGES = [name for name, path in MODULES.items() if path.with_suffix(".pyi").exists()]
+
+
+def test_there_are_such_packages():
+    assert {"volta_fn", "volta_fn.lax", "volta_fn.numpy", "volta_fn.tree"} <= set(PACKAGES)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_is_there(package):
+    face = importlib.import_module(package)
+    assert public_names(package)
+    for name, (home, original) in public_names(package).items():
+        module = importlib.import_module(home)
+        assert getattr(face, name) is (getattr(module, original) if hasattr(module, original) else load(f"{home}.{original}"))
+        assert name in vars(face)
+        assert name in dir(face)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_patterns_read_every_name_of_a_stub(package):
+    stub = ast.parse(MODULES[package].with_suffix(".pyi").read_text())
+    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names |= {ast.unparse(target) for node in stub.body if isinstance(node, ast.Assign) for target in node.targets}
+    assert names == set(public_names(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_star_imports_take_every_name(package):
+    names: dict[str, object] = {}
+    exec(f"from {package} import *", names)
+    assert set(public_names(package)) <= set(names)
+
+
+def test_the_package_ships_its_stubs():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert "*.pyi" in settings["*"]
+
+
+def test_threads_find_one_object():
+    script = """if True:
+        import threading
+        import volta_fn as vf
+        found, barrier = [], threading.Barrier(8)
+        def ask():
+            barrier.wait()
+            found.append((vf.numpy.histogram, vf.grad, vf.nn.Linear))
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        print(len(found), len(set(found)))
+    """
+    out = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["8", "1"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_is_that_of_a_submodule(package):
+    """Importing a submodule makes it an attribute of its package, which would hide the name."""
+    inside = {name_of(path).rpartition(".")[2] for path in MODULES[package].parent.iterdir() if path.suffix == ".py"}
+    names = {name for name, (home, _) in public_names(package).items() if home != package and name != "jit"}  # which is not lazy
+    assert MODULES[package].name != "__init__.py" or not names & inside
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match=r"module 'volta_fn.numpy' has no attribute 'nothing'"):
+        importlib.import_module("volta_fn.numpy").nothing  # asking is the test
+
+
+def test_programs_need_not_load_the_rules_themselves():
+    """Each in a fresh process: a transform is the first thing that is asked for, of a primitive that nothing has loaded."""
+    scripts = (
+        "print(vf.grad(lambda x: vf.lax.fori_loop(0, 3, lambda i, y: y * x, x))(2.0))",
+        "print(vf.vmap(lambda x: vf.lax.cond(x > 0, lambda: x, lambda: -x))(vf.numpy.arange(2.0) - 1.0).sum())",
+        "print(vf.jit(lambda x: vf.lax.while_loop(lambda y: y < 9, lambda y: y * y, x))(2.0))",
+    )
+    for script, expected in zip(scripts, ("32.0", "1.0", "16.0"), strict=True):
+        out = subprocess.run(
+            [sys.executable, "-c", f"import volta_fn as vf\n{script}"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert out.stdout.strip() == expected

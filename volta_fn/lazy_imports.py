@@ -1,0 +1,64 @@
+"""Imports on first use: a package's public names (PEP 562), and modules that few programs need.
+
+A package's public names stand once, in the stub (`.pyi`) next to its source: type checkers read the stub as it is, and `attach` reads
+it when the package is first asked for a name that it has not loaded. No other module imports by name at run time, so that
+`tests/test_layers.py` sees every import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_IMPORT = re.compile(r"^from (\S+) import (\w+) as \w+$", re.MULTILINE)
+_ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
+
+
+def load(module: str) -> Any:
+    """Return the module with this full name; import it first if needed."""
+    return importlib.import_module(module)
+
+
+def is_installed(package: str) -> bool:
+    """Return True if a top-level package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+@functools.cache
+def public_names(package: str) -> dict[str, tuple[str, str]]:
+    """Return the names in a package's stub, each with the module that defines it and its name there."""
+    module: Any = sys.modules[package]
+    stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(".pyi"))).decode()
+    names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
+    return names | {alias: names[name] for alias, name in _ALIAS.findall(stub)}
+
+
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package (or a module) whose stub lists its public names.
+
+    Every name is stored in the package once it has been loaded, so that only its first use passes through `__getattr__`.
+    `__all__` consists of all names in the stub.
+    """
+
+    def get(name: str) -> Any:
+        names = public_names(package)
+        if name == "__all__":
+            return sorted(names)
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, original = names[name]
+        is_attribute = home != package and hasattr(load(home), original)
+        value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def directory() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *public_names(package)})
+
+    return get, directory
