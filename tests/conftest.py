@@ -1,48 +1,23 @@
-"""Strict settings for every test: warnings are errors (see pyproject.toml), generated examples are the same in every run."""
+"""Which target each test runs on, and fixtures that tests of several folders use; the root's conftest.py has the settings of all."""
 
-import os
 import sys
-import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-# The same examples in every run, so that more of them would find no more the next time.
-settings.register_profile(
-    "strict", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow], database=None
-)
-settings.load_profile("strict")
-
-# Two test processes share the cores: BLAS threads of their own would only wait for each other. JAX, an oracle here, is asked for
-# numbers once, so that its compiler's optimisations cost more than they save. Both are read when those libraries are loaded.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
-#: Tests whose jitted functions become machine code, where llvmlite is installed. Compiling takes far longer than computing with a handful
-#: of numbers, so that tests of semantics run on NumPy; that the native lane computes the same is what its own tests are about.
-NATIVE = ("targets/cpu", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
+#: Tests whose jitted functions become machine code, where llvmlite is installed. All others run on the NumPy target: compiling takes far
+#: longer than computing a handful of numbers, and that machine code computes the same is what the CPU target's own tests are about.
+COMPILED = ("targets/cpu", "models", "programs", "test_jit.py", "test_random_programs.py", "test_threads.py")
 
 #: Tests that are about the CPU, or compute their reference values there: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.
-CPU = ("targets/cpu", "targets/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    every = config.getoption("every")
-    number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
-    config.hook.pytest_deselected(items=[item for item in items if number[item]])
-    items[:] = [item for item in items if not number[item]]
+ON_CPU = ("targets/cpu", "targets/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A test of 64-bit dtypes passes where a device without them refuses them."""
+    """Let a test of 64-bit dtypes pass where a device without them refuses them."""
     from tests.narrow_devices import lacks_the_dtype, says_that_it_is_wide
     from volta_fn.errors import DTypeError
 
@@ -54,21 +29,24 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def _path(request: pytest.FixtureRequest) -> str:
-    root = Path(__file__).parent
-    return request.path.relative_to(root).as_posix() if request.path.is_relative_to(root) else ""
+    return request.path.relative_to(Path(__file__).parent).as_posix()
 
 
 @pytest.fixture(autouse=True)
-def _lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    import volta_fn  # not before the settings above
+def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile jitted functions to machine code in the tests of `COMPILED` alone, and run those of `ON_CPU` on the CPU."""
+    import volta_fn  # not before the settings of the root's conftest.py
 
-    backend = volta_fn.devices("cpu")[0].backend
-    monkeypatch.setattr(backend, "native", backend.native and _path(request).startswith(NATIVE))
+    path, backend = _path(request), volta_fn.devices("cpu")[0].backend
+    if not path.startswith(COMPILED):
+        monkeypatch.setattr(backend, "native", False)
+    if path.startswith(ON_CPU):
+        request.getfixturevalue("on_cpu")
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU is the default device of the process."""
+    """The CPU as the default device of the process."""
     from volta_fn.core import device
 
     monkeypatch.setattr(device, "_process_default", device.find_device("cpu"))
@@ -76,14 +54,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def frequent_thread_switches() -> Iterator[None]:
-    """Let the interpreter switch threads five hundred times as often as usual."""
+    """An interpreter that switches threads five hundred times as often as usual."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(usual)
-
-
-@pytest.fixture(autouse=True)
-def _device(request: pytest.FixtureRequest) -> None:
-    if _path(request).startswith(CPU):
-        request.getfixturevalue("on_cpu")

@@ -1,0 +1,45 @@
+"""The settings of every test, doctests too: the same examples in every run, one thread per library, a cache folder of the session's own."""
+
+import os
+import shutil
+import tempfile
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Draw the same examples in every run, so that a failure is found again; more of the same examples would find nothing new.
+settings.register_profile(
+    "strict", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+settings.load_profile("strict")
+
+# Test processes share the cores: threads of BLAS would only wait for each other. JAX, an oracle here, computes each function once, so
+# that its compiler's optimisations cost more than they save. Both variables are read when those libraries are loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+# Compiled code is kept in a folder of this session, which its processes share: never in the user's. VOLTA_TEST_CACHE_DIR names another one.
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+_TEMPORARY = None if _IS_WORKER or "VOLTA_TEST_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="volta-fn-tests-")
+if not _IS_WORKER:
+    os.environ["VOLTA_CACHE_DIR"] = _TEMPORARY or os.environ["VOLTA_TEST_CACHE_DIR"]
+
+
+def pytest_unconfigure() -> None:
+    """Remove the session's cache folder."""
+    if _TEMPORARY is not None:
+        shutil.rmtree(_TEMPORARY, ignore_errors=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--every N`, which runs a sample of the tests."""
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that are not in the sample, which a hash of their names draws."""
+    every = config.getoption("every")
+    number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if number[item]])
+    items[:] = [item for item in items if not number[item]]
