@@ -20,8 +20,6 @@ Law = Callable[[Sample], None]
 
 def missing(primitive: Primitive, covered: set[str]) -> list[str]:
     """What a primitive lacks to be whole: a rule, or a sample (`covered` names the primitives that have some)."""
-    if primitive.expand is not None:  # a macro: nothing sees it but what expands it
-        return []
     lacks = []
     if primitive.evaluate is None and not _evaluated_otherwise(primitive):
         lacks.append("an evaluation rule")

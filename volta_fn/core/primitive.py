@@ -45,7 +45,6 @@ class Primitive:
         "eager",
         "effectful",
         "evaluate",
-        "expand",
         "holds_programs",
         "inplace",
         "jvp",
@@ -83,9 +82,6 @@ class Primitive:
     partial_eval: Rule | None
     #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
     call_param: str | None
-    #: For macros, which no trace processes: the function, of other primitives, that each use stands for. Every operand of a macro
-    #: is linear, and its transpose rule takes the cotangent and the parameters alone.
-    expand: Rule | None
     #: Position of the operand that `evaluate` may turn into the result where it is dead, told so by ``out=`` that operand.
     overwrites: int | None
     #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
@@ -132,7 +128,7 @@ class Primitive:
         self.jvp, self.transpose, self.batch = jvp, transpose, batch
         self.multiple_results, self.holds_programs = multiple_results, holds_programs
         self.effectful, self.inplace, self.views = effectful, inplace, views
-        self.partial_eval = self.call_param = self.expand = self.overwrites = self.dtypes = self.domain = None
+        self.partial_eval = self.call_param = self.overwrites = self.dtypes = self.domain = None
         self.ufunc_for = lambda dtype: evaluate
         self.arity, self.derivatives, self.linear = 0, (), ()
         self.maps_tangent = self.bilinear = False

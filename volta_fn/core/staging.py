@@ -168,8 +168,7 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
         for eqn in jaxpr.eqns:
             current_position.set(eqn.position)
             values = [v.val if type(v) is Literal else env[v] for v in eqn.invars]  # type: ignore[index]  # mypy keeps the union
-            expand = eqn.primitive.expand
-            result = process(eqn.primitive, values, eqn.params) if expand is None else expand(*values, **eqn.params)
+            result = process(eqn.primitive, values, eqn.params)
             if eqn.primitive.multiple_results:
                 env.update(zip(eqn.outvars, result, strict=True))
             else:

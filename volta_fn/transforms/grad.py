@@ -18,10 +18,9 @@ from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
-from volta_fn.transforms.gradient_programs import gradient_flat
+from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.jvp import jvp_flat
-from volta_fn.transforms.linearize import linearize_flat
-from volta_fn.transforms.replay import pull_back
+from volta_fn.transforms.transpose import pull_back
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
@@ -95,7 +94,7 @@ class _Linearized:
         run = _AuxFunction(function, in_tree, has_aux, transform)
         in_avals = tuple([v.aval for v in values])
         nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-        outs, program, depends = linearize_flat(run, values, nonzero, function_name(function))
+        outs, program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
         self.outs, self.aux = run.split(outs)
         own = tuple(depends[: len(self.outs)])
         self.signature = _Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)

@@ -8,31 +8,16 @@ linear; its transpose gives reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, pop_trace, push_trace
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.core.trace import Trace, Tracer, current_trace, pop_trace, push_trace
 from volta_fn.source import user_code_position
-from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
-from volta_fn.transforms.tangent import tangent_p
-
-
-class LinearizedProgram(NamedTuple):
-    """A program taken apart for differentiation."""
-
-    #: Parameters of the call ``inputs -> (*outputs, *residuals)``.
-    known: dict[str, Any]
-    #: Parameters of the call of the linear part, ``(*residuals, *tangents) -> tangents of outputs``, and the types of those.
-    waiting: dict[str, Any]
-    rates: list[ShapedArray]
-    #: Which outputs have tangents.
-    out_nonzero: list[bool]
+from volta_fn.transforms.jvp import JVPTrace
 
 
 class LinearTracer(Tracer):
@@ -109,19 +94,13 @@ class LinearTrace(Trace):
 
 
 class LinearizeTrace(JVPTrace):
-    """Forward differentiation whose tangents are unknowns of a `LinearTrace`, its parent.
+    """Forward differentiation whose tangents are unknowns of a `LinearTrace`, its parent."""
 
-    A `short` one records elementwise operations as single `tangent` equations, and calls as calls of what they were taken apart into.
-    So it is while differentiating eagerly. Where a program is written that is for others to transform, it is not: the derivative's own
-    primitives are what later passes should see.
-    """
+    __slots__ = ("linear", "tangents")
 
-    __slots__ = ("linear", "short", "tangents")
-
-    def __init__(self, parent: Trace, name: str = "", short: bool | None = None) -> None:
+    def __init__(self, parent: Trace, name: str = "") -> None:
         self.linear = LinearTrace(parent, name)
         super().__init__(self.linear, name)
-        self.short = parent is EVAL if short is None else short
         self.tangents: list[LinearTracer | Zero] = []
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
@@ -145,101 +124,17 @@ class LinearizeTrace(JVPTrace):
         super().finish()
         self.linear.finish()
 
-    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """The value with its tangent, by a short way where there is one."""
-        if not self.short:
-            return super().process(primitive, args, params)
-        if primitive.derivatives:
-            return self._elementwise(primitive, args, params)
-        if not (primitive.maps_tangent or primitive.bilinear or primitive is jit_p):
-            return super().process(primitive, args, params)
-        primals: list[Any] = []
-        tangents: list[Atom | None] = []
-        for arg in args:
-            if type(arg) is JVPTracer and arg._trace is self:
-                primals.append(arg.primal)
-                tangents.append(self.linear.atom(arg.tangent))
-            else:
-                primals.append(arg)
-                tangents.append(None)
-        if primitive is jit_p:
-            linearized = linearize_jaxpr(params["jaxpr"], tuple([t is not None for t in tangents]), params["name"])
-            return self._call(linearized, primals, tangents) if linearized else super().process(primitive, args, params)
-        out = self._known(primitive, primals, params)
-        if primitive.bilinear:
-            return self._product(out, primitive, primals, tangents, params)
-        return self._record(out, primitive, [tangents[0]], params) if tangents[0] else out
-
-    def _known(self, primitive: Primitive, primals: Sequence[Array], params: dict[str, Any]) -> Any:
-        parent: Trace = self.linear.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        return parent.process(primitive, primals, params)
-
-    def _elementwise(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        primals: list[Any] = []
-        invars: list[Atom] = []
-        rules: list[tuple[int, Any]] = []
-        for arg, rule in zip(args, primitive.derivatives, strict=True):
-            if type(arg) is not JVPTracer or arg._trace is not self:
-                primals.append(arg)
-                continue
-            if rule is not None:
-                rules.append((len(primals), rule))
-                tangent = arg.tangent
-                invars.append(tangent.var if type(tangent) is LinearTracer else self.linear.atom(tangent))
-            primals.append(arg.primal)
-        out = self._known(primitive, primals, params)
-        if not rules:
-            return out
-        if not (out.aval.is_float and primals[0].aval.is_float):
-            return super().process(primitive, args, params)  # the rules for parts of complex numbers are not their own transposes
-        return self._record(out, tangent_p, invars, {"rules": rules, "out": out, "operands": primals, "settings": params})
-
-    def _record(self, out: Array, primitive: Primitive, invars: list[Any], params: dict[str, Any]) -> JVPTracer:
-        linear, var = self.linear, Var(out.aval)
-        linear.builder.eqns.append(Equation(primitive, invars, [var], params))
-        return JVPTracer(self, out, LinearTracer(linear, var))
-
-    def _product(
-        self, out: Array, primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Atom | None], params: dict[str, Any]
-    ) -> Array:
-        """The product rule: a term for each factor that has a tangent."""
-        atom = self.linear.builder.atom
-        left, right = tangents
-        if left is None or right is None:
-            if left is right:
-                return out
-            return self._record(out, primitive, [left or atom(primals[0]), right or atom(primals[1])], params)
-        first = self._record(out, primitive, [left, atom(primals[1])], params)
-        second = self._record(out, primitive, [atom(primals[0]), right], params)
-        return self._record(out, add.primitive, [first.tangent.var, second.tangent.var], {})
-
-    def _call(self, program: LinearizedProgram, primals: Sequence[Array], tangents: Sequence[Atom | None]) -> tuple[Array, ...]:
-        """A call of a program: its values and residuals are computed, the call of its linear part is recorded."""
-        linear = self.linear
-        flat = self._known(jit_p, primals, program.known)
-        residuals = flat[len(program.out_nonzero) :]
-        outvars = [Var(a) for a in program.rates]
-        if outvars:
-            invars = [*map(linear.builder.atom, residuals), *[t for t in tangents if t is not None]]
-            linear.builder.eqns.append(Equation(jit_p, invars, outvars, program.waiting))
-        rates = iter(outvars)
-        pairs = zip(flat, program.out_nonzero, strict=False)  # the residuals have no tangents
-        return tuple([JVPTracer(self, o, LinearTracer(linear, next(rates))) if nz else o for o, nz in pairs])
-
 
 def linearize_flat(
     function: Callable[..., Sequence[Array]],
     primals: Sequence[Array],
     nonzero: Sequence[bool] | None = None,
     name: str = "",
-    short: bool | None = None,
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
     """Run `function` on flat arrays: its outputs, the linear program from tangents of the inputs that are `nonzero` (default:
     those with inexact dtype) to the tangents of the outputs that depend on them, and which outputs those are.
-
-    `short` says how it is recorded (see `LinearizeTrace`).
     """
-    trace = LinearizeTrace(current_trace(), name, short)
+    trace = LinearizeTrace(current_trace(), name)
     token = push_trace(trace)
     try:
         return trace.end(function(*trace.start(primals, nonzero)))
@@ -281,20 +176,4 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     jaxpr = waiting.jaxpr
     waiting_jaxpr = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     closed.cache[key] = (known_jaxpr, waiting_jaxpr, out_unknown)
-    return closed.cache[key]
-
-
-def linearize_jaxpr(closed: ClosedJaxpr, nonzero: tuple[bool, ...], name: str) -> LinearizedProgram | None:
-    """A program's linearization, for inputs of which those marked have tangents.
-
-    None if some tangent of an output does not depend on those of the inputs.
-    """
-    key = ("linearize", nonzero)
-    if key not in closed.cache:
-        forward, out_nonzero = jvp_jaxpr(closed, nonzero, False)
-        unknown = [*[False] * len(nonzero), *[True] * sum(nonzero)]
-        known, waiting, out_unknown = partial_eval_jaxpr(forward, unknown)
-        linear = out_unknown == [*[False] * len(out_nonzero), *[True] * sum(out_nonzero)]
-        parts = LinearizedProgram(call_params(known, name), call_params(waiting, name), waiting.out_avals, out_nonzero)
-        closed.cache[key] = parts if linear else None
     return closed.cache[key]

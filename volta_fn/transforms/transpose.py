@@ -14,6 +14,11 @@ from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import add
 
 
+def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
+    """Return the cotangents, arrays or `Zero`, of all inputs of a program that linearization recorded, given those of its outputs."""
+    return backward_pass(program, [True] * len(program.jaxpr.invars), (), cotangents, all_linear=True)
+
+
 def backward_pass(
     closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], all_linear: bool = False
 ) -> list[Any]:
@@ -82,8 +87,6 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
             f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
             "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
         )
-    if primitive.expand is not None:
-        return primitive.transpose(given[0], **eqn.params)
     current_position.set(eqn.position)
     args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval) for v in eqn.invars]
     if not primitive.multiple_results:

@@ -24,7 +24,7 @@ def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def folding_rules(primitive: Primitive) -> Sequence[Rule]:
     """The rule that folds, for what computes something. Filling an array is no work, and would only make the program larger."""
-    is_program = primitive.holds_programs or primitive.call_param is not None or primitive.expand is not None
+    is_program = primitive.holds_programs or primitive.call_param is not None
     return () if is_program or is_pinned(primitive) or primitive.name == "broadcast_in_dim" else (_folded,)
 
 

@@ -1,0 +1,440 @@
+"""Eager gradients: `grad` and `vjp` outside of `jit` run compiled programs instead of one derivative rule after the other.
+
+For a small network Python spends far longer on derivative rules than NumPy on arithmetic, and a training loop that is not jitted
+differentiates one function over and over. So a function that is differentiated eagerly is *recorded*, and the recording compiled once:
+
+1. The function runs on `RecordedTracer`s under a `Recording`, which notes each operation and computes nothing.
+2. Meanwhile it walks along a *trie*. An edge is an operation: the primitive, its parameters, and its operands, given by their numbers
+   in the recording or, for values from outside, by their types. So recordings at one node compute the same function of their operands.
+   A node knows the types of its operation's results, so only the first recording that reaches it has to infer them.
+3. When the function returns, the node has a compiled program of the value and the gradient, which runs in one call.
+4. A node compiles a program only when it is asked for the second time, since many functions are differentiated once. The first time
+   a `LinearizeTrace` does the steps one by one.
+5. An operation can be noted if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
+   that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
+   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as custom rules, which may do something else each time),
+   and the recording goes on.
+6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
+
+On the CPU all of these do the same operations in the same order, so their results have the same bits. On a GPU they may differ, so a
+program is compiled the first time there. Figures are in docs/rejected.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import compress
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host, wrap
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dce import dce_jaxpr, prune_inputs
+from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.jaxpr import ClosedJaxpr, has_effects
+from volta_fn.core.primitive import Primitive, Zero, parameter_key
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
+from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
+from volta_fn.transforms.transpose import pull_back
+
+#: A recording of more operations is flushed: the work in them outweighs the overhead of calling them.
+_LONGEST = 1000
+#: A flush of fewer operations does them one by one: that takes less than a call of a program and of its derivative.
+_SHORTEST = 4
+#: The trie is dropped when it would have more nodes than this; a compiled program counts as `_PROGRAM_SIZE` of them.
+_TRIE_SIZE = 20_000
+_PROGRAM_SIZE = 40
+
+#: A primitive, the numbers of its operands, its parameters. The operand ``~k`` is the k-th value from outside.
+Step = tuple[Primitive, list[int], dict[str, Any]]
+
+
+class Node:
+    """The recordings that have noted the same operations so far.
+
+    Attributes:
+        results: the type of the last operation's result, or a list of them.
+        children: the nodes of recordings that have noted one operation more, by that operation.
+        programs: for recordings that end here, programs by what they return; None if one was wanted once.
+    """
+
+    __slots__ = ("children", "programs", "results")
+
+    def __init__(self, results: Any) -> None:
+        self.results = results
+        self.children: dict[Any, Node] = {}
+        self.programs: dict[Any, Any] = {}
+
+
+class Trie:
+    """All recordings that were met, by the types of their inputs and then by their operations."""
+
+    def __init__(self) -> None:
+        self.roots: dict[Any, Node] = {}
+        self.room = _TRIE_SIZE
+
+    def root(self, *key: Any) -> Node:
+        """Return the node at which recordings begin: by their inputs' types, or after a flush by their device."""
+        return self.roots.get(key) or self.child(self.roots, key, None)
+
+    def child(self, nodes: dict[Any, Node], key: Any, results: Any) -> Node:
+        """Add a node to the roots or to another node's children."""
+        self.reserve(1)
+        return nodes.setdefault(key, Node(results))
+
+    def reserve(self, size: int) -> None:
+        """Drop all nodes if there is no room for `size` more. Recordings under way go on with those that they hold."""
+        self.room -= size
+        if self.room < 0:
+            self.clear()
+
+    def clear(self) -> None:
+        """Drop all nodes."""
+        self.roots.clear()
+        self.room = _TRIE_SIZE
+
+
+TRIE = Trie()
+
+
+class RecordedTracer(Tracer):
+    """A value of a recorded function: the `number`-th of its recording."""
+
+    __slots__ = ("aval", "number")
+    aval: ShapedArray
+    number: int
+    _trace: Recording
+
+    def origin(self) -> str:
+        """Describe where this tracer comes from."""
+        return "a value that is being differentiated"
+
+    # Python may branch on the value, as always under eager differentiation.
+    def __bool__(self) -> bool:
+        return bool(self._trace.value(self))
+
+    def __index__(self) -> int:
+        return self._trace.value(self).__index__()
+
+    def __int__(self) -> int:
+        return int(self._trace.value(self))
+
+    def __repr__(self) -> str:
+        return repr(self._trace.value(self)) if self._trace.alive else super().__repr__()
+
+
+class Recording(JVPTrace):
+    """Notes operations on values that depend on its inputs, computes all others, and flushes where it has to.
+
+    Values are numbered: the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later ones are
+    computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
+    """
+
+    __slots__ = ("count", "device", "inputs", "linear", "lock", "node", "operands", "start", "steps", "values")
+
+    def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
+        super().__init__(EVAL, name)
+        self.device = inputs[0].device
+        # Arrays of our own, since the function may delete those that it was given.
+        self.inputs = [wrap(v._buffer, v._spec) for v in inputs]
+        self.operands: list[Any] = []
+        self.steps: list[Step] = []
+        self.start, self.count = 0, len(inputs)
+        self.node = TRIE.root(*[v._spec for v in inputs])
+        #: From the first flush on: what differentiates, and the values that it gave.
+        self.linear: LinearizeTrace | None = None
+        self.values: list[Any] = []
+        self.lock = threading.RLock()  # a function may hand its values to other threads
+
+    def tracer(self, number: int, aval: ShapedArray) -> RecordedTracer:
+        """Make the tracer of a numbered value."""
+        tracer = RecordedTracer()
+        tracer._trace = self
+        tracer.number = number
+        tracer.aval = aval
+        return tracer
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Note an operation, or do it if its operands are all known or if it cannot be noted."""
+        if RecordedTracer not in map(type, args):
+            return run_under(EVAL, EVAL.process, primitive, args, params)
+        noted = self._note(primitive, args, params)
+        if noted is None:
+            return self._do(primitive, args, params)
+        number, results = noted
+        if primitive.multiple_results:
+            return tuple([self.tracer(i, aval) for i, aval in enumerate(results, number)])
+        return self.tracer(number, results)
+
+    def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
+        """Note an operation and return the number of its first result and the types of all; None if it cannot be noted."""
+        with self.lock:
+            if len(self.steps) >= _LONGEST:
+                return None
+            operands, before = self.operands, len(self.operands)
+            numbers: list[int] = []
+            edge: list[Any] = [primitive]
+            for arg in args:
+                if type(arg) is RecordedTracer and arg._trace is self:
+                    number = arg.number - self.start
+                    if number >= 0:
+                        numbers.append(number)
+                        edge.append(number)
+                        continue
+                    arg = self.values[arg.number]
+                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not None:
+                    edge.append(arg._spec)
+                    arg = wrap(arg._buffer, arg._spec)
+                elif type(arg) is JVPTracer and arg._trace is self.linear:
+                    edge.append((arg.aval,))
+                else:
+                    del operands[before:]
+                    return None
+                numbers.append(~len(operands))
+                operands.append(arg)
+            key = (*edge, *parameter_key(params)) if params else tuple(edge)
+            node = self.node.children.get(key)
+            if node is None:
+                results = _results_to_note(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
+                if results is None:
+                    del operands[before:]
+                    return None
+                node = TRIE.child(self.node.children, key, results)
+            self.node = node
+            self.steps.append((primitive, numbers, params))
+            number = self.count
+            self.count += len(node.results) if primitive.multiple_results else 1
+            return number, node.results
+
+    def _do(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Do an operation now. Results with tangents become values of the recording."""
+        known = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
+        outs = self.flush().process(primitive, known, params)
+        return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
+
+    def _adopt(self, value: Array) -> Array:
+        if type(value) is not JVPTracer or value._trace is not self.linear:
+            return value
+        with self.lock:
+            self.flush()
+            self.values.append(value)
+            self.start = self.count = len(self.values)
+            return self.tracer(self.start - 1, value.aval)
+
+    def value(self, tracer: RecordedTracer) -> Array:
+        """Compute a value, with its tangent."""
+        check_alive(tracer)
+        if tracer.number >= len(self.values):
+            self.flush()
+        return self.values[tracer.number]
+
+    def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
+        """Compute what was noted, but only the values of those numbers if some are given (it is the last flush then)."""
+        with self.lock:
+            inputs: list[Array] = []
+            if self.linear is None:
+                self.linear = LinearizeTrace(EVAL, self.name)
+                inputs = self.linear.start(self.inputs)
+            if inputs or self.steps:
+                self.values += self._computed(self.linear, inputs, wanted)
+                self.start = self.count = len(self.values)
+                self.steps, self.operands, self.inputs = [], [], []
+                self.node = TRIE.root(self.device)
+            return self.linear
+
+    def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
+        """Compute the inputs and the results of all steps, or (others: None) those that are wanted."""
+        size = self.count - self.start
+        numbers = range(len(inputs), size) if wanted is None else sorted({n - self.start for n in wanted if n >= self.start + len(inputs)})
+        program = None
+        if len(self.steps) >= _SHORTEST:
+            program = self.program(("flush", *numbers), lambda: call_params(self._traced(numbers), self.name))
+        if program is None:
+            return redo(self.steps, linear.process, inputs, self.operands)
+        found: list[Any] = [*inputs, *[None] * (size - len(inputs))]
+        for number, value in zip(numbers, linear.process(jit_p, [*inputs, *self.operands], program), strict=True):
+            found[number] = value
+        return found
+
+    def _traced(self, numbers: Sequence[int]) -> ClosedJaxpr:
+        """Trace the steps to a program from the inputs and operands to values."""
+        steps, count = self.steps, len(self.inputs)
+
+        def run(*flat: Array) -> list[Array]:
+            values = redo(steps, current_trace().process, flat[:count], flat[count:])
+            return [values[n] for n in numbers]
+
+        return self.traced(run)
+
+    def traced(self, run: Callable[..., Sequence[Array]]) -> ClosedJaxpr:
+        """Trace a function of the inputs and operands."""
+        with default_device(self.device):  # where derivative rules make their constants
+            return trace_to_jaxpr(run, [v.aval for v in (*self.inputs, *self.operands)], self.name)
+
+    def program(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the program of the current node for a key, or None if it was not asked for before (on a GPU it is made at once)."""
+        programs = self.node.programs
+        program = programs.get(key)
+        if program is None:
+            known = key in programs or self.device.platform != "cpu"
+            TRIE.reserve(_PROGRAM_SIZE if known else 1)
+            program = programs[key] = make() if known else None
+        return program
+
+    def finish(self) -> None:
+        """Mark the trace as over."""
+        super().finish()
+        if self.linear is not None:
+            self.linear.finish()
+
+
+def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
+    """Do the steps, and return the values of all numbers."""
+    values = list(inputs)
+    for primitive, numbers, params in steps:
+        out = process(primitive, [values[n] if n >= 0 else operands[~n] for n in numbers], params)
+        values += out if primitive.multiple_results else (out,)
+    return values
+
+
+def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
+    """Return the type or types of an operation's results if it can be noted, given which operands have tangents; None otherwise."""
+    if primitive is jit_p:
+        return _results_of_call(params, active)
+    if primitive.derivatives:
+        if not args[0].aval.is_float or not any(a and d is not None for a, d in zip(active, primitive.derivatives, strict=True)):
+            return None
+    elif not (primitive.maps_tangent or primitive.bilinear) or not any(active):
+        return None
+    aval = primitive.result_avals(tuple([a.aval for a in args]), params)
+    return aval if aval.is_float else None
+
+
+def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
+    """Do the same for a call of a program. One that is met for the first time is not noted: it may be made anew for each call."""
+    closed: ClosedJaxpr = params["jaxpr"]
+    if "met" not in closed.cache:
+        closed.cache["met"] = True
+        return None
+    avals = closed.out_avals
+    if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
+        return None
+    return avals if all(jvp_jaxpr(closed, active, False)[1]) else None
+
+
+class _Gradient(NamedTuple):
+    """A compiled program of the results and the gradient, as a function of buffers: which of them it reads, and what it returns."""
+
+    run: Callable[..., Sequence[Any]]
+    reads: list[bool]
+    results: list[ArraySpec]
+    #: For each input, the type of its cotangent: an aval if that is zero.
+    cotangents: list[ArraySpec | ShapedArray]
+
+
+def gradient_flat(
+    function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str, check: Callable[[Any], None]
+) -> tuple[list[Array], list[Any]]:
+    """Return the results of a function of flat arrays, and the gradient of the first by the inputs that are `nonzero` (arrays or `Zero`).
+
+    `check` raises if the results are not those of a function that has a gradient.
+    """
+    if not _recordable(values):
+        outs, program, depends = linearize_flat(function, values, nonzero, name)
+        check(outs)
+        return outs, _from_one(outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device())
+    trace = Recording(values, name)
+    try:
+        outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
+        check(outs)
+        if trace.linear is None and type(outs[0]) is RecordedTracer:
+            numbers = tuple([o.number for o in outs if type(o) is RecordedTracer])
+            gradient: _Gradient | None = trace.program(numbers, lambda: _compiled_gradient(trace, numbers))
+            if gradient is not None:
+                return _run(gradient, trace, outs)
+        outs, program, depends = _linearized(trace, outs)
+        return outs, _from_one(outs, program, depends, trace.device)
+    finally:
+        trace.finish()
+
+
+def linearize_eagerly(
+    function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
+) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+    """Do what `linearize_flat` does, by compiled programs where the function can be recorded."""
+    if not _recordable(values):
+        return linearize_flat(function, values, nonzero, name)
+    trace = Recording(values, name)
+    try:
+        return _linearized(trace, run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
+    finally:
+        trace.finish()
+
+
+def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
+    """Return True outside of all transforms if there are inputs, all of them floating-point arrays on one device."""
+    if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
+        return False
+    device = values[0].device
+    for value in values:
+        if type(value) is not ConcreteArray or value._buffer is None:
+            return False
+        spec = value._spec
+        if spec.device is not device or not spec.aval.is_float:
+            return False
+    return True
+
+
+def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+    """Return what `linearize_flat` does for the function that was recorded."""
+    linear = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
+    return linear.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
+
+
+@lru_cache(maxsize=64)
+def _one(aval: ShapedArray, device: Device) -> Array:
+    """Return the cotangent of a scalar result in its own gradient."""
+    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
+
+
+def _from_one(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
+    """Return the gradient of the first result, by the linear program of all tangents."""
+    del program.jaxpr.outvars[depends[0] :]
+    return pull_back(program, [_one(outs[0].aval, device)] if depends[0] else [])
+
+
+def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
+    """Compile the values of those numbers and the gradient of the first."""
+    count = len(trace.inputs)
+    cotangents: list[Any] = []
+
+    def run(*flat: Array) -> list[Array]:
+        def function(*xs: Array) -> list[Array]:
+            values = redo(trace.steps, current_trace().process, xs, flat[count:])
+            return [values[n] for n in numbers]
+
+        outs, program, depends = linearize_flat(function, flat[:count], name=trace.name)
+        cotangents[:] = _from_one(outs, program, depends, trace.device)
+        return [*outs, *[c for c in cotangents if type(c) is not Zero]]
+
+    closed = trace.traced(run)
+    pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
+    compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name))
+    specs = [array_spec(a, trace.device) for a in pruned.out_avals]
+    found = iter(specs[len(numbers) :])
+    types = [v.aval if type(c) is Zero else next(found) for c, v in zip(cotangents, trace.inputs, strict=True)]
+    return _Gradient(compute, reads, specs[: len(numbers)], types)
+
+
+def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
+    buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
+    found = iter(gradient.run(*buffers))
+    computed = map(wrap, found, gradient.results)
+    results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
+    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]
