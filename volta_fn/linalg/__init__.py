@@ -8,15 +8,15 @@
 Array([1., 2.], dtype=float32)
 """
 
-from volta_fn.linalg.exponential import expm as expm
-from volta_fn.linalg.factors import cho_factor as cho_factor
-from volta_fn.linalg.factors import cho_solve as cho_solve
-from volta_fn.linalg.factors import lu as lu
-from volta_fn.linalg.factors import lu_factor as lu_factor
-from volta_fn.linalg.factors import lu_solve as lu_solve
-from volta_fn.linalg.factors import solve_triangular as solve_triangular
-from volta_fn.linalg.structured import block_diag as block_diag
-from volta_fn.linalg.structured import toeplitz as toeplitz
+from volta_fn.linalg.factorizations import cho_factor as cho_factor
+from volta_fn.linalg.factorizations import cho_solve as cho_solve
+from volta_fn.linalg.factorizations import lu as lu
+from volta_fn.linalg.factorizations import lu_factor as lu_factor
+from volta_fn.linalg.factorizations import lu_solve as lu_solve
+from volta_fn.linalg.factorizations import solve_triangular as solve_triangular
+from volta_fn.linalg.matrix_exponential import expm as expm
+from volta_fn.linalg.structured_matrices import block_diag as block_diag
+from volta_fn.linalg.structured_matrices import toeplitz as toeplitz
 from volta_fn.numpy.linalg import EighResult as EighResult
 from volta_fn.numpy.linalg import EigResult as EigResult
 from volta_fn.numpy.linalg import QRResult as QRResult

@@ -15,7 +15,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy.common import axis_of, dtype_or, operand, promote_inexact
+from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 

@@ -10,10 +10,10 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
+from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
 from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.indexing import _refuse_in_place, nonzero
+from volta_fn.numpy.statistics import reductions
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:

@@ -11,7 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import dtype_or, operand
+from volta_fn.numpy.arguments import dtype_or, operand
 from volta_fn.numpy.creation import arange, array, linspace
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate, stack

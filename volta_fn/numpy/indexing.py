@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import whole_number
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
-from volta_fn.numpy.common import (
+from volta_fn.numpy.arguments import (
     INDEX,
     broadcast_together,
     concrete,
@@ -29,7 +29,7 @@ from volta_fn.numpy.common import (
     promote,
 )
 from volta_fn.numpy.creation import array
-from volta_fn.numpy.logic import truth
+from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.dynamic_slicing import normalised
 from volta_fn.primitives.index_expression import known_places

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
-from volta_fn.numpy.common import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
+from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 

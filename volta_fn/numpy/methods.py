@@ -10,18 +10,9 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, attach
 from volta_fn.lazy_imports import load
-from volta_fn.numpy import (
-    arithmetic,
-    creation,
-    cumulative,
-    diagonals,
-    indexing,
-    products,
-    reductions,
-    searching,
-    shapes,
-    sorting,
-)
+from volta_fn.numpy import creation, diagonals, indexing, products, shapes, sorting
+from volta_fn.numpy.elementwise import arithmetic
+from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.cast import bitcast_convert_type
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -50,7 +41,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "ravel": shapes.ravel,
     "repeat": shapes.repeat,
     "round": arithmetic.round,
-    "searchsorted": searching.searchsorted,
+    "searchsorted": sorting.searchsorted,
     "sort": sorting.sort,
     "squeeze": shapes.squeeze,
     "std": reductions.std,

@@ -10,12 +10,12 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.arithmetic import round as round_
-from volta_fn.numpy.common import concrete, full_like_scalar, is_inexact, operand
+from volta_fn.numpy.arguments import concrete, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.creation import linspace
-from volta_fn.numpy.quantiles import median
+from volta_fn.numpy.elementwise.arithmetic import round as round_
 from volta_fn.numpy.shapes import flip
+from volta_fn.numpy.statistics import reductions
+from volta_fn.numpy.statistics.quantiles import median
 from volta_fn.primitives.movement import broadcast_to
 
 Widths = list[tuple[int, int]]

@@ -13,13 +13,13 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
+from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
+from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate
-from volta_fn.numpy.logic import isnan
-from volta_fn.numpy.searching import searchsorted
+from volta_fn.numpy.sorting import searchsorted
+from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 

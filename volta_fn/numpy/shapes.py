@@ -12,7 +12,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
-from volta_fn.numpy.common import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, narrow, operand, operands
+from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, narrow, operand, operands
 from volta_fn.numpy.creation import array
 from volta_fn.primitives import movement
 

@@ -10,9 +10,9 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import BOOL, INDEX, promote
+from volta_fn.numpy.arguments import BOOL, INDEX, promote
 from volta_fn.numpy.creation import array, ones
-from volta_fn.numpy.transcendental import i0
+from volta_fn.numpy.elementwise.transcendental import i0
 from volta_fn.primitives.declare import to_dtype
 
 

@@ -20,10 +20,10 @@ from volta_fn.random.continuous import rayleigh as rayleigh
 from volta_fn.random.continuous import triangular as triangular
 from volta_fn.random.continuous import wald as wald
 from volta_fn.random.continuous import weibull_min as weibull_min
-from volta_fn.random.counts import binomial as binomial
-from volta_fn.random.counts import geometric as geometric
-from volta_fn.random.counts import multinomial as multinomial
-from volta_fn.random.counts import poisson as poisson
+from volta_fn.random.discrete import binomial as binomial
+from volta_fn.random.discrete import geometric as geometric
+from volta_fn.random.discrete import multinomial as multinomial
+from volta_fn.random.discrete import poisson as poisson
 from volta_fn.random.gamma import ball as ball
 from volta_fn.random.gamma import beta as beta
 from volta_fn.random.gamma import chisquare as chisquare
@@ -46,7 +46,9 @@ from volta_fn.random.keys import wrap_key_data as wrap_key_data
 from volta_fn.random.normal import double_sided_maxwell as double_sided_maxwell
 from volta_fn.random.normal import lognormal as lognormal
 from volta_fn.random.normal import maxwell as maxwell
+from volta_fn.random.normal import multivariate_normal as multivariate_normal
 from volta_fn.random.normal import normal as normal
+from volta_fn.random.normal import orthogonal as orthogonal
 from volta_fn.random.normal import truncated_normal as truncated_normal
 from volta_fn.random.selection import categorical as categorical
 from volta_fn.random.selection import choice as choice
@@ -56,5 +58,3 @@ from volta_fn.random.uniform import bits as bits
 from volta_fn.random.uniform import rademacher as rademacher
 from volta_fn.random.uniform import randint as randint
 from volta_fn.random.uniform import uniform as uniform
-from volta_fn.random.vectors import multivariate_normal as multivariate_normal
-from volta_fn.random.vectors import orthogonal as orthogonal

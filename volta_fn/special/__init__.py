@@ -45,5 +45,5 @@ from volta_fn.special.gamma import zeta as zeta
 from volta_fn.special.incomplete_beta import betainc as betainc
 from volta_fn.special.incomplete_gamma import gammainc as gammainc
 from volta_fn.special.incomplete_gamma import gammaincc as gammaincc
-from volta_fn.special.shares import log_softmax as log_softmax
-from volta_fn.special.shares import softmax as softmax
+from volta_fn.special.softmax import log_softmax as log_softmax
+from volta_fn.special.softmax import softmax as softmax

@@ -8,7 +8,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.declare import promoted
-from volta_fn.special.composite import composite
+from volta_fn.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 i0e = promoted(lax.bessel_i0e, "i0e", "exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")

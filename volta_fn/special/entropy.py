@@ -14,7 +14,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.special.composite import composite
+from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import excess, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 

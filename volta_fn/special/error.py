@@ -12,7 +12,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promoted
-from volta_fn.special.composite import composite
+from volta_fn.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 erf = promoted(lax.erf, "erf", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")

@@ -13,7 +13,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.special.composite import composite
+from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import log_beta, log_rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "log |gamma(x)|; infinite at 0, -1, -2, …")

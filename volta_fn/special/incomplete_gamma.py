@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.special.composite import composite
+from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import excess, log_gamma_weight, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 

@@ -10,7 +10,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.numpy.common import promote_inexact
+from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.primitives.movement import canonical_axis
 
 Reduction = Literal["mean", "sum", "none"]

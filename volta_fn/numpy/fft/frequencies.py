@@ -6,9 +6,9 @@ from typing import Any
 
 from volta_fn import lax
 from volta_fn.core.array import Array
-from volta_fn.numpy.common import Axis, axes_of, full_like_scalar, operand, promote_inexact
+from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import arange
-from volta_fn.numpy.fft.lines import count_of
+from volta_fn.numpy.fft.transforms import count_of
 from volta_fn.numpy.shapes import roll
 
 

@@ -30,10 +30,10 @@ from volta_fn.numpy.linalg.products import matrix_power as matrix_power
 from volta_fn.numpy.linalg.products import multi_dot as multi_dot
 from volta_fn.numpy.linalg.products import outer as outer
 from volta_fn.numpy.linalg.products import trace as trace
-from volta_fn.numpy.linalg.pseudo_inverse import lstsq as lstsq
-from volta_fn.numpy.linalg.pseudo_inverse import matrix_rank as matrix_rank
-from volta_fn.numpy.linalg.pseudo_inverse import pinv as pinv
 from volta_fn.numpy.linalg.solving import inv as inv
+from volta_fn.numpy.linalg.solving import lstsq as lstsq
+from volta_fn.numpy.linalg.solving import matrix_rank as matrix_rank
+from volta_fn.numpy.linalg.solving import pinv as pinv
 from volta_fn.numpy.linalg.solving import solve as solve
 from volta_fn.numpy.linalg.solving import tensorinv as tensorinv
 from volta_fn.numpy.linalg.solving import tensorsolve as tensorsolve

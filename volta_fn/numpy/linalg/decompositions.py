@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.numpy.linalg.common import matrices
+from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.shapes import matrix_transpose
 from volta_fn.primitives.complex_parts import conj
 

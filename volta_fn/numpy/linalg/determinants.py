@@ -10,7 +10,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.numpy.diagonals import diagonal
-from volta_fn.numpy.linalg.common import identity_like, last_axis, matrices
+from volta_fn.numpy.linalg.operands import identity_like, last_axis, matrices
 from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
 from volta_fn.transforms.custom_jvp import custom_jvp
 

@@ -14,11 +14,11 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import axes_of, promote_inexact
-from volta_fn.numpy.linalg.common import last_axis, magnitude, matrices, safe_root, squared
+from volta_fn.numpy.arguments import axes_of, promote_inexact
 from volta_fn.numpy.linalg.decompositions import svdvals
+from volta_fn.numpy.linalg.operands import last_axis, magnitude, matrices, safe_root, squared
 from volta_fn.numpy.linalg.solving import inv
+from volta_fn.numpy.statistics import reductions
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # NumPy's argument names

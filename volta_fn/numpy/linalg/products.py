@@ -9,8 +9,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import whole_number
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import diagonals, products
-from volta_fn.numpy.common import operand, promote
-from volta_fn.numpy.linalg.common import identity_like
+from volta_fn.numpy.arguments import operand, promote
+from volta_fn.numpy.linalg.operands import identity_like
 from volta_fn.numpy.linalg.solving import inv
 from volta_fn.primitives.movement import broadcast_to
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
-from volta_fn.core.array import Array
+from volta_fn import dtypes, lax
+from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import operand, promote_inexact
-from volta_fn.numpy.linalg.common import identity_like, matrices
+from volta_fn.numpy.arguments import operand, promote_inexact
+from volta_fn.numpy.linalg.decompositions import svdvals
+from volta_fn.numpy.linalg.operands import identity_like, matrices, squared
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve
+from volta_fn.primitives.linalg.matrices import adjoint, diagonal, real_part, safe_inverse
 from volta_fn.primitives.movement import broadcast_to, canonical_axes
 from volta_fn.transforms.custom_jvp import custom_jvp
 
@@ -118,3 +121,105 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     if math.prod(rows) != math.prod(columns):
         raise ShapeError(f"tensorinv: the first {ind} dimensions must have as many elements as the others, got shape {tensor.shape}")
     return lax.reshape(inv(lax.reshape(tensor, (math.prod(rows), math.prod(columns)))), (*columns, *rows))
+
+
+def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
+    """The number of singular values greater than `tol`, or than `rtol` times the greatest; by default max(M.shape) · eps times it.
+
+    Of a vector or scalar: 1 unless all elements are zero. `hermitian` is a promise from which nothing is gained here.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.matrix_rank(jnp.ones((3, 3)))
+    Array(1, dtype=int32)
+    """
+    (value,) = promote_inexact("matrix_rank", M)
+    if rtol is not None and tol is not None:
+        raise ArgumentError("matrix_rank: give rtol (relative) or tol (absolute), not both")
+    if value.ndim < 2:
+        return lax.convert_element_type(lax.reduce_or(lax.ne(value, 0), range(value.ndim)), np.int32)
+    values = svdvals(value)
+    limit = _per_matrix(tol, values) if tol is not None else _relative(values, value, rtol, 1)
+    return lax.reduce_sum(lax.convert_element_type(values > limit, np.int32), (values.ndim - 1,))
+
+
+def _per_matrix(limit: Any, values: Array) -> Array:
+    """A bound given per matrix, to compare with its singular values."""
+    bound = lax.convert_element_type(operand("linalg", "tolerance", limit), values.dtype)
+    return lax.expand_dims(bound, (bound.ndim,)) if bound.ndim else bound
+
+
+def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
+    """`rtol`, by default `factor` · max(M, N) · eps, times the greatest singular value."""
+    if rtol is None:
+        rtol = factor * max(a.shape[-2:]) * float(dtypes.finfo(values.dtype).eps)
+    greatest = lax.reduce_max(values, (values.ndim - 1,)) if values.shape[-1] else lax.full(values.shape[:-1], 0, values.dtype)
+    return _per_matrix(rtol, values) * lax.expand_dims(greatest, (values.ndim - 1,))
+
+
+@custom_jvp
+def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
+    """The pseudo-inverse, the singular values, and the rank."""
+    u, values, vt = lax.linalg.svd(a, full_matrices=False)
+    counts = values > _relative(values, a, rtol, 1)
+    inverse = safe_inverse(lax.select(counts, values, as_value(np.zeros((), values.dtype))))
+    scaled = adjoint(vt) * lax.expand_dims(inverse, (values.ndim - 1,))
+    return matmul(scaled, adjoint(u)), values, lax.reduce_sum(lax.convert_element_type(counts, np.int32), (values.ndim - 1,))
+
+
+@_pseudo_inverse.defjvp
+def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Any, Any]:
+    """dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P, where the rank stays (Golub and Pereyra, 1973)."""
+    (a, rtol), (rate, _) = primals, tangents
+    p, _, rank = outs = _pseudo_inverse(a, rtol)
+    back, ph = adjoint(rate), adjoint(p)
+    moved = -matmul(matmul(p, rate), p)
+    moved = moved + matmul(matmul(p, matmul(ph, back)), identity_like(matmul(a, p)) - matmul(a, p))
+    moved = moved + matmul(identity_like(matmul(p, a)) - matmul(p, a), matmul(back, matmul(ph, p)))
+    u, _, vt = lax.linalg.svd(a, full_matrices=False)
+    values_rate = real_part(diagonal(matmul(adjoint(u), matmul(rate, adjoint(vt)))))
+    return outs, (moved, values_rate, np.zeros(rank.shape, dtypes.float0))
+
+
+def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
+    """The Moore-Penrose pseudo-inverse of matrices (*batch, M, N).
+
+    Singular values up to `rtol` (also called `rcond`; default 10 · max(M, N) · eps) times the greatest count as zero. `hermitian` is a
+    promise from which nothing is gained here.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 0.0]]))
+    Array([[0.5, 0. ],
+           [0. , 0. ]], dtype=float32)
+    """
+    if rtol is not None and rcond is not None:
+        raise ArgumentError("pinv: rtol and rcond are two names of one argument; give one")
+    value = matrices("pinv", "a", a)
+    limit = rtol if rtol is not None else rcond
+    if limit is None:
+        limit = 10 * max(value.shape[-2:]) * float(dtypes.finfo(value.dtype).eps)
+    return _pseudo_inverse(value, operand("pinv", "rtol", limit))[0]
+
+
+def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Array, Array, Array, Array]:
+    """The x of least norm that minimises ‖a x - b‖, for a (M, N) and b (M,) or (M, K): x, residuals, the rank of a, its singular values.
+
+    Singular values up to `rcond` (default max(M, N) · eps) times the greatest count as zero. The residuals are the squared norms of the
+    columns of a x - b; with `numpy_resid` there are none where NumPy gives none (rank below N, or N ≥ M), which must be known while
+    tracing.
+
+    >>> import volta_fn.numpy as jnp
+    >>> jnp.linalg.lstsq(jnp.array([[1.0], [1.0]]), jnp.array([1.0, 3.0]))[0].round(3)
+    Array([2.], dtype=float32)
+    """
+    matrix, right = promote_inexact("lstsq", a, b)
+    if matrix.ndim != 2 or right.ndim not in (1, 2) or right.shape[0] != matrix.shape[0]:
+        raise ShapeError(f"lstsq: a must be a matrix (M, N) and b (M,) or (M, K); got shapes {matrix.shape} and {right.shape}")
+    m, n = matrix.shape
+    limit = max(m, n) * float(dtypes.finfo(matrix.dtype).eps) if rcond is None else rcond
+    inverse, values, rank = _pseudo_inverse(matrix, operand("lstsq", "rcond", limit))
+    columns = lax.expand_dims(right, (1,)) if right.ndim == 1 else right
+    x = matmul(inverse, columns)
+    residuals = reductions.sum(squared(matmul(matrix, x) - columns), 0)
+    if numpy_resid and (m <= n or int(rank) < n):
+        residuals = lax.full((0,), 0, residuals.dtype)
+    return (lax.squeeze(x, (1,)) if right.ndim == 1 else x), residuals, rank, values

@@ -11,8 +11,8 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.numpy.arithmetic import is_infinite
-from volta_fn.numpy.common import full_like_scalar, is_complex, promote_inexact
+from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
+from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.transforms.custom_jvp import custom_jvp
 

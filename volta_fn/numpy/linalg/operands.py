@@ -9,7 +9,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
-from volta_fn.numpy.common import promote_inexact
+from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.primitives.complex_parts import conj
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import (
+from volta_fn.numpy.arguments import (
     BOOL,
     INDEX,
     axes_of,
@@ -23,7 +23,7 @@ from volta_fn.numpy.common import (
     promote,
     promote_inexact,
 )
-from volta_fn.numpy.reductions import summed_dtype
+from volta_fn.numpy.statistics.reductions import summed_dtype
 from volta_fn.primitives.movement import broadcast_to
 
 

@@ -11,7 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import whole_number
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.numpy.common import (
+from volta_fn.numpy.arguments import (
     BOOL,
     INDEX,
     full_like_scalar,

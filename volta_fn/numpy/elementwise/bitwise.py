@@ -9,7 +9,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.numpy.common import axis_of, flat_or_axis, full_like_scalar, operand, promote
+from volta_fn.numpy.arguments import axis_of, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted
 

@@ -9,10 +9,10 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
-from volta_fn.numpy.logic import isnan
-from volta_fn.numpy.statistics import spread_weights
+from volta_fn.numpy.arguments import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
+from volta_fn.numpy.elementwise.logic import isnan
+from volta_fn.numpy.statistics import reductions
+from volta_fn.numpy.statistics.moments import spread_weights
 from volta_fn.primitives.movement import expand_dims
 
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")

@@ -8,9 +8,9 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.numpy import cumulative, reductions
-from volta_fn.numpy.common import INDEX, Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
-from volta_fn.numpy.logic import isnan
+from volta_fn.numpy.arguments import INDEX, Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
+from volta_fn.numpy.elementwise.logic import isnan
+from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.declare import to_dtype
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy.common import INDEX, operand, promote_inexact
-from volta_fn.numpy.linalg.common import matrices
+from volta_fn.numpy.arguments import INDEX, operand, promote_inexact
+from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives import linalg as primitives
 from volta_fn.primitives.declare import to_dtype

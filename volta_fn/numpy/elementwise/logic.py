@@ -10,9 +10,9 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.numpy.arithmetic import imag, is_infinite
-from volta_fn.numpy.common import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact
+from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact
 from volta_fn.numpy.creation import asarray
+from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.movement import broadcast_to
 

@@ -11,7 +11,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import axis_of, operand
+from volta_fn.numpy.arguments import axis_of, operand
 from volta_fn.numpy.creation import arange
 from volta_fn.transforms.vectorize import vmap
 

@@ -9,10 +9,10 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import whole_number
-from volta_fn.linalg.factors import solve_triangular
-from volta_fn.numpy.common import full_like_scalar
-from volta_fn.numpy.linalg.common import identity_like, matrices
+from volta_fn.linalg.factorizations import solve_triangular
+from volta_fn.numpy.arguments import full_like_scalar
 from volta_fn.numpy.linalg.norms import matrix_norm
+from volta_fn.numpy.linalg.operands import identity_like, matrices
 from volta_fn.numpy.linalg.solving import solve
 from volta_fn.numpy.products import matmul
 

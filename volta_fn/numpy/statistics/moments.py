@@ -7,9 +7,9 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError, ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
+from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 

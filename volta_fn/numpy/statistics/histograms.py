@@ -10,11 +10,11 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy import reductions
-from volta_fn.numpy.common import INDEX, concrete, full_like_scalar, operand, promote_inexact
+from volta_fn.numpy.arguments import INDEX, concrete, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import array, linspace, ones
-from volta_fn.numpy.cumulative import diff
-from volta_fn.numpy.searching import searchsorted
+from volta_fn.numpy.sorting import searchsorted
+from volta_fn.numpy.statistics import reductions
+from volta_fn.numpy.statistics.cumulative import diff
 from volta_fn.primitives.movement import broadcast_to
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.common import (
+from volta_fn.numpy.arguments import (
     BOOL,
     INDEX,
     Axis,
@@ -28,7 +28,7 @@ from volta_fn.numpy.common import (
     no_out,
     operand,
 )
-from volta_fn.numpy.logic import truth
+from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.reduction import highest, lowest

@@ -1,0 +1,1 @@
+"""Functions of single elements: `arithmetic`, `bitwise`, `logic` and `transcendental`."""
