@@ -10,7 +10,7 @@ import numpy as np
 import wgpu
 
 import volta_fn as vf
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -32,13 +32,13 @@ def device() -> Any:
 
 
 @functools.cache
-def facts() -> Facts:
+def facts() -> TargetCapabilities:
     """What that GPU can do; how it computes is known to the backend, which has tried."""
     limits = device().limits
     known = {fact: name in device().features for name, fact in _FEATURES.items()}
     info = device().adapter.info
     tested = vf.devices("gpu")[0].backend.gpu.facts  # type: ignore[attr-defined]  # a GPU's
-    return Facts(
+    return TargetCapabilities(
         **known,
         subgroup_least=info.get("subgroup_min_size", 4) or 4,
         subgroup_most=info.get("subgroup_max_size", 128) or 128,
@@ -121,7 +121,7 @@ def _run(
 
 
 @functools.cache
-def known_width() -> Facts:
+def known_width() -> TargetCapabilities:
     """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
     shader = Shader(facts(), 128)
     size = shader.builtin("subgroup_size")

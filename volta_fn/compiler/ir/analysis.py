@@ -18,7 +18,7 @@ Axes = frozenset[int]
 _LONG = 1 << 18
 
 
-class KernelFacts:
+class KernelAnalysis:
     """A simplified kernel and what follows from it.
 
     Reductions depend on the axes `each` whatever they read: every turn of these axes is to have its own.

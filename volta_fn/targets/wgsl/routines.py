@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.routine import Routine
 
 #: How an equation becomes a routine: (operands' types, parameters, facts) -> routine, or None if it has none.
-RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]
+RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
@@ -23,7 +23,7 @@ IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
 def kernel_routine(
-    kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}, company: int = 0, *, among: bool = False
+    kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}, company: int = 0, *, among: bool = False
 ) -> Routine:  # never changed
     """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are.
 

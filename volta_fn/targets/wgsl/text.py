@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 
 
 class Module:
     """Declarations and functions for a device, each written once however often it is asked for."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: TargetCapabilities) -> None:
         self.facts = facts
         self._parts: dict[str, str] = {}
 

@@ -13,10 +13,10 @@ from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import facts, run_routine
 from volta_fn.compiler.attention import Axes, Form
 from volta_fn.compiler.lowering.program import body_of
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, schedule, worthwhile
 from volta_fn.targets.wgsl.attention.problem import attention_of
-from volta_fn.targets.wgsl.capabilities import Facts
 
 GPU = vf.devices("gpu")[0]
 LEAST = -0.7 * float(np.finfo(np.float32).max)
@@ -67,7 +67,7 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 @pytest.mark.parametrize("memory", MEMORY)
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
     monkeypatch.setattr(schedule, "_MANY", many)
-    rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), Facts(workgroup_memory=memory)
+    rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
     for found, transposed in ((schedule.forward_schedule(a, limits), False), (schedule.backward_schedule(a, limits), True)):
         assert 16 * found.memory(width, transposed=transposed) <= memory
@@ -81,7 +81,7 @@ def test_halves_that_do_not_fill_words() -> None:
 def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **limits: int) -> None:
     """Compare results and gradients, relative to the largest of each. Keys and cotangents have their rows first."""
     batch, heads, groups, t, s, width, v_width = sizes
-    rng, plain = np.random.default_rng(0), Facts(float64=facts().float64, int64=facts().int64)._replace(**limits)
+    rng, plain = np.random.default_rng(0), TargetCapabilities(float64=facts().float64, int64=facts().int64)._replace(**limits)
     shapes = (batch, heads, t, width), (batch, groups, s, width), (batch, groups, s, v_width), (batch, heads, t, v_width)
     q, k, v, d = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     mask = rng.random((1, heads, t, s)) < 0.5
@@ -110,7 +110,7 @@ def test_worth_while() -> None:
     def judged(axes: Axes, rows: int, width: int) -> bool:
         shape = (8, 16, rows, width) if axes is HEADS_FIRST else (8, rows, 16, width)
         array = ShapedArray(shape, np.dtype(np.float32))
-        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, causal=True, masked=False), Facts())
+        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, causal=True, masked=False), TargetCapabilities())
 
     assert judged(HEADS_FIRST, 1024, 64)
     assert judged(ROWS_FIRST, 1024, 128)

@@ -9,19 +9,19 @@ import numpy as np
 
 from tests.targets.reference import assert_same, reference
 from tests.targets.wgsl.running import facts, run_routine
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.routine import Routine
 
 
-def least_facts() -> Facts:
+def least_facts() -> TargetCapabilities:
     """What every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
     known = facts()
-    return Facts(float64=known.float64, int64=known.int64)
+    return TargetCapabilities(float64=known.float64, int64=known.int64)
 
 
-def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: Facts) -> Routine:
+def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: TargetCapabilities) -> Routine:
     """The routine, which binds no more than the device can."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
     routine = ROUTINES[name](avals, params, known)
@@ -30,7 +30,9 @@ def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], 
     return routine
 
 
-def results(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: Facts, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+def results(
+    name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: TargetCapabilities, like: Sequence[np.ndarray]
+) -> list[np.ndarray]:
     """What the routine gives."""
     return run_routine(routine_of(name, inputs, params, known), inputs, [(x.shape, x.dtype) for x in like])
 

@@ -12,8 +12,8 @@ import volta_fn as vf
 from tests.targets.reference import reference
 from tests.targets.wgsl.library.checking import check, least_facts, results, routine_of
 from volta_fn import lax
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
@@ -58,7 +58,7 @@ FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", FACTORISATIONS)
 def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None:
     params, determined = FACTORISATIONS[name]
-    known = least_facts()._replace(turns=TURNS)
+    known = least_facts()._replace(iterations=TURNS)
     sizes = range(8, 128, 4)  # larger ones take a driver in software long
     n = max(n for n in sizes if ROUTINES[name]((ShapedArray((n, n), np.dtype(np.float32)),), params, known) is not None)
     assert n >= 32
@@ -118,6 +118,9 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, monkeypatc
 @pytest.mark.parametrize("name", FACTORISATIONS)
 def test_very_many_matrices_are_long_work(name: str) -> None:
     """So that the runtime shares them out to several dispatches, each of which is over soon."""
-    many, few = (ROUTINES[name]((ShapedArray((n, 200, 200), np.dtype(np.float32)),), FACTORISATIONS[name][0], Facts()) for n in (20_000, 3))
+    many, few = (
+        ROUTINES[name]((ShapedArray((n, 200, 200), np.dtype(np.float32)),), FACTORISATIONS[name][0], TargetCapabilities())
+        for n in (20_000, 3)
+    )
     assert many and few
     assert all(d.work > limits.MOST for d in many.dispatches) and all(d.work <= limits.MOST for d in few.dispatches)

@@ -10,14 +10,14 @@ from tests.laws.common import ROUNDING, assert_close
 from tests.targets.wgsl.running import facts, run_routine
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import routine
 
 #: What every device can do, with 64-bit numbers, and what this one can.
-DEVICES = [Facts(float64=True, int64=True), facts()]
+DEVICES = [TargetCapabilities(float64=True, int64=True), facts()]
 
 
-def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], device: Facts = DEVICES[0]) -> list[np.ndarray]:
+def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], device: TargetCapabilities = DEVICES[0]) -> list[np.ndarray]:
     """The outputs of the kernel's shaders."""
     outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
     return run_routine(routine(kernel, device), inputs, outputs)

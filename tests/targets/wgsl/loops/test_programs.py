@@ -19,7 +19,7 @@ from tests.targets.wgsl.loops.kernels import DEVICES, agrees, run_kernel
 from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import plan, routine, schedule, tiles
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
@@ -118,7 +118,7 @@ LONG: list[tuple[str, Callable[..., Any], tuple[Any, ...], int]] = [
 @pytest.mark.parametrize(("function", "args", "dispatches"), [c[1:] for c in LONG], ids=[c[0] for c in LONG])
 def test_few_long_rows_are_reduced_in_chunks(function: Callable[..., Any], args: tuple[Any, ...], dispatches: int) -> None:
     (kernel,) = kernels_of(function, *args)
-    assert len(routine(kernel, Facts()).dispatches) == dispatches
+    assert len(routine(kernel, TargetCapabilities()).dispatches) == dispatches
     agrees(kernel, inputs_of(kernel), "chunks", 8.0)
 
 
@@ -126,7 +126,7 @@ def test_a_split_kernel_binds_no_more_buffers_than_there_are() -> None:
     f = lambda a, b, c, d, e, g: a * b + c * d + e * g - (a * b).max(1, keepdims=True)
     (kernel,) = kernels_of(f, *[shaped(2, 50_000)] * 6)
     for buffers in (7, 8, 16):
-        made = routine(kernel, Facts(buffers=buffers))
+        made = routine(kernel, TargetCapabilities(buffers=buffers))
         assert max(len(d.buffers) for d in made.dispatches) <= buffers
         inputs = inputs_of(kernel)
         (found,) = run_routine(made, inputs, [((2, 50_000), np.float32)])
@@ -159,7 +159,7 @@ def test_transposes(function: Callable[..., Any], args: tuple[Any, ...], large: 
 
 def test_transposes_go_through_workgroup_memory() -> None:
     (kernel,) = kernels_of(lambda x: x.T * 2.0, shaped(160, 128))
-    (dispatch,) = routine(kernel, Facts()).dispatches
+    (dispatch,) = routine(kernel, TargetCapabilities()).dispatches
     assert "workgroupBarrier" in dispatch.source
 
 
@@ -195,14 +195,14 @@ def test_results_in_the_memory_of_an_operand() -> None:
     for dtype in ("float32", "bfloat16"):
         (kernel,) = kernels_of(lambda x, y: x * y + x, shaped(7, 33, dtype=dtype), shaped(7, 33, dtype=dtype))
         place = next(i for i in range(2) if kernel.inputs[i].size == 231)
-        (dispatch,) = routine(kernel, Facts(), {0: place}).dispatches
+        (dispatch,) = routine(kernel, TargetCapabilities(), {0: place}).dispatches
         assert sorted(dispatch.buffers) == [1 - place, 2]
         assert dispatch.written == {2}
 
 
 def test_texts_are_the_same_every_time() -> None:
     (kernel,) = kernels_of(layer_norm, shaped(50, 400), shaped(400), shaped(400))
-    assert routine(kernel, Facts()) == routine(kernel, Facts())
+    assert routine(kernel, TargetCapabilities()) == routine(kernel, TargetCapabilities())
 
 
 PROGRAMS: list[Callable[..., Any]] = [
@@ -216,7 +216,7 @@ PROGRAMS: list[Callable[..., Any]] = [
 
 @given(shape=st.lists(st.integers(2, 40), min_size=2, max_size=3), program=st.sampled_from(PROGRAMS), device=st.sampled_from(DEVICES))
 @settings(max_examples=40, deadline=None)
-def test_shapes(shape: list[int], program: Callable[..., Any], device: Facts) -> None:
+def test_shapes(shape: list[int], program: Callable[..., Any], device: TargetCapabilities) -> None:
     for kernel in partition_of(program, vf.ShapeDtypeStruct(tuple(shape), "float32")).kernels:
         inputs = inputs_of(kernel)
         for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):

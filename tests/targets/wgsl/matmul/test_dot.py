@@ -14,9 +14,9 @@ from tests.targets.products import LAYOUTS, MATRICES, arrays, check, operands
 from tests.targets.wgsl.running import facts, run_routine
 from volta_fn.compiler.contractions.index_maps import of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul import ROUTINES
 from volta_fn.targets.wgsl.matmul.choice import candidates
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 #: What every device has, but for 64-bit numbers where this one has them.
-PLAIN = Facts(float64=facts().float64, int64=facts().int64)
+PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
 
 
 def product(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None) -> np.ndarray:
@@ -114,8 +114,8 @@ def test_no_terms_make_zeros() -> None:
 def test_what_has_no_routine() -> None:
     wide, empty = ShapedArray((2, 2), np.dtype(np.float64), False), ShapedArray((0, 2), np.dtype(np.float32), False)
     params = {"dimension_numbers": MATRICES, "preferred_element_type": None}
-    assert ROUTINES["dot_general"]((wide, wide), params, Facts()) is None
-    assert ROUTINES["dot_general"]((empty, ShapedArray((2, 2), np.dtype(np.float32), False)), params, Facts()) is None
+    assert ROUTINES["dot_general"]((wide, wide), params, TargetCapabilities()) is None
+    assert ROUTINES["dot_general"]((empty, ShapedArray((2, 2), np.dtype(np.float32), False)), params, TargetCapabilities()) is None
 
 
 #: Tiles of many forms.
@@ -190,4 +190,4 @@ def test_all_candidates_fit_what_every_device_has(dtype: Any) -> None:
     c = of_problem(problem_of(aval.shape, aval.shape, MATRICES, (aval.dtype,) * 3))
     found = candidates(c, working(aval.dtype), PLAIN, 100)
     assert len(found) > 3
-    assert all(schedule.fits(working(aval.dtype), Facts()) for schedule in found)
+    assert all(schedule.fits(working(aval.dtype), TargetCapabilities()) for schedule in found)

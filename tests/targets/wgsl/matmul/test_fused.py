@@ -14,11 +14,11 @@ from tests.targets.contractions import attention, check_results, gelu_layer, inp
 from tests.targets.wgsl.running import facts, run_routine
 from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contraction, contracts
 
 #: What every device has, but for 64-bit numbers where this one has them.
-PLAIN = Facts(float64=facts().float64, int64=facts().int64)
+PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
 LIMITS = Limits(buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
 
 

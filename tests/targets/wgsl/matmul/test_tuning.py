@@ -15,7 +15,7 @@ from tests.targets.wgsl.running import run_routine
 from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
 from volta_fn.compiler.lowering.program import body_of
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import tuned_schedules, tuning
 from volta_fn.targets.wgsl.matmul.choice import candidates, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Routine
 
 FLOAT = np.dtype(np.float32)
-FACTS = Facts(adapter="a device of tests")
+FACTS = TargetCapabilities(adapter="a device of tests")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler.lowering.buffer_assignment import Slots
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.runtime import program
 from volta_fn.targets.wgsl.runtime.commands import Run, place
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
@@ -95,7 +95,7 @@ def sharing(slots: Slots, shared: str, *, deferred: bool) -> Run:
 def test_late_dispatches_take_in_what_shares_no_more_memory(shared: str) -> None:
     slots = Slots()
     runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
-    assert len(fuse_horizontally(runs, slots, Facts())) == 1
+    assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == 1
 
 
 @pytest.mark.parametrize("shared", ["array<u32, 7>", "array<u32, 700>"])
@@ -103,5 +103,5 @@ def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory
     """A small sort beside the 17 gradients by weights of a small GPT's step made the step take 1.29 ms in place of 1.18 (H200)."""
     slots = Slots()
     runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
-    assert len(fuse_horizontally(runs, slots, Facts())) == 2
-    assert len(fuse_horizontally([replace(run, deferred=False) for run in runs], slots, Facts())) == 1
+    assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == 2
+    assert len(fuse_horizontally([replace(run, deferred=False) for run in runs], slots, TargetCapabilities())) == 1

@@ -7,9 +7,9 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import numpy as jnp
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import Device
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.runtime import selftest
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 from volta_fn.targets.wgsl.runtime.gpu import Gpu
@@ -49,6 +49,6 @@ def test_all_checks_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loops_are_tried_where_the_device_is_software(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = GPU.backend.gpu
     if GPU.kind == "cpu":
-        assert selftest.turns_of_loops(gpu) == gpu.facts.turns
+        assert selftest.turns_of_loops(gpu) == gpu.facts.iterations
     monkeypatch.setattr(selftest, "_TURNS", 1000)
-    assert selftest.turns_of_loops(gpu) == Facts().turns
+    assert selftest.turns_of_loops(gpu) == TargetCapabilities().iterations

@@ -9,7 +9,7 @@ import numpy as np
 from tests.laws import subnormals
 from tests.targets.scalar_samples import assert_same_bits
 from tests.targets.wgsl import running
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader, apply, supports
 
@@ -23,7 +23,7 @@ class Call(NamedTuple):
     params: Mapping[str, Any] = MappingProxyType({})
 
 
-def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: Facts | None = None) -> list[np.ndarray]:
+def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: TargetCapabilities | None = None) -> list[np.ndarray]:
     """The results of operations on arrays of one size, in as few shaders as bindings allow."""
     facts = facts or running.facts()
     results = []

@@ -13,8 +13,8 @@ from tests.targets.scalar_samples import BOOL, CASES, FLOATS, INTEGERS, operands
 from tests.targets.wgsl import running
 from tests.targets.wgsl.scalars.running import Call, assert_reference, run
 from volta_fn import dtypes
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
 
@@ -96,11 +96,11 @@ def test_select_n(name):
 
 def test_what_a_device_lacks_is_refused():
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    assert supports("add", (single, single), {}, Facts())
-    assert not supports("add", (double, double), {}, Facts())
-    assert not supports("convert_element_type", (single,), {"new_dtype": np.dtype(np.int64)}, Facts())
-    assert not supports("sort", (single,), {}, Facts())
-    assert not supports("bitcast_convert_type", (single,), {"new_dtype": double}, Facts(float64=True))
+    assert supports("add", (single, single), {}, TargetCapabilities())
+    assert not supports("add", (double, double), {}, TargetCapabilities())
+    assert not supports("convert_element_type", (single,), {"new_dtype": np.dtype(np.int64)}, TargetCapabilities())
+    assert not supports("sort", (single,), {}, TargetCapabilities())
+    assert not supports("bitcast_convert_type", (single,), {"new_dtype": double}, TargetCapabilities(float64=True))
 
 
 def test_random_words():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.targets.cpu.llvm.index_arith import divided, least, plus, times
@@ -43,7 +43,7 @@ def entry(module: Module, symbol: str) -> Function:
     return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
 
 
-def nest_of(f: Function, facts: KernelFacts) -> Nest:
+def nest_of(f: Function, facts: KernelAnalysis) -> Nest:
     """A kernel in an entry point: its inputs are the first buffers, and its outputs the next ones."""
     count = len(facts.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]

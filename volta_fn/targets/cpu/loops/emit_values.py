@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position, operands
 from volta_fn.targets.cpu.llvm.index_arith import plus, times
@@ -46,7 +46,7 @@ class Nest(NamedTuple):
     """What all scopes of a nest of loops share."""
 
     f: Function
-    facts: KernelFacts
+    facts: KernelAnalysis
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     #: Where nodes are kept, and those of them that are there already.

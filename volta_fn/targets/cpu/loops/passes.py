@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.targets.cpu.scalars import cost
 
@@ -22,7 +22,7 @@ class Pass:
     stores: list[int]
     keeps: list[int] = field(default_factory=list)
 
-    def targets(self, facts: KernelFacts) -> list[int]:
+    def targets(self, facts: KernelAnalysis) -> list[int]:
         """The nodes that its turns need."""
         reduced = [facts.reduces[n].operand for n in self.reduces]
         return [*reduced, *[facts.kernel.stores[s].value for s in self.stores], *self.keeps]
@@ -33,7 +33,7 @@ class Pass:
         return bool(self.reduces or self.stores)
 
 
-def passes_of(facts: KernelFacts, keeping: bool) -> list[Pass]:
+def passes_of(facts: KernelAnalysis, keeping: bool) -> list[Pass]:
     """The passes; what is dear is kept, if `keeping`."""
     result: list[Pass] = []
     for number in range(facts.passes):
@@ -46,7 +46,7 @@ def passes_of(facts: KernelFacts, keeping: bool) -> list[Pass]:
     return result
 
 
-def _keep(facts: KernelFacts, passes: list[Pass]) -> None:
+def _keep(facts: KernelAnalysis, passes: list[Pass]) -> None:
     """Have passes keep what they compute, is dear, and is needed again."""
     computed: dict[int, int] = {}
     for number, here in enumerate(passes):
@@ -54,7 +54,7 @@ def _keep(facts: KernelFacts, passes: list[Pass]) -> None:
             computed.setdefault(n, number)
 
 
-def _closure(facts: KernelFacts, here: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
+def _closure(facts: KernelAnalysis, here: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
     found: set[int] = set()
     waiting = here.targets(facts)
     while waiting:
@@ -71,7 +71,7 @@ def _closure(facts: KernelFacts, here: Pass, computed: dict[int, int], passes: l
     return found
 
 
-def cost_of(facts: KernelFacts, targets: Iterable[int]) -> float:
+def cost_of(facts: KernelAnalysis, targets: Iterable[int]) -> float:
     """About how many nanoseconds it takes per element to compute nodes, what they read included, loads from memory apart."""
     found: set[int] = set()
     waiting = list(targets)

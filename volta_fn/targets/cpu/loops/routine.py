@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.llvm.text import Module
@@ -21,7 +21,7 @@ def routine(kernel: Kernel) -> Routine | None:
     if 0 in kernel.sizes or not kernel.stores:
         return None
     kernel = simplified(kernel)
-    facts = KernelFacts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    facts = KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
     if not _is_supported(facts):
         return None
     schedule = schedule_of(facts)
@@ -32,7 +32,7 @@ def routine(kernel: Kernel) -> Routine | None:
     return Routine(str(module), (phase,))
 
 
-def _is_supported(facts: KernelFacts) -> bool:
+def _is_supported(facts: KernelAnalysis) -> bool:
     for reduce in facts.reduces.values():
         if facts.kernel.nodes[reduce.operand].dtype in dtypes.COMPLEX and reduce.op not in ("reduce_sum", "reduce_prod"):
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
 from volta_fn.targets.cpu.llvm.index_arith import greatest, known, least, minus, plus, rounded_down
 from volta_fn.targets.cpu.llvm.text import Function, Value, i64
@@ -94,7 +94,7 @@ class RowCode:
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
         self.f = nest.f
-        self.facts: KernelFacts = nest.facts
+        self.facts: KernelAnalysis = nest.facts
         self.passes = passes
         self.vectors = vectors
         self.inside = vectors.axis in self.facts.inner

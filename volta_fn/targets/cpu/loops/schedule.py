@@ -6,7 +6,7 @@ import itertools
 from typing import NamedTuple
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply
 from volta_fn.targets.cpu.llvm.host import host
@@ -54,7 +54,7 @@ class Grid(NamedTuple):
 class Schedule(NamedTuple):
     """What has been decided for a kernel."""
 
-    facts: KernelFacts
+    facts: KernelAnalysis
     vectors: Vectors
     passes: list[Pass]
     #: Nanoseconds for one turn of all axes.
@@ -70,11 +70,11 @@ class Schedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(facts: KernelFacts) -> Schedule:
+def schedule_of(facts: KernelAnalysis) -> Schedule:
     """The schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
     if axis in facts.outer and any(axis not in facts.depends[n] for n in facts.reduces):
-        facts = KernelFacts(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
+        facts = KernelAnalysis(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
     lanes = lanes_of(facts)
     segments = segments_of(facts, axis)
     if segments is None or facts.kernel.sizes[axis] == 1:
@@ -88,7 +88,7 @@ def schedule_of(facts: KernelFacts) -> Schedule:
     return Schedule(facts, vectors, passes, turn, found, _cut(facts, vectors, found, turn))
 
 
-def _cut(facts: KernelFacts, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
+def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
     """The tasks: rows, columns, or strips of tiles."""
     sizes, axis = facts.kernel.sizes, vectors.axis
     if axis in facts.inner:
@@ -98,13 +98,13 @@ def _cut(facts: KernelFacts, vectors: Vectors, found: tuple[int, list[int]] | No
     return grid(facts.size(facts.outer - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.inner))
 
 
-def lanes_of(facts: KernelFacts) -> int:
+def lanes_of(facts: KernelAnalysis) -> int:
     """How many lanes a vector has: as many as of the widest number fit into a register."""
     widest = max([4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in facts.dtypes()])
     return host().lanes(widest)
 
 
-def _vector_axis(facts: KernelFacts) -> int:
+def _vector_axis(facts: KernelAnalysis) -> int:
     """The axis along which most elements lie side by side in memory, stores counting more."""
     sizes = facts.kernel.sizes
     places = [(1.0, p) for p in facts.load_places.values()] + [(1.5, p) for p in facts.store_places]
@@ -124,7 +124,7 @@ def _ease(place: Affine, axis: int) -> float:
     return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
 
 
-def segments_of(facts: KernelFacts, axis: int) -> tuple[Segment, ...] | None:
+def segments_of(facts: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:
     """The parts of an axis in each of which it is known which conditions on that axis hold; None if they depend on other axes too."""
     size = facts.kernel.sizes[axis]
     ranges = {r for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n) if axis in r.value.axes}
@@ -148,7 +148,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
     return max(min(low, size), 0), max(min(high, size), 0)
 
 
-def _unroll(facts: KernelFacts, axis: int, lanes: int, passes: list[Pass]) -> int:
+def _unroll(facts: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = facts.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
@@ -161,7 +161,7 @@ def _unroll(facts: KernelFacts, axis: int, lanes: int, passes: list[Pass]) -> in
     return wanted
 
 
-def turn_cost(facts: KernelFacts) -> float:
+def turn_cost(facts: KernelAnalysis) -> float:
     """About how many nanoseconds one turn of all axes takes."""
     total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
     turns = facts.size(range(len(facts.kernel.sizes)))

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
@@ -53,7 +53,7 @@ class Split:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.facts: KernelFacts = schedule.facts
+        self.facts: KernelAnalysis = schedule.facts
         kernel = self.facts.kernel
         self.inside = schedule.axis in self.facts.inner
         #: The inner axis that is cut.
@@ -195,8 +195,8 @@ class Split:
         """Combine what the chunks gave."""
         f = entry(module, "rows")
         kernel, numbers = self.combining()
-        facts = KernelFacts(simplified(kernel))
-        facts = facts if facts.kernel.sizes else KernelFacts(replace(facts.kernel, sizes=(1,), outer=1))
+        facts = KernelAnalysis(simplified(kernel))
+        facts = facts if facts.kernel.sizes else KernelAnalysis(replace(facts.kernel, sizes=(1,), outer=1))
         count = len(self.facts.kernel.inputs)
         memory = self.memory(f)
         parts = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]

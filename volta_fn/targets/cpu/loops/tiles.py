@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.targets.cpu.llvm.index_arith import divided, least, minus, plus, times
 from volta_fn.targets.cpu.llvm.text import Function, Value, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Lane, Scope, fetch_ahead
@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 BLOCK = 64
 
 
-def crossing(facts: KernelFacts, axis: int, lanes: int) -> tuple[int, list[int]] | None:
+def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
     """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
     if facts.inner or lanes < 4 or facts.kernel.sizes[axis] < lanes:
         return None
@@ -43,7 +43,7 @@ def crossing(facts: KernelFacts, axis: int, lanes: int) -> tuple[int, list[int]]
 class Tiles:
     """Writes blocks of tiles over two axes of a kernel without inner axes."""
 
-    def __init__(self, facts: KernelFacts, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
+    def __init__(self, facts: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
         self.facts = facts
         self.f = f
         self.axis = axis

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.contraction import Contraction
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Kernel
@@ -85,7 +85,7 @@ class Fused:
         f = Function(module, name, parameters, "internal void")
         buffers, batch, first_row, rows, first_column, columns, sums = f.parameters
         strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
-        facts = KernelFacts(kernel)
+        facts = KernelAnalysis(kernel)
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
         nest = Nest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())

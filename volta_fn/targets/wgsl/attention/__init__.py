@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.compiler.attention import Form
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.attention.backward import backward
 from volta_fn.targets.wgsl.attention.forward import forward
 from volta_fn.targets.wgsl.attention.problem import attention_of
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.routine import Routine
 
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
 _WIDEST, _SHORTEST = 128, 16
 
 
-def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
     """The routine of the instruction."""
     return forward(attention_of(avals, params["form"]), facts)
 
 
-def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
     """The routine of the instruction."""
     return backward(attention_of(avals, params["form"]), facts)
 
@@ -34,7 +34,7 @@ def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], f
 ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
 
 
-def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: Facts) -> bool:
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: TargetCapabilities) -> bool:
     """Whether the routines serve for operands of these types, and their blocks are not mostly empty."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     if any(a.features != len(a.order) - 1 for a in axes):

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.blocks import Blocks, Patch
 from volta_fn.targets.wgsl.attention.logits import BlockPosition, component, logits, mask_of, seen
 from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention, Rows
 from volta_fn.targets.wgsl.attention.schedule import backward_schedule, chunks
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.indices import digits, walked
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 _INVOCATIONS = 64
 
 
-def backward(a: Attention, facts: Facts) -> Routine:
+def backward(a: Attention, facts: TargetCapabilities) -> Routine:
     """The routine: operands q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
 
     Results are the gradients of q, k and v.
@@ -47,7 +47,7 @@ class _Statistics(NamedTuple):
 class _Writer:
     """Writes the dispatches. Their workspace holds the partial gradients of Q and, behind them, a vector for each query: `_Statistics`."""
 
-    def __init__(self, a: Attention, cotangent: Rows, facts: Facts) -> None:
+    def __init__(self, a: Attention, cotangent: Rows, facts: TargetCapabilities) -> None:
         self.a, self.cotangent, self.facts = a, cotangent, facts
         shift = 0 if a.mask is None else 1
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift

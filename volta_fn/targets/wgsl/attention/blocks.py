@@ -13,10 +13,10 @@ from itertools import product
 from math import gcd
 from typing import NamedTuple
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.operands import Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention
 from volta_fn.targets.wgsl.attention.schedule import PaddedLines, Schedule
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul.subgroup_patches import patch
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -72,7 +72,7 @@ class Blocks:
         transposed: whether there is to be memory for products with transposed weights.
     """
 
-    def __init__(self, a: Attention, schedule: Schedule, facts: Facts, *, transposed: bool = False) -> None:
+    def __init__(self, a: Attention, schedule: Schedule, facts: TargetCapabilities, *, transposed: bool = False) -> None:
         self.a, self.schedule, self.f = a, schedule, Shader(facts, schedule.invocations)
         self.memory = self.f.workgroup("memory", "vec4<f32>", schedule.memory(max(a.q.width, a.v.width), transposed=transposed))
         #: Where the memory behind the weights begins.

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.blocks import BARRIER, Blocks, Patch
 from volta_fn.targets.wgsl.attention.logits import LOWEST, BlockPosition, logits, mask_of
 from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention
 from volta_fn.targets.wgsl.attention.schedule import forward_schedule
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul.indices import digits
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.text import Function
 
 
-def forward(a: Attention, facts: Facts) -> Routine:
+def forward(a: Attention, facts: TargetCapabilities) -> Routine:
     """The routine: operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
 
     The statistics, float32 of the shape (heads, T, 2), are a query's largest logit and the sum of its weights relative to that.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.problem import Attention
-from volta_fn.targets.wgsl.capabilities import Facts
 
 
 class PaddedLines(NamedTuple):
@@ -98,7 +98,7 @@ class Schedule(NamedTuple):
         behind = max(self.value_rows * self.x * self.vectors(width), self.rows * self.x // 4)
         return max(self.slices(), self.weights(transposed=transposed) + behind)
 
-    def fitted(self, width: int, facts: Facts, *, transposed: bool) -> Schedule | None:
+    def fitted(self, width: int, facts: TargetCapabilities, *, transposed: bool) -> Schedule | None:
         """The same with as few more pieces as a device has room for; None if it has no room."""
         if self.invocations > facts.invocations:
             return None
@@ -116,18 +116,18 @@ _WIDE = Schedule(16, 16, 2, unroll=16, pieces=2)
 _MANY, _ENOUGH, _MOST_BYTES = 256, 1536, 1 << 29
 
 
-def forward_schedule(a: Attention, facts: Facts) -> Schedule:
+def forward_schedule(a: Attention, facts: TargetCapabilities) -> Schedule:
     """How the queries of each head are divided into blocks."""
     return _first((_FORWARD,), a, a.stack * a.queries, facts, transposed=False)
 
 
-def backward_schedule(a: Attention, facts: Facts) -> Schedule:
+def backward_schedule(a: Attention, facts: TargetCapabilities) -> Schedule:
     """How the keys of each head are divided into blocks."""
     wide = max(a.q.width, a.v.width) > 4 * _BACKWARD.x
     return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, facts, transposed=True)
 
 
-def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, facts: Facts, *, transposed: bool) -> Schedule:
+def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, facts: TargetCapabilities, *, transposed: bool) -> Schedule:
     """The first of some schedules that divides the work into many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
     fitting = [s.fitted(width, facts, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
@@ -136,7 +136,7 @@ def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, facts: Fact
     return found
 
 
-def chunks(a: Attention, schedule: Schedule, facts: Facts) -> int:
+def chunks(a: Attention, schedule: Schedule, facts: TargetCapabilities) -> int:
     """How many workgroups the blocks of keys of a head are divided among, evenly. Each accumulates a whole gradient of Q."""
     each = 16 * a.stack * a.queries * (1 + -(-a.q.width // 4))
     room = min(facts.binding, _MOST_BYTES) // each

@@ -9,8 +9,8 @@ import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation, correlations
 from volta_fn.compiler.contractions.index_maps import Contraction, of_correlation
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.convolution.narrow import is_narrow, narrow
 from volta_fn.targets.wgsl.convolution.winograd import product_of, winograd
 from volta_fn.targets.wgsl.convolution.winograd_schedule import shape_of
@@ -26,7 +26,7 @@ _UINT32 = np.dtype(np.uint32)
 _MUCH = 1 << 26
 
 
-def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of a convolution; None for dtypes that the device does not have, and for results without elements."""
     parts, dtypes, elements = _canonical(avals, params)
     if not all(is_supported(dtype, facts) for dtype in dtypes):
@@ -50,7 +50,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
 
 
-def _zeros(dtype: np.dtype, size: int, facts: Facts) -> Dispatch:
+def _zeros(dtype: np.dtype, size: int, facts: TargetCapabilities) -> Dispatch:
     """The shader that makes all results zero."""
     shader, words = Shader(facts, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
@@ -66,7 +66,9 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
     return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
 
 
-def products_at_points(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> list[tuple[Contraction, BufferNumbers]]:
+def products_at_points(
+    avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities
+) -> list[tuple[Contraction, BufferNumbers]]:
     """The products in a convolution's parts that Winograd's algorithm is chosen for."""
     parts, dtypes, _ = _canonical(avals, params)
     shapes = [shape_of(c, dtypes, facts, wanted=False) for c in parts]

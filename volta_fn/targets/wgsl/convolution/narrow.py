@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
 from volta_fn.targets.wgsl.matmul.indices import digits, times, total, walked
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -43,13 +43,13 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     return c.channels * c.taps <= _LONG * c.groups * c.images * c.places
 
 
-def narrow(c: Correlation, dtypes: _Dtypes, facts: Facts) -> Dispatch:
+def narrow(c: Correlation, dtypes: _Dtypes, facts: TargetCapabilities) -> Dispatch:
     """The shader."""
     return _Narrow(c, working(dtypes[2]), dtypes, facts).dispatch()
 
 
 class _Narrow:
-    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: Facts) -> None:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: TargetCapabilities) -> None:
         self.c, self.work = c, work
         self.f = f = Shader(facts, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.compiler.contractions.index_maps import Contraction, Map, Target
 from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_places
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.convolution.winograd_schedule import Shape
 from volta_fn.targets.wgsl.matmul.choice import choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
@@ -54,7 +54,7 @@ class Arithmetic:
         return self.f.let("f32", f"{factor!r}f * {x}")
 
 
-def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, workspace: int) -> Routine:
+def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: TargetCapabilities, workspace: int) -> Routine:
     """The routine of a correlation that is cut up; its three workspaces have the numbers from `workspace` on."""
     work = working(dtypes[2])
     buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
@@ -89,7 +89,7 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, Buffe
 class _Writer:
     """The shaders of the transforms."""
 
-    def __init__(self, shape: Shape, work: Working, facts: Facts, workspace: int) -> None:
+    def __init__(self, shape: Shape, work: Working, facts: TargetCapabilities, workspace: int) -> None:
         self.shape, self.c, self.work, self.facts, self.workspace = shape, shape.c, work, facts, workspace
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:

@@ -13,7 +13,7 @@ from math import inf, prod
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
 
 #: Taps, or places, along both axes, and the numbers of points that serve them.
@@ -94,7 +94,7 @@ class Shape:
         return max(self.blocks[1:]) > 1
 
 
-def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: Facts, *, wanted: bool) -> Shape | None:
+def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: TargetCapabilities, *, wanted: bool) -> Shape | None:
     """The fastest way to cut up a correlation that rounds little enough, and whose workspaces can be bound.
 
     None if there is none, or others are faster; if it is `wanted`, it need not be faster.

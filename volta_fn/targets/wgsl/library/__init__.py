@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from volta_fn.targets.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.targets.wgsl.library.gather import gather
@@ -38,7 +38,7 @@ from volta_fn.targets.wgsl.library.top_k import top_k
 from volta_fn.targets.wgsl.routine import Routine
 
 #: By a primitive's name what makes its routine, of operands' avals, parameters and a device's facts; None for what there is no routine for.
-ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], Facts], Routine | None]] = {
+ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]] = {
     "pad": pad,
     "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,

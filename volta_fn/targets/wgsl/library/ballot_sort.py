@@ -10,7 +10,7 @@ branches, too: see `loops.subgroups`.)
 
 from __future__ import annotations
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.tile_sort import Rank, Tile, exclusive
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -19,13 +19,13 @@ from volta_fn.targets.wgsl.scalars import Shader
 _BITS, _DIGITS_OF_LANE = 8, 8
 
 
-def lanes_of(facts: Facts) -> int:
+def lanes_of(facts: TargetCapabilities) -> int:
     """How many invocations each subgroup has, or 0 where elements are not to be sorted by ballots."""
     known = facts.subgroups and facts.subgroup_least == facts.subgroup_most <= 32
     return facts.subgroup_most if known else 0
 
 
-def digit_bits(facts: Facts) -> int:
+def digit_bits(facts: TargetCapabilities) -> int:
     """Of how many bits digits are, at most, where elements are sorted by ballots."""
     return min(_BITS, (_DIGITS_OF_LANE * lanes_of(facts)).bit_length() - 1)
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.codegen.geometry.cumulative import REDUCTIONS, accumulation
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.numbers import working
@@ -47,7 +47,7 @@ _MOST_PARTS = 256
 _STRETCH = 1 << 15
 
 
-def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, name: str) -> Routine | None:
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
     """The routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
@@ -75,7 +75,7 @@ def _parts(scan: Scan) -> int:
     return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS), -(-scan.size // _STRETCH))
 
 
-def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
+def _lines(scan: Scan, parts: int, facts: TargetCapabilities) -> Routine:
     """The routine that goes along lines, each in so many parts."""
     length = -(-scan.size // parts)
     return _Lines(scan, length, -(-scan.size // length), facts).routine()
@@ -84,7 +84,7 @@ def _lines(scan: Scan, parts: int, facts: Facts) -> Routine:
 class _Lines:
     """Lines in parts of a length, with an invocation for each: the sums of all parts but the last, and then the results."""
 
-    def __init__(self, scan: Scan, length: int, parts: int, facts: Facts) -> None:
+    def __init__(self, scan: Scan, length: int, parts: int, facts: TargetCapabilities) -> None:
         self.scan, self.length, self.parts, self.facts = scan, length, parts, facts
 
     def routine(self) -> Routine:
@@ -138,7 +138,7 @@ class _Lines:
 # stretches
 
 
-def _stretches(scan: Scan, facts: Facts) -> Routine:
+def _stretches(scan: Scan, facts: TargetCapabilities) -> Routine:
     """Each dispatch goes along all lines for a stretch, from where the one before it ended, with its totals."""
 
     def stretch(*, first: bool) -> Dispatch:
@@ -167,7 +167,7 @@ def _stretches(scan: Scan, facts: Facts) -> Routine:
 
 
 class _Tiles:
-    def __init__(self, scan: Scan, facts: Facts) -> None:
+    def __init__(self, scan: Scan, facts: TargetCapabilities) -> None:
         self.scan, self.facts = scan, facts
         self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY

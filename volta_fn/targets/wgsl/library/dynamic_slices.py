@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import row_major
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import (
     INVOCATIONS,
     Unit,
@@ -30,7 +30,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 _UINT32 = np.dtype(np.uint32)
 
 
-def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
@@ -53,7 +53,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     return Routine((*corner.dispatches, done), corner.workspaces)
 
 
-def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive. Its first dispatch copies the operand, of which the others know nothing."""
     operand, update, *starts = avals
     if not operand.size:
@@ -82,7 +82,13 @@ class _Corner:
     """Where a block begins. Of starts that are more than a shader can bind, shaders of their own find out what some contribute."""
 
     def __init__(
-        self, operand: ShapedArray, starts: Sequence[ShapedArray], sizes: Sequence[int], first: int, workspace: int, facts: Facts
+        self,
+        operand: ShapedArray,
+        starts: Sequence[ShapedArray],
+        sizes: Sequence[int],
+        first: int,
+        workspace: int,
+        facts: TargetCapabilities,
     ) -> None:
         strides = row_major(operand.shape)
         limits = [n - size for n, size in zip(operand.shape, sizes, strict=True)]

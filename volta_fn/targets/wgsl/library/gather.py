@@ -6,9 +6,9 @@ from typing import Any
 
 from volta_fn.codegen.geometry.strides import Dims, row_major
 from volta_fn.codegen.geometry.window_offsets import Layout, default_fill, gather_of
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, Unit, chosen, fill_units, in_units, load_unit, unit_array, units_of
 from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
 from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, quotient
@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     operand, indices = avals
     result = gather_p.result_avals(avals, params)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.codegen.geometry.strides import row_major
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.joining import pad_p
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill
 from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, quotient
 from volta_fn.targets.wgsl.library.numbers import result_array
@@ -15,7 +15,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
 
 
-def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     operand, _ = avals
     result = pad_p.result_avals(avals, params)
@@ -44,7 +44,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) ->
     return Routine((fill(shader, target, result.size, element),))
 
 
-def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine:
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
     """The routine of the primitive: the bytes stay what they are."""
     (operand,) = avals
     return Routine((copy(Shader(facts, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

@@ -15,8 +15,8 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.codegen.geometry.windows import Windows, windows_of
 from volta_fn.codegen.scalars.reductions import identity
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.numbers import result_array, working
 from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
@@ -36,14 +36,14 @@ _AT_ONCE = 4
 _FEW = 16
 
 
-def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, op: str) -> Routine | None:
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, op: str) -> Routine | None:
     """The routine of the primitives that reduce windows; `op` is a reduction primitive."""
     (operand,) = avals
     windows, dtype = windows_of(operand.shape, params), working(operand.dtype)
     count = window_count(windows)
     if not count:
         return Routine(())
-    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.turns:
+    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.iterations:
         return None
     shader = Shader(facts, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
@@ -67,13 +67,13 @@ reduce_window_max = partial(reduce_window, op="reduce_max")
 reduce_window_min = partial(reduce_window, op="reduce_min")
 
 
-def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: Facts) -> Windows | None:
+def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Windows | None:
     """The windows, if winners can be found and what they get can be moved."""
     fits = all(supports("max", (d, d), {}, facts) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
     windows = windows_of(operand.shape, params)
-    return windows if _AT_ONCE * turns(windows) <= facts.turns else None
+    return windows if _AT_ONCE * turns(windows) <= facts.iterations else None
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
@@ -94,7 +94,7 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
     return at.text
 
 
-def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive: to each window what its winner has."""
     tangents, operand = avals
     windows = _windows(tangents, operand, params, facts)
@@ -117,7 +117,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, brought),))
 
 
-def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive: to each element what the windows have that it wins.
 
     First all windows' winners are found, unless every element meets so few that it may as well look for them itself.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lanes_of, numbers_in_tile, places_by_digit
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.small_sort import SHORT, sort_short
@@ -39,7 +39,7 @@ _SUMMED = 12
 _FEW_TILES = 16
 
 
-def sort_rows(sorting: Sorting, facts: Facts, spaces: Spaces) -> list[Dispatch]:
+def sort_rows(sorting: Sorting, facts: TargetCapabilities, spaces: Spaces) -> list[Dispatch]:
     """The shaders that sort."""
     if sorting.size <= SHORT:
         return [sort_short(sorting, facts)]
@@ -65,7 +65,7 @@ class _Pass(NamedTuple):
 class _Long:
     """The shaders for long rows."""
 
-    def __init__(self, sorting: Sorting, facts: Facts, spaces: Spaces) -> None:
+    def __init__(self, sorting: Sorting, facts: TargetCapabilities, spaces: Spaces) -> None:
         self.sorting, self.facts = sorting, facts
         self.ballots = lanes_of(facts) > 0
         few = sorting.size <= _FEW_TILES * _TILE.size

@@ -6,7 +6,7 @@ import numpy as np
 
 from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
 from volta_fn.codegen.scalars.reductions import STEPS, identity
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.scalars import Number, Shader, apply, combine, constant, supports
 from volta_fn.targets.wgsl.text import Function
@@ -22,7 +22,7 @@ class Scan(Accumulation):
         """How many accumulations there are."""
         return self.rows * self.columns
 
-    def supported(self, facts: Facts) -> bool:
+    def supported(self, facts: TargetCapabilities) -> bool:
         """Whether the device can compute it."""
         one, two = (self.dtype,), (self.dtype, self.dtype)
         if self.name != "cumlogsumexp":

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.numbers import summing
@@ -39,7 +39,7 @@ _FEW = 32
 _FEW_PLACES, _ROWS_OF_GROUP = 2048, 4096
 
 
-def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts, how: str = "set") -> Routine | None:
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, how: str = "set") -> Routine | None:
     """The routine of the primitives; `how` is "set", "add", "mul", "min" or "max"."""
     operand, _, updates = avals
     if not operand.size:
@@ -78,7 +78,7 @@ def _later(shader: Shader, rows: Rows, number: str, target: str, indices: Any) -
     return found
 
 
-def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
+def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: TargetCapabilities) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The last row of each slot is written."""
     operand, _, updates = avals
     itemsize = operand.dtype.itemsize
@@ -112,7 +112,7 @@ def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: Fac
     return [cleared, _find_last(rows, facts), *dispatches], (4 * rows.slots,)
 
 
-def _find_last(rows: Rows, facts: Facts) -> Dispatch:
+def _find_last(rows: Rows, facts: TargetCapabilities) -> Dispatch:
     """The number, plus one, of the last row of every slot."""
     shader = Shader(facts, INVOCATIONS)
     last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
@@ -125,7 +125,7 @@ def _find_last(rows: Rows, facts: Facts) -> Dispatch:
     return for_each(shader, rows.number, mark)
 
 
-def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) -> Dispatch:
+def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: TargetCapabilities) -> Dispatch:
     """Integers, in any order."""
     shader = Shader(facts, INVOCATIONS)
     dtype = avals[OPERAND].dtype
@@ -141,7 +141,7 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) 
     return for_each(shader, rows.number * rows.elements, write)
 
 
-def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: Facts) -> Dispatch:
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: TargetCapabilities) -> Dispatch:
     """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
     shader = Shader(facts, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
@@ -163,7 +163,7 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, fact
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts: Facts) -> Dispatch:
+def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts: TargetCapabilities) -> Dispatch:
     """The first row of each slot goes on with the later ones."""
     shader = Shader(facts, INVOCATIONS)
     stored = avals[OPERAND].dtype

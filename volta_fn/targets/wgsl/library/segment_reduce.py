@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.numbers import summing
@@ -42,7 +42,9 @@ Test = Callable[[str], str]
 Load = Callable[[str], list[Number]]
 
 
-def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: Facts) -> tuple[list[Dispatch], tuple[int, ...]]:
+def combine_sorted(
+    avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: TargetCapabilities
+) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
     spaces = Spaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
@@ -59,7 +61,7 @@ def combine_sorted(avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: F
 class _Segments:
     """The rows' elements are single ones, or fours of `lanes`."""
 
-    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: str, facts: Facts, spaces: Spaces) -> None:
+    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: str, facts: TargetCapabilities, spaces: Spaces) -> None:
         self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
         self.stored = avals[0].dtype
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}

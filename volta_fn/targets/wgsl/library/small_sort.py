@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.ballot_sort import lanes_of, numbers_in_tile, sort_by_ballots
 from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
@@ -31,14 +31,14 @@ _KEYS = 32
 _ELEMENTS = 8
 
 
-def sort_short(sorting: Sorting, facts: Facts) -> Dispatch:
+def sort_short(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """The shader that sorts."""
     if sorting.size <= _VERY_SHORT:
         return _count_before(sorting, facts)
     return _by_digits(sorting, facts) if sorting.valued else _by_comparisons(sorting, facts)
 
 
-def _count_before(sorting: Sorting, facts: Facts) -> Dispatch:
+def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """Each element by an invocation, which counts those that come before it."""
     shader = Shader(facts, INVOCATIONS)
     readers = [word.key(shader) for word in sorting.words]
@@ -66,7 +66,7 @@ def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def _by_digits(sorting: Sorting, facts: Facts) -> Dispatch:
+def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """Each row by a workgroup, with values."""
     lanes, size = lanes_of(facts), sorting.size
     invocations = max(lanes or 64, _power(-(-size // _ELEMENTS)))
@@ -106,7 +106,7 @@ def _neighbours(shader: Shader, tile: Tile) -> list[str]:
     return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
 
 
-def _by_comparisons(sorting: Sorting, facts: Facts) -> Dispatch:
+def _by_comparisons(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """Each row by a workgroup, without values. Keys that are equals though they differ go by themselves."""
     (word,) = sorting.words
     lanes = max(facts.subgroup_least, 32)

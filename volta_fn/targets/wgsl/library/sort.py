@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
@@ -49,7 +49,7 @@ def rows_of(aval: ShapedArray, axis: int) -> Rows:
     return Rows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
 
 
-def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     if not avals[0].size:
         return Routine(())
@@ -133,7 +133,7 @@ def by_keys(
     return Sorting(rows.number, rows.size, tuple([Word(key_for(k, which), which.bits) for k, which in words]), put)
 
 
-def ordered(aval: ShapedArray, rows: Rows, wanted: int, order: int, source: int, target: int, facts: Facts) -> Dispatch:
+def ordered(aval: ShapedArray, rows: Rows, wanted: int, order: int, source: int, target: int, facts: TargetCapabilities) -> Dispatch:
     """An operand with `wanted` elements of each row, in the order found."""
     shader = Shader(facts, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)

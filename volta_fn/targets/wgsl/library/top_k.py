@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_of, key_words, storage
 from volta_fn.targets.wgsl.library.radix import sort_rows
@@ -30,7 +30,7 @@ _UINT32 = np.dtype(np.uint32)
 _LEAST, _MANY = 4096, 1024
 
 
-def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     (operand,) = avals
     k = params["k"]
@@ -54,7 +54,7 @@ class _Candidates(NamedTuple):
     numbers: int | None = None
 
 
-def _choose(rows: Rows, which: KeyWord, k: int, facts: Facts, spaces: Spaces) -> list[Dispatch]:
+def _choose(rows: Rows, which: KeyWord, k: int, facts: TargetCapabilities, spaces: Spaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
     while True:
         length = _length(rows.number, candidates.number)
@@ -82,7 +82,7 @@ class _Round(NamedTuple):
     length: int
     kept: _Candidates | None
 
-    def dispatch(self, facts: Facts) -> Dispatch:
+    def dispatch(self, facts: TargetCapabilities) -> Dispatch:
         """All pieces of all rows. Behind a row's last candidate stands what comes last."""
         return sieve(Sieving(self.rows.number * self.pieces, self.size, self.k, self.keys, self.numbers, self.emit), facts)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.index_arith import plus, times
 from volta_fn.targets.wgsl.library.sorting import LAST, Emit
 from volta_fn.targets.wgsl.library.tile_sort import Tile, exclusive, sort_tile
@@ -57,7 +57,7 @@ class Sieving(NamedTuple):
     emit: Emit
 
 
-def sieve(sieving: Sieving, facts: Facts) -> Dispatch:
+def sieve(sieving: Sieving, facts: TargetCapabilities) -> Dispatch:
     """The shader that finds the first elements of each piece."""
     return _Sieve(sieving, facts).dispatch()
 
@@ -65,7 +65,7 @@ def sieve(sieving: Sieving, facts: Facts) -> Dispatch:
 class _Sieve:
     """A tile's size of words in `scratch` are the keys that are kept, as many behind them their numbers; sorting uses it, too."""
 
-    def __init__(self, sieving: Sieving, facts: Facts) -> None:
+    def __init__(self, sieving: Sieving, facts: TargetCapabilities) -> None:
         self.sieving, self.shader = sieving, Shader(facts, _TILE.invocations)
         shader = self.shader
         self.size = shader.let("u32", sieving.size(shader.group))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position, Reduce, operands
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
@@ -29,7 +29,7 @@ class Nest(NamedTuple):
     """What all places of a nest of loops share."""
 
     shader: Shader
-    facts: KernelFacts
+    facts: KernelAnalysis
     inputs: Mapping[int, Array]
     outputs: Sequence[Array]
 
@@ -303,7 +303,7 @@ class Place:
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
-def is_store_in_fours(facts: KernelFacts, span: Span | None, number: int) -> bool:
+def is_store_in_fours(facts: KernelAnalysis, span: Span | None, number: int) -> bool:
     """Whether a store writes whole vectors."""
     if span is None or span.vector(facts.store_places[number]) is None:
         return False
@@ -311,7 +311,7 @@ def is_store_in_fours(facts: KernelFacts, span: Span | None, number: int) -> boo
     return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: KernelFacts, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
+def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
     """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
 
     So are those that are `absent`: what is loaded from them is known.

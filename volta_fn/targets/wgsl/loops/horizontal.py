@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    facts: KernelFacts
+    facts: KernelAnalysis
     plan: Schedule
     #: With inputs and outputs as its buffers, one after another.
     step: Step
@@ -55,7 +55,7 @@ class _Planned(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def is_small(kernel: Kernel, device: Facts) -> bool:
+def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Whether a kernel may be put together with others: it has few elements, is one dispatch by itself, and is no product."""
     most = _ELEMENTS if kernel.outer == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
@@ -67,7 +67,7 @@ def is_small(kernel: Kernel, device: Facts) -> bool:
 class Several:
     """A dispatch under construction, of small kernels of which none writes what another one reads or writes."""
 
-    def __init__(self, device: Facts) -> None:
+    def __init__(self, device: TargetCapabilities) -> None:
         self._device = device
         self._planned: list[_Planned] = []
         self._bindings: set[int] = set()
@@ -109,12 +109,12 @@ class Several:
         shader.group = whole
 
 
-def _group(device: Facts) -> int:
+def _group(device: TargetCapabilities) -> int:
     return min(_GROUP_WITH_ROWS, device.invocations)
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(kernel: Kernel, device: Facts) -> _Planned | None:
+def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 
 
 class Pass(NamedTuple):
@@ -14,7 +14,7 @@ class Pass(NamedTuple):
     reduces: tuple[int, ...]
     stores: tuple[int, ...]
 
-    def targets(self, facts: KernelFacts) -> list[int]:
+    def targets(self, facts: KernelAnalysis) -> list[int]:
         """The nodes that its turns need."""
         return [*[facts.reduces[n].operand for n in self.reduces], *[facts.kernel.stores[s].value for s in self.stores]]
 
@@ -24,7 +24,7 @@ class Pass(NamedTuple):
         return bool(self.reduces or self.stores)
 
 
-def passes_of(facts: KernelFacts) -> tuple[Pass, ...]:
+def passes_of(facts: KernelAnalysis) -> tuple[Pass, ...]:
     """The passes over a row of a kernel."""
     result = []
     for number in range(facts.passes):

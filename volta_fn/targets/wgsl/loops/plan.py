@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from volta_fn.compiler.ir.analysis import Axes, KernelFacts
+from volta_fn.compiler.ir.analysis import Axes, KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.kernel_step import Step, Workspaces
 from volta_fn.targets.wgsl.loops.schedule import BUSY, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
@@ -16,12 +16,12 @@ from volta_fn.targets.wgsl.loops.subkernels import restricted
 
 
 @lru_cache(maxsize=1024)
-def facts_of(kernel: Kernel) -> KernelFacts:
+def facts_of(kernel: Kernel) -> KernelAnalysis:
     """What follows from a kernel, which has an axis at least."""
-    return KernelFacts(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
 
 
-def steps_of(step: Step, device: Facts, workspaces: Workspaces, apart: bool) -> list[Step]:
+def steps_of(step: Step, device: TargetCapabilities, workspaces: Workspaces, apart: bool) -> list[Step]:
     """The steps of a kernel; stores may be made by different ones if they are `apart`, with nothing that a step reads among them."""
     kernel = simplified(step.kernel)
     facts = facts_of(kernel)
@@ -56,7 +56,7 @@ def elementwise_steps(step: Step, apart: bool) -> list[Step]:
     return [_of_stores(step, facts, chosen) for chosen in classes.values()]
 
 
-def _of_stores(step: Step, facts: KernelFacts, stores: list[int]) -> Step:
+def _of_stores(step: Step, facts: KernelAnalysis, stores: list[int]) -> Step:
     """The step with some of its stores, and only the axes along which they go."""
     kernel = restricted(step.kernel, stores)
     axes = facts.store_places[stores[0]].axes

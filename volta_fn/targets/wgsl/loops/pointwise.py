@@ -5,8 +5,8 @@ They are a workgroup's size apart, so that neighbouring invocations read neighbo
 
 from __future__ import annotations
 
-from volta_fn.compiler.ir.analysis import KernelFacts
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.rows import Schedule, write_together
@@ -14,7 +14,7 @@ from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def write_flat(facts: KernelFacts, schedule: Schedule, device: Facts, step: Step) -> Dispatch:
+def write_flat(facts: KernelAnalysis, schedule: Schedule, device: TargetCapabilities, step: Step) -> Dispatch:
     """A step as a dispatch."""
     rows, width, turns = schedule.rows, schedule.beside, schedule.turns
     shader = Shader(device, width)

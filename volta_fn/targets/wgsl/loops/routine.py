@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Routine:  # never changed
+def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}) -> Routine:  # never changed
     """The kernel as shaders. `shared` maps outputs to the inputs whose memory they are: their buffers' numbers are those of the outputs."""
     count = len(kernel.inputs)
     places = {i: count + s for s, i in shared.items()}
@@ -36,7 +36,7 @@ def routine(kernel: Kernel, facts: Facts, shared: Mapping[int, int] = {}) -> Rou
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def dispatch(step: Step, device: Facts) -> Dispatch:
+def dispatch(step: Step, device: TargetCapabilities) -> Dispatch:
     """A step as a shader."""
     facts = facts_of(step.kernel)
     if facts.inner:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
 from volta_fn.targets.wgsl.loops.emit_values import Nest, Place, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
@@ -45,13 +45,13 @@ class Schedule(NamedTuple):
         return self.rows if self.rows.lanes > 1 else self.row
 
 
-def write(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
+def write(facts: KernelAnalysis, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
     """A step as a dispatch."""
     write_rows(facts, schedule, shader, step)
     return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
 
 
-def write_rows(facts: KernelFacts, schedule: Schedule, shader: Shader, step: Step) -> None:
+def write_rows(facts: KernelAnalysis, schedule: Schedule, shader: Shader, step: Step) -> None:
     """Write the code of a step, for workgroups of a shader under construction."""
     _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
 from volta_fn.targets.wgsl.loops.passes import passes_of
 from volta_fn.targets.wgsl.loops.rows import Schedule
@@ -49,7 +49,7 @@ _NARROW = 4
 _NOTHING = Span((), ())
 
 
-def elementwise(facts: KernelFacts, device: Facts) -> Schedule:
+def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> Schedule:
     """The schedule of a kernel without inner axes."""
     sizes = facts.kernel.sizes
     place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
@@ -63,7 +63,7 @@ def _group(invocations: int) -> int:
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
-def _turns_of_elements(facts: KernelFacts, rows: Span) -> int:
+def _turns_of_elements(facts: KernelAnalysis, rows: Span) -> int:
     """How many elements, or groups of lanes, of a large kernel an invocation has: so many that enough bytes are in flight.
 
     Of wide groups of narrow numbers one is enough, and takes half the text.
@@ -75,11 +75,11 @@ def _turns_of_elements(facts: KernelFacts, rows: Span) -> int:
     return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
 
 
-def _is_packed(facts: KernelFacts, store: int) -> bool:
+def _is_packed(facts: KernelAnalysis, store: int) -> bool:
     return facts.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(facts: KernelFacts, span: Span, apart: bool) -> Span:
+def _in_lanes(facts: KernelAnalysis, span: Span, apart: bool) -> Span:
     """The span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or apart):
@@ -90,14 +90,14 @@ def _in_lanes(facts: KernelFacts, span: Span, apart: bool) -> Span:
     return span
 
 
-def _places(facts: KernelFacts) -> list[tuple[Affine, Buffer]]:
+def _places(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
     """What is accessed, and where."""
     kernel = facts.kernel
     loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
     return [*loads, *zip(facts.store_places, kernel.outputs, strict=True)]
 
 
-def _wider(facts: KernelFacts, span: Span) -> Span:
+def _wider(facts: KernelAnalysis, span: Span) -> Span:
     """A long span walked by lanes of 16 bytes, if all that is read and written has one narrow width."""
     accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
@@ -110,13 +110,13 @@ def _wider(facts: KernelFacts, span: Span) -> Span:
     return wide if fits else span
 
 
-def rows_or_columns(facts: KernelFacts, device: Facts, loops: bool = False) -> Schedule:
+def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> Schedule:
     """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
     axis = contiguous_axis(facts)
     return columns(facts, device, axis, loops) if axis in facts.outer else rows(facts, device, axis, loops)
 
 
-def contiguous_axis(facts: KernelFacts) -> int:
+def contiguous_axis(facts: KernelAnalysis) -> int:
     """The axis along which most accesses are contiguous."""
     places = [*facts.load_places.values(), *facts.store_places]
 
@@ -126,7 +126,7 @@ def contiguous_axis(facts: KernelFacts) -> int:
     return max(range(len(facts.kernel.sizes)), key=score)
 
 
-def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
+def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> Span:
     """Axes in the order of their strides in memory, largest first."""
     places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
 
@@ -138,7 +138,7 @@ def _span(facts: KernelFacts, axes: Sequence[int], last: int | None) -> Span:
     return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
 
 
-def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
+def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
     """The schedule of rows that are contiguous in memory."""
     row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
     outer = _span(facts, range(facts.kernel.outer), None)
@@ -154,7 +154,7 @@ def rows(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
     return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
 
 
-def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
+def _parts_of_row(device: TargetCapabilities, row: Span, rows: int, turns: int) -> int:
     """How many invocations reduce a row: one for each group of lanes if these are few, else each has several.
 
     Of very many short rows, each has four groups, as there is less to combine, or two, if that takes no workgroup memory.
@@ -168,20 +168,20 @@ def _parts_of_row(device: Facts, row: Span, rows: int, turns: int) -> int:
     return max(min(power_above(row.groups), 32), power_above(-(-row.groups // turns)))
 
 
-def _beside(device: Facts, parts: int, rows: int, few: bool) -> int:
+def _beside(device: TargetCapabilities, parts: int, rows: int, few: bool) -> int:
     """How many rows a workgroup has: one of whole subgroups, unless it has `few` values, as a GPU starts only so many workgroups."""
     if device.subgroups and parts >= device.subgroup_most and not (few and has_rows(device, parts, 2 * parts)):
         return 1
     return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
 
 
-def _turns(facts: KernelFacts, lanes: int) -> int:
+def _turns(facts: KernelAnalysis, lanes: int) -> int:
     """How many iterations of a loop are unrolled."""
     statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(facts: KernelFacts, device: Facts, axis: int, loops: bool) -> Schedule:
+def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
     """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
     row = _span(facts, facts.kernel.inner, None)
@@ -213,7 +213,7 @@ def spread(schedule: Schedule) -> Schedule:
     return schedule._replace(parts=parts, beside=beside)
 
 
-def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
+def cut_of(facts: KernelAnalysis, schedule: Schedule) -> Cut | None:
     """How to cut rows that are long, and too few to keep a GPU busy; None: not at all."""
     invocations = schedule.rows.groups * schedule.parts
     turns = schedule.row.groups // schedule.parts
@@ -232,14 +232,14 @@ def cut_of(facts: KernelFacts, schedule: Schedule) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def shared(facts: KernelFacts, schedule: Schedule) -> int:
+def shared(facts: KernelAnalysis, schedule: Schedule) -> int:
     """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
-def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
+def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: Schedule) -> Schedule:
     """The schedule with fewer invocations, as far as workgroup memory requires it."""
     while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
         if schedule.beside > 1:
@@ -250,7 +250,7 @@ def _fitted(facts: KernelFacts, device: Facts, schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _per_element(facts: KernelFacts) -> int:
+def _per_element(facts: KernelAnalysis) -> int:
     """Nodes that are evaluated for each element of a row."""
     nodes = enumerate(facts.kernel.nodes)
     return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
@@ -46,7 +46,7 @@ class OfChunks(NamedTuple):
 class Split:
     """Makes the steps of a kernel."""
 
-    def __init__(self, facts: KernelFacts, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
+    def __init__(self, facts: KernelAnalysis, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
         self.facts = facts
         self.kernel = facts.kernel
         self.cut = cut

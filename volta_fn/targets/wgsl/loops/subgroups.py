@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine
@@ -31,7 +31,7 @@ def is_possible(accumulator: Accumulator) -> bool:
     return not accumulator.is_place and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def has_rows(facts: Facts, parts: int, invocations: int) -> bool:
+def has_rows(facts: TargetCapabilities, parts: int, invocations: int) -> bool:
     """Whether each so many neighbours in a workgroup are in one subgroup."""
     width = facts.subgroup_most
     return facts.subgroups and facts.subgroup_least == width and 1 < parts <= width and invocations % width == 0

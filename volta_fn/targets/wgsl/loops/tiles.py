@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelFacts, coefficient
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
@@ -46,7 +46,7 @@ class Crossing(NamedTuple):
     sides: tuple[int, int]
 
 
-def crossing(facts: KernelFacts, axis: int) -> Crossing | None:
+def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
     """What crosses the axis along which stores lie side by side; None if squares are no help."""
     sizes, turns = facts.kernel.sizes, facts.size(facts.outer)
     if turns < _LEAST or sizes[axis] < LANES:
@@ -69,13 +69,13 @@ def _kept(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def write_tiles(facts: KernelFacts, cross: Crossing, device: Facts, step: Step) -> Dispatch:
+def write_tiles(facts: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: Step) -> Dispatch:
     """A step as a dispatch."""
     return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
 class _Tiles:
-    def __init__(self, facts: KernelFacts, cross: Crossing, shader: Shader, step: Step) -> None:
+    def __init__(self, facts: KernelAnalysis, cross: Crossing, shader: Shader, step: Step) -> None:
         self.facts = facts
         self.cross = cross
         self.shader = shader

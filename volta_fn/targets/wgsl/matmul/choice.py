@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.tuned_schedules import remembered
@@ -81,7 +81,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, company: int = 0) -> list[Schedule]:
+def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8, company: int = 0) -> list[Schedule]:
     """Schedules that fit the device, the one that is probably fastest first, at most two for each tile.
 
     `company`: see `choose`.
@@ -96,7 +96,7 @@ def candidates(c: Contraction, work: Working, facts: Facts, count: int = 8, comp
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, facts: Facts, company: int = 0, *, among: bool = False) -> Schedule:
+def choose(c: Contraction, work: Working, facts: TargetCapabilities, company: int = 0, *, among: bool = False) -> Schedule:
     """The schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
 
     If the product is fused horizontally with others, `company` is how many multiplications there are in all. `among`: see `remembered`.
@@ -106,7 +106,7 @@ def choose(c: Contraction, work: Working, facts: Facts, company: int = 0, *, amo
     return remembered(c, work, facts, among=among) or candidates(c, work, facts, 1)[0]
 
 
-def variations(schedule: Schedule, work: Working, facts: Facts) -> list[Schedule]:
+def variations(schedule: Schedule, work: Working, facts: TargetCapabilities) -> list[Schedule]:
     """Schedules with the same tile that differ in details."""
     found = [replace(schedule, **details) for details in _VARIATIONS]
     return [x for x in found if x.fits(work, facts)]

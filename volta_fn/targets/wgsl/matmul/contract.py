@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.choice import choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
 from volta_fn.targets.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
@@ -15,7 +15,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 def contract(
     c: Contraction,
-    facts: Facts,
+    facts: TargetCapabilities,
     buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
     *,

@@ -8,7 +8,7 @@ with few columns, and the gradients by weights of depthwise convolutions, are of
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.elements import Elements
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
@@ -36,7 +36,7 @@ def is_of_few_terms(c: Contraction) -> bool:
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_terms(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """The routine in which every invocation computes one result."""
     f = Shader(facts, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
@@ -67,7 +67,7 @@ def is_of_few_results(c: Contraction) -> bool:
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_results(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """The routine in which every workgroup computes a few results, or parts of their sums."""
     f = Shader(facts, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)

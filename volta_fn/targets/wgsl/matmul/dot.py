@@ -6,15 +6,15 @@ from typing import Any
 
 from volta_fn.compiler.contractions.index_maps import of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul.contract import contract, oriented
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
 
 
-def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine for operands of these avals; None for dtypes that the device does not have, and for results without elements."""
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))

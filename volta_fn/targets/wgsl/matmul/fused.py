@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from volta_fn.compiler.contractions import index_maps
 from volta_fn.compiler.contractions.matmul_problem import Operand, merged
-from volta_fn.compiler.ir.analysis import KernelFacts
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.contraction import Axes, Contraction, contraction_of
 from volta_fn.compiler.ir.kernel import Kernel, Load
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span, Texts
@@ -30,7 +30,7 @@ from volta_fn.targets.wgsl.scalars.number import is_supported, kind
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
-def contracts(kernel: Kernel, device: Facts) -> bool:
+def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Whether a kernel is a product whose operands can be read in place: neighbouring invocations must read neighbouring elements."""
     found = contraction_of(kernel)
     if found is None:
@@ -40,7 +40,7 @@ def contracts(kernel: Kernel, device: Facts) -> bool:
     return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
 
 
-def is_little(kernel: Kernel, device: Facts) -> bool:
+def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Whether a kernel is a product that leaves a GPU partly idle."""
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
@@ -50,7 +50,7 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool = False) -> Routine | None:
+def contraction(kernel: Kernel, device: TargetCapabilities, company: int = 0, *, among: bool = False) -> Routine | None:
     """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
 
     `company` is how many multiplications there are in all products that are fused horizontally, if this is one of several;
@@ -66,7 +66,7 @@ def contraction(kernel: Kernel, device: Facts, company: int = 0, *, among: bool 
     return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company, among=among)
 
 
-def parts(kernel: Kernel, device: Facts) -> int:
+def parts(kernel: Kernel, device: TargetCapabilities) -> int:
     """In how many parts the sums of a kernel are best split, if it is a product."""
     if not contracts(kernel, device):
         return 1
@@ -100,7 +100,7 @@ class Fused:
     def __init__(self, found: Contraction) -> None:
         self.found = found
         kernel, self.inputs = found.epilogue()
-        self.facts = KernelFacts(kernel)
+        self.facts = KernelAnalysis(kernel)
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 
 #: Multiplications in the text of shaders that count as long, at least; and how many steps of a slice short ones unroll.
@@ -56,7 +56,7 @@ class Schedule:
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
         return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
-    def fits(self, work: Working, facts: Facts) -> bool:
+    def fits(self, work: Working, facts: TargetCapabilities) -> bool:
         """Whether a device has the workgroup memory and invocations for it."""
         return self.memory(work) <= facts.workgroup_memory and self.invocations <= facts.invocations
 
@@ -87,7 +87,7 @@ class Schedule:
         """How many multiplications are written in the shader, which says how long it takes to compile."""
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
-    def short(self, work: Working, facts: Facts, *, always: bool = False) -> Schedule | None:
+    def short(self, work: Working, facts: TargetCapabilities, *, always: bool = False) -> Schedule | None:
         """A schedule that gives the same bits by a shader that compiles much faster, but runs slower.
 
         Tiles and parts of sums are the same. More invocations compute a tile, if the device allows: most of a shader's text is what each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
 from volta_fn.targets.wgsl.matmul.indices import digits
@@ -15,7 +15,9 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 _INVOCATIONS = 128
 
 
-def combine(c: Contraction, work: Working, splits: int, facts: Facts, epilogue: Epilogue, source: int, result: int) -> Dispatch:
+def combine(
+    c: Contraction, work: Working, splits: int, facts: TargetCapabilities, epilogue: Epilogue, source: int, result: int
+) -> Dispatch:
     """The results from `splits` arrays [stack, m, n] of partial sums in the buffer number `source`; zeros if there are none."""
     f = Shader(facts, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1

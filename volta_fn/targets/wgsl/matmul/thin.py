@@ -7,7 +7,7 @@ of which its invocations read four at a time, each for other terms of the sums; 
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.index_maps import Contraction, Map
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.direct import add_up
 from volta_fn.targets.wgsl.matmul.elements import Elements, Line
@@ -40,7 +40,7 @@ def is_thin(c: Contraction, work: Working) -> bool:
     return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
-def thin(c: Contraction, work: Working, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, *, parts: bool) -> Routine:
+def thin(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, parts: bool) -> Routine:
     """The routine; sums are split only if `parts` allows it."""
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
@@ -69,7 +69,7 @@ def _cut(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-def _invocations(c: Contraction, work: Working, facts: Facts, wide: int, length: int) -> int:
+def _invocations(c: Contraction, work: Working, facts: TargetCapabilities, wide: int, length: int) -> int:
     """How many invocations compute a strip's sums of `length` terms: as many as have enough to do, and as the device allows."""
     room = facts.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
     most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _TURNS))
@@ -79,7 +79,9 @@ def _invocations(c: Contraction, work: Working, facts: Facts, wide: int, length:
 class _Strips:
     """The shader under construction: workgroups of `invocations` with strips of `wide` vectors of results."""
 
-    def __init__(self, c: Contraction, work: Working, facts: Facts, buffers: BufferNumbers, wide: int, invocations: int) -> None:
+    def __init__(
+        self, c: Contraction, work: Working, facts: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
+    ) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
         self.f = f = Shader(facts, invocations)
         self.by_row = c.m <= c.n

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
 from volta_fn.targets.wgsl.matmul.indices import digits, times, total
@@ -34,7 +34,14 @@ class BufferNumbers(NamedTuple):
 
 
 def tiled(
-    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, *, alone: bool = False
+    c: Contraction,
+    work: Working,
+    schedule: Schedule,
+    facts: TargetCapabilities,
+    epilogue: Epilogue,
+    buffers: BufferNumbers,
+    *,
+    alone: bool = False,
 ) -> Routine:
     """The routine of a contraction by a schedule. If a program consists of it `alone`, it begins with a short shader in any case."""
     if c.k == 0:
@@ -48,7 +55,7 @@ def tiled(
 
 
 def _dispatch(
-    c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
+    c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
 ) -> Dispatch:
     """The dispatch of a schedule, which begins with a shader that compiles faster if the schedule's own is long, or it is `alone`."""
 
@@ -64,7 +71,9 @@ def _dispatch(
 class Tiles:
     """The shader of a tiled contraction, while it is written."""
 
-    def __init__(self, c: Contraction, work: Working, schedule: Schedule, facts: Facts, epilogue: Epilogue, buffers: BufferNumbers) -> None:
+    def __init__(
+        self, c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+    ) -> None:
         self.c, self.work, self.schedule = c, work, schedule
         #: Which of the two buffers in workgroup memory is being read, if there are two.
         self.turn = ""

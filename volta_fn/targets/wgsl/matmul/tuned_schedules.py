@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from volta_fn.compiler.contractions.index_maps import Contraction, Map
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.cache_dir import folder
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 
@@ -82,7 +82,7 @@ def _users() -> Choices:
 _learnt: Choices = {}
 
 #: Measures the fastest schedule of a contraction; by the adapters' names of devices for which that is wanted.
-Finder = Callable[[Contraction, Working, Facts], Schedule]
+Finder = Callable[[Contraction, Working, TargetCapabilities], Schedule]
 _finders: dict[str, Finder] = {}
 
 
@@ -97,7 +97,7 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: Contraction, work: Working, facts: Facts, *, among: bool = False) -> Schedule | None:
+def remembered(c: Contraction, work: Working, facts: TargetCapabilities, *, among: bool = False) -> Schedule | None:
     """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none.
 
     If the product is one `among` others in a program, the one that is fastest there is preferred.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.choice import candidates
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import rounded
@@ -36,7 +36,12 @@ class Timing(NamedTuple):
 
 
 def timings(
-    c: Contraction, work: Working, facts: Facts, schedules: Iterable[Schedule], trial: Trial, buffers: BufferNumbers | None = None
+    c: Contraction,
+    work: Working,
+    facts: TargetCapabilities,
+    schedules: Iterable[Schedule],
+    trial: Trial,
+    buffers: BufferNumbers | None = None,
 ) -> list[Timing]:
     """The times of schedules, the first of which is trusted; those that give other results than it (up to rounding) are left out."""
     buffers = buffers or BufferNumbers()
@@ -66,7 +71,7 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[Schedule]:
+def tried(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """The schedules to try: a plain one, which is trusted as its sums are not too long, and those that are probably good."""
     return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, facts, count)]
 
@@ -74,7 +79,7 @@ def tried(c: Contraction, work: Working, facts: Facts, count: int = 8) -> list[S
 def tune(
     c: Contraction,
     work: Working,
-    facts: Facts,
+    facts: TargetCapabilities,
     trial: Trial,
     buffers: BufferNumbers | None = None,
     path: Path | None = None,

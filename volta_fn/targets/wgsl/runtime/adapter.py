@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import FORKED, native, wgpu
 
 #: Features that shaders may use, and the names of their facts.
@@ -41,7 +41,7 @@ class Opened(NamedTuple):
     name: str
     #: "discrete", "integrated", "cpu", …
     kind: str
-    facts: Facts
+    facts: TargetCapabilities
     #: Bytes of the largest buffer.
     largest: int
     features: tuple[str, ...]
@@ -115,9 +115,9 @@ def open_device(adapter: Any) -> Opened:
 _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 
-def _facts(limits: dict[str, int], features: list[str], info: Any) -> Facts:
+def _facts(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
     one_size = _SUBGROUPS.get(info["vendor_id"])
-    return Facts(
+    return TargetCapabilities(
         **{fact: name in features for name, fact in _FEATURES.items()},
         subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
         subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from volta_fn.compiler.contractions.index_maps import Contraction
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import rounded
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
@@ -43,7 +43,7 @@ class Trials:
         self._operands: Sequence[np.ndarray] = ()
         self._leases: list[Lease] = []
 
-    def __call__(self, c: Contraction, work: Working, facts: Facts) -> Schedule:
+    def __call__(self, c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule:
         """The fastest schedule."""
         with self._lock:
             routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), BufferNumbers()) for schedule in tried(c, work, facts)]

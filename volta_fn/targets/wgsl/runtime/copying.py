@@ -5,7 +5,7 @@ A row's number is read from a word of a *ladder*, a constant that holds 0, 1, 2,
 
 from __future__ import annotations
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import grid
 from volta_fn.targets.wgsl.runtime.commands import Place, Run
 
@@ -72,17 +72,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 """
 
 
-def whole(to: Place, source: Place, facts: Facts) -> Run:
+def whole(to: Place, source: Place, facts: TargetCapabilities) -> Run:
     """Copy an array."""
     return Run(_WHOLE, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), facts.groups))
 
 
-def take(row: Place, all_: Place, ladder: Place, size: int, facts: Facts) -> Run:
+def take(row: Place, all_: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
     """Copy a row of so many bytes out of an array."""
     return Run(_text(_TAKE, size), frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), facts.groups))
 
 
-def put(all_: Place, row: Place, ladder: Place, size: int, facts: Facts) -> Run:
+def put(all_: Place, row: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
     """Copy a row of so many bytes into an array."""
     return Run(_text(_PUT, size), frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, facts.groups))
 

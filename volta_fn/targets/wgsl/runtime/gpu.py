@@ -13,11 +13,11 @@ import numpy as np
 from volta_fn.compiler.fusion.deferral import Deferral
 from volta_fn.compiler.ir.overwrite import overwritable
 from volta_fn.compiler.lowering.program import Lane, Source
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.targets.wgsl import attention, matmul
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.routine import Routine
@@ -70,7 +70,7 @@ class Gpu:
         self.pipelines = Pipelines(opened.device, self.watched)
         self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
         if opened.kind == "cpu":
-            self.facts = self.facts._replace(turns=turns_of_loops(self))
+            self.facts = self.facts._replace(iterations=turns_of_loops(self))
         self.lane = Lane(
             buffers=min(self.facts.buffers, _BUFFERS),
             supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
@@ -242,10 +242,12 @@ class Gpu:
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
 
 
-def _deferral(facts: Facts) -> Deferral | None:
+def _deferral(facts: TargetCapabilities) -> Deferral | None:
     """How products are deferred, if a dispatch can bind the buffers of several of them."""
     return Deferral(partial(matmul.is_little, device=facts), _DEFERRED_BYTES, _DEFERRED) if facts.buffers >= 3 * _DEFERRED else None
 
 
-def _made(maker: Callable[..., Routine | None], facts: Facts, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+def _made(
+    maker: Callable[..., Routine | None], facts: TargetCapabilities, avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> Routine | None:
     return maker(avals, params, facts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from volta_fn.compiler.lowering.buffer_assignment import Slot, Slots
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.rewriting.horizontal import fused, fused_memory, fused_size
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.runtime.commands import Command, Run
@@ -32,7 +32,7 @@ def longest(routines: int) -> int:
     return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
 
 
-def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: Facts, most: int = _LONGEST) -> list[Command]:
+def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
     """The commands with independent dispatches fused; the same ones if they are not all dispatches. Updates the slots' lifetimes.
 
     Fused shaders have `most` characters, at most.
@@ -67,7 +67,7 @@ def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bo
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts, most: int) -> int:
+def _joined(together: list[list[Run]], run: Run, first: int, facts: TargetCapabilities, most: int) -> int:
     """The number of the first group from `first` on that a dispatch joins, or of a new one. Deferred ones only join their like."""
     for number in range(first, len(together)):
         group = together[number]
@@ -78,7 +78,7 @@ def _joined(together: list[list[Run]], run: Run, first: int, facts: Facts, most:
     return len(together) - 1
 
 
-def _moved_back(together: list[list[Run]], facts: Facts, most: int) -> None:
+def _moved_back(together: list[list[Run]], facts: TargetCapabilities, most: int) -> None:
     """Move single dispatches to later groups, and others to the deferred ones, if nothing in between depends on them."""
     last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
     for number in reversed(range(len(together))):
@@ -108,7 +108,7 @@ def _waits(other: Run, run: Run) -> bool:
     return any(place.slot in (slots if binding in other.written else written) for binding, place in enumerate(other.places))
 
 
-def _fits(group: Sequence[Run], run: Run, facts: Facts, most: int) -> bool:
+def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) -> bool:
     """Whether a dispatch may join a group, by the limits of shaders, buffers, workgroups and workgroup memory."""
     runs = [*group, run]
     deferred = group[0].deferred

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.rewriting.partial_dispatch import may_be_portioned, portion
 from volta_fn.targets.wgsl.rewriting.split_bindings import split_text
 from volta_fn.targets.wgsl.runtime.commands import Place, Run
@@ -33,7 +33,7 @@ def check_elements(counts: Iterable[int]) -> None:
         raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
 
 
-def in_sections(run: Run, facts: Facts) -> Run:
+def in_sections(run: Run, facts: TargetCapabilities) -> Run:
     """A dispatch with large arrays bound in sections. Raises `OutOfMemoryError` if that takes more bindings than the device has."""
     size = facts.binding // facts.alignment * facts.alignment
     counts = [max(-(-p.size // size), 1) for p in run.places]
@@ -53,7 +53,7 @@ def in_sections(run: Run, facts: Facts) -> Run:
     return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
 
 
-def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: Facts) -> list[Run]:
+def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: TargetCapabilities) -> list[Run]:
     """A dispatch as portions of its workgroups. ``rung(k, n)`` is the place of a word that holds k, less than n."""
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.horizontal import Member, Several
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -42,7 +42,7 @@ class Batch:
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
-    def extended(self, kernel: Written, facts: Facts) -> Run | None:
+    def extended(self, kernel: Written, facts: TargetCapabilities) -> Run | None:
         """The command that computes one more kernel; None if the batch cannot be extended, by any other kernel either."""
         if not kernel.follows(self.kernels):
             return None

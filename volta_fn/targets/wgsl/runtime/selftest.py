@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.capabilities import Facts
 
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.gpu import Gpu
@@ -122,7 +122,7 @@ def turns_of_loops(gpu: Gpu) -> int:
     done = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _TURNS, np.uint32)), done], frozenset([1]), ALL)
     turns = int(gpu.get(done)[0])
-    return turns if turns < _TURNS else Facts().turns
+    return turns if turns < _TURNS else TargetCapabilities().iterations
 
 
 def needed_checks(gpu: Gpu) -> int:

@@ -16,10 +16,10 @@ from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
 from volta_fn.compiler.lowering.emit import BodyWriter
 from volta_fn.compiler.lowering.peak_memory import bytes_of
 from volta_fn.compiler.lowering.program import Item, Lane, Source
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.numpy.errstate import silenced
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routine
@@ -40,7 +40,7 @@ class Writer(BodyWriter):
     def __init__(
         self,
         lane: Lane,
-        facts: Facts,
+        facts: TargetCapabilities,
         made: Callable[[Source], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],

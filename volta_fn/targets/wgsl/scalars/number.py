@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
 
@@ -51,7 +51,7 @@ def kind(dtype: np.dtype) -> str:
     return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
 
 
-def is_supported(dtype: np.dtype, facts: Facts) -> bool:
+def is_supported(dtype: np.dtype, facts: TargetCapabilities) -> bool:
     """Whether a device can hold and compute with numbers of the dtype."""
     if dtype in _DOUBLES:
         return facts.float64

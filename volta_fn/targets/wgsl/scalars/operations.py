@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.codegen.scalars.floats import EXACT
 from volta_fn.codegen.scalars.functions.table import APPROXIMATE
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import complex_functions, floats, integers, special
 from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
 from volta_fn.targets.wgsl.scalars.halves import rounded
@@ -25,7 +25,7 @@ _WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 _UNSAFE = ("rem",)
 
 
-def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: Facts) -> bool:
+def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: TargetCapabilities) -> bool:
     """Whether `apply` can write the primitive for operands of these dtypes on a device."""
     if not all(is_supported(dtype, facts) for dtype in in_dtypes):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.scalars.helpers import ONE
 from volta_fn.targets.wgsl.scalars.memory import Array, Atomics
@@ -23,7 +23,7 @@ class Shader(Function):
     group = "group"
     local = "local"
 
-    def __init__(self, facts: Facts, invocations: int = 64) -> None:
+    def __init__(self, facts: TargetCapabilities, invocations: int = 64) -> None:
         super().__init__(Module(facts))
         self.invocations = invocations
         self._arrays: dict[int, Array] = {}

@@ -1,4 +1,4 @@
-"""How many turns all loops of an invocation take, at most, in each factorisation: some devices end loops before their end (`Facts.turns`).
+"""Upper bounds on the loop iterations of an invocation in each factorisation: see `TargetCapabilities.iterations`.
 
 Loops that invocations share out have so many turns as one of them gets (`_share`), and each loop that is begun has one more, in which it
 ends; sums over a triangle are half a square.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, invocations, is_field, written
 from volta_fn.targets.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.targets.wgsl.routine import Routine
 
 
-def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive."""
     (a,) = avals
     m, n = a.shape[-2:]

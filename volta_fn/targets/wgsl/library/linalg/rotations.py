@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.linalg.shader_templates import real_part
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -86,7 +86,7 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
     {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
 
 
-def workers(rows: int, n: int, dtype: np.dtype, facts: Facts) -> int:
+def workers(rows: int, n: int, dtype: np.dtype, facts: TargetCapabilities) -> int:
     """Invocations for a matrix of n columns: as many for a large one as there may be and have workgroup memory for what each adds up."""
     if rows <= 64:
         return 64 if rows <= 16 else 128

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.wgsl.capabilities import Facts
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
 
 #: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
@@ -75,9 +75,9 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 }}"""
 
 
-def is_field(dtype: np.dtype, facts: Facts, turns: int) -> bool:
+def is_field(dtype: np.dtype, facts: TargetCapabilities, turns: int) -> bool:
     """Whether the device can factor matrices of the dtype, by loops that take so many turns."""
-    return is_supported(dtype, facts) and turns <= facts.turns
+    return is_supported(dtype, facts) and turns <= facts.iterations
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
@@ -90,7 +90,7 @@ def invocations(work: int) -> int:
     return 64 if work <= 64 else 256
 
 
-def field_shader(facts: Facts, dtype: np.dtype, count: int) -> Shader:
+def field_shader(facts: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
     """A shader with these functions, for workgroups of so many invocations."""
     shader = Shader(facts, count)
     real = wgsl_type(real_part(dtype))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, scaled, workers
@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
 
-def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
@@ -83,7 +83,7 @@ def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
     return shader.buffer(number, dtype, written=True).name
 
 
-def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: Facts) -> Routine:
+def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Routine:
     """The vectors of matrices without elements: those of the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.capabilities import Facts
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.routine import Routine
@@ -21,7 +21,7 @@ _INT32 = np.dtype(np.int32)
 _COLUMNS = 16
 
 
-def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive. What is not positive definite becomes NaN."""
     (x,) = avals
     n = x.shape[-1]
@@ -78,7 +78,7 @@ for (var i = local; i < {n * n}u; i += STEP) {{
 }}"""
 
 
-def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive: elimination, the unknowns one after another, for some columns at a time."""
     a, b = avals
     n = a.shape[-1]
@@ -142,7 +142,7 @@ def _divided(x: str, place: str) -> str:
   sync();"""
 
 
-def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Facts) -> Routine | None:
+def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
     """The routine of the primitive: partial pivoting, column by column."""
     (a,) = avals
     m, n = a.shape[-2:]

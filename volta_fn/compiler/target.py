@@ -1,20 +1,20 @@
-"""What code generators must know of a GPU."""
+"""What the compiler knows of a target: what its hardware offers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Facts(NamedTuple):
-    """A device's features and limits; the defaults are what every WebGPU device has."""
+class TargetCapabilities(NamedTuple):
+    """What a target's hardware offers: limits, dtypes and features. The defaults are what every WebGPU device has."""
 
-    #: Whether shaders have 16-bit floats (``enable f16``), 64-bit floats, and 64-bit integers.
+    #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False
     float64: bool = False
     int64: bool = False
     #: Whether ``fma`` rounds once: WGSL lets it round twice.
     fma: bool = False
-    #: Whether float32 arithmetic keeps subnormal numbers: WGSL lets it take them, and give them, as zeros.
+    #: Whether float32 arithmetic keeps subnormal numbers: WGSL lets it flush them to zero.
     subnormals: bool = True
     #: Whether subgroup operations may be used, and the least and greatest number of invocations in a subgroup.
     subgroups: bool = False
@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     groups: int = 65535
     #: Offsets of bindings are multiples of this many bytes.
     alignment: int = 256
-    #: Turns that all loops of an invocation may take together: drivers in software end loops that take more.
-    turns: int = 1 << 32
-    #: The adapter's name, by which schedules are remembered.
+    #: Iterations that all loops of an invocation may take together: software drivers end loops that take more.
+    iterations: int = 1 << 32
+    #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
