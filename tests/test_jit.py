@@ -23,7 +23,8 @@ from volta_fn.errors import (
     TracerIndexError,
     UnhashableStaticError,
 )
-from volta_fn.jit.cache import Cache
+from volta_fn.tree import matching
+from volta_fn.tree.matching import matcher as generate
 
 
 def counted(function: Any) -> tuple[Any, list[Any]]:
@@ -41,16 +42,15 @@ def counted(function: Any) -> tuple[Any, list[Any]]:
 
 
 def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls by trees that no code takes apart, or by more kinds of trees than there is code for, do not try again each time."""
-    learnt: list[Any] = []
-    learn = Cache.learn
-    monkeypatch.setattr(Cache, "learn", lambda cache, structure, *rest: (learnt.append(structure), learn(cache, structure, *rest)))
-    total = vf.jit(lambda parts: sum(tree.leaves(parts)))
+    """Matchers are generated once: for structures that they cannot match, or beyond the first four, no call tries again."""
+    generated: list[Any] = []
+    monkeypatch.setattr(matching, "matcher", lambda treedef, args: (generated.append(treedef), generate(treedef, args))[1])
+    total = vf.jit(lambda leaves: sum(tree.leaves(leaves)))
     trees: list[Any] = [OrderedDict(a=jnp.ones(2), b=jnp.ones(2)), *[[jnp.ones(2)] * count for count in range(2, 8)]]
     for _ in range(4):
-        for parts in trees:
-            np.testing.assert_array_equal(total(parts), [len(parts)] * 2)
-    assert len(learnt) == len(set(learnt)) == len(trees)
+        for leaves in trees:
+            np.testing.assert_array_equal(total(leaves), [len(leaves)] * 2)
+    assert len(generated) == len(set(generated)) == 4
 
 
 @pytest.mark.wide

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from volta_fn import data
-from volta_fn.data.ahead import run_ahead
+from volta_fn.data.prefetch import prefetched
 from volta_fn.errors import DataError, OutOfBoundsError
 
 PATIENCE = 20.0  # seconds after which something that should happen is given up
@@ -76,7 +76,7 @@ def test_results_that_were_taken_are_not_kept():
         return result
 
     gc.collect()
-    for result in run_ahead((make for _ in range(20)), 1, 2):
+    for result in prefetched((make for _ in range(20)), 1, 2):
         del result
         assert len(alive) <= 3
 
@@ -112,7 +112,7 @@ def test_batches_come_in_order_whichever_is_ready_first():
         second_done.set()
         return "second"
 
-    assert list(run_ahead(iter([first, second]), 2, 2)) == ["first", "second"]
+    assert list(prefetched(iter([first, second]), 2, 2)) == ["first", "second"]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -177,7 +177,7 @@ def test_a_worker_may_end_the_iteration():
         results.close()
         closed.set()
 
-    results = run_ahead(iter([int, close, int]), 1, 2)
+    results = prefetched(iter([int, close, int]), 1, 2)
     assert next(results) == 0
     worker = next(thread for thread in threading.enumerate() if thread.name.startswith("volta_fn.data"))
     asked.set()

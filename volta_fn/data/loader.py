@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import random
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
-from volta_fn.data.ahead import run_ahead
+from volta_fn.data.prefetch import prefetched
 from volta_fn.data.combine import as_key
 from volta_fn.data.dataset import Examples, gather
 from volta_fn.errors import ArgumentError, DataError
@@ -112,7 +112,7 @@ class DataLoader:
         order = self._order(number)
         parts = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
         tasks = (functools.partial(self._load, number, i, rows) for i, rows in parts)
-        return run_ahead(tasks, self.workers, self.workers * self.prefetch)
+        return prefetched(tasks, self.workers, self.workers * self.prefetch)
 
     def state(self) -> dict[str, int]:
         """Where the loader stands, a dict of ints: the epoch, how many of its batches have been taken, and what must not change."""

@@ -1,8 +1,8 @@
-"""The driver: `jit` traces functions, compiles the jaxprs, caches the compiled programs and runs them.
+"""`jit` and eager evaluation: trace, compile, cache and run programs.
 
 - `eager` evaluates single primitives, for code that is not jitted.
-- `arguments` tells static, donated and dynamic arguments apart.
-- `programs` traces and compiles; `lowered` makes a traced program inspectable.
+- `arguments` separates static, donated and dynamic arguments.
+- `compile` traces and compiles; `lowered` lets users inspect a traced program.
 - `cache` keeps the programs of a function, and finds the one for a call.
 - `function` is `jit` itself.
 """

@@ -1,4 +1,7 @@
-"""The arguments of a jitted function: static ones are part of the program, donated ones give their memory to it."""
+"""Static, donated and dynamic arguments of a jitted function.
+
+Static arguments are constants of the program; donated ones lend it their memory.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from volta_fn.errors import ArgumentError, UnhashableStaticError
 
 
 class Statics(NamedTuple):
-    """Which arguments are static (part of the program) or donated."""
+    """The arguments that are static (constants of the program) or donated."""
 
     argnums: frozenset[int]
     argnames: frozenset[str]
@@ -22,12 +25,15 @@ class Statics(NamedTuple):
 
     @property
     def some(self) -> bool:
-        """Whether any argument is static."""
+        """True if any argument is static."""
         return bool(self.argnums or self.argnames)
 
 
 class Request:
-    """One call's arguments, with the static ones taken out (`leaves` and `in_tree` are of the others), and `key`, without their types."""
+    """One call of a jitted function.
+
+    `leaves` and `in_tree` are those of the dynamic arguments; `key` identifies the call but for the types of the leaves.
+    """
 
     def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.statics = statics
@@ -44,11 +50,11 @@ class Request:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function of the other arguments."""
+        """The function of the dynamic arguments."""
         return _with_statics(self.fun, self.static_args, self.static_kwargs) if self.static_args or self.static_kwargs else self.fun
 
     def donated(self) -> tuple[bool, ...]:
-        """For each leaf, whether its argument is donated."""
+        """Return for each leaf whether its argument is donated."""
         if not (self.statics.donate_argnums or self.statics.donate_argnames):
             return (False,) * len(self.leaves)
         positions = [i for i in range(len(self.args)) if i not in self.statics.argnums]
@@ -62,18 +68,19 @@ class Request:
 
 @functools.cache
 def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tuple[Any, ...]]:
-    """A function that makes the key of a call by `count` positional arguments: the values of static ones, an attribute of the arrays.
+    """Generate the function that makes the key of a call with `count` arguments.
 
-    It is generated code, without a loop: every call of a jitted function with static arguments makes such a key.
+    The key has the types and values of the static arguments, and the attribute `kind` of the others (None stays None). The code has no
+    loop, since every call of a jitted function with static arguments makes such a key.
     """
     names = [f"a{i}" for i in range(count)]
-    parts = [f"type({a}), {a}" if i in static else f"None if {a} is None else {a}.{kind}" for i, a in enumerate(names)]
-    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(p + ', ' for p in parts)})", {})
+    entries = [f"type({a}), {a}" if i in static else f"None if {a} is None else {a}.{kind}" for i, a in enumerate(names)]
+    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {})
     return made
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """`fun` as a function of its other arguments."""
+    """Bind the static arguments of `fun`."""
 
     @functools.wraps(fun)
     def with_statics(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +111,10 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> Statics:
-    """Complete positions by names and names by positions, so that an argument is static however it is passed."""
+    """Resolve names to positions and positions to names.
+
+    An argument is static or donated however it is passed. Raises `ArgumentError` for names and positions that `fun` does not have.
+    """
     nums, names = _as_tuple(argnums), _as_tuple(argnames)
     donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
     try:

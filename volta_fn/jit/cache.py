@@ -1,14 +1,20 @@
 """The programs of one jitted function, and how a call finds its own.
 
-What takes least is tried first: trees of a known structure are taken apart by code of their own (`matchers`), arguments that are arrays are
-known by their types (`fast`), other trees by structure and types (`fast`, too); what is left is a `Request`, which may have to be traced.
+A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope, and
+default device (`Cache.traced`). A call should not have to compute that key, so three indices lead to the same programs faster:
+
+- `compiled`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
+- `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
+- `staged`: calls in a function that is being traced, by the types of the arrays. They become one equation.
+
+A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray
@@ -16,83 +22,85 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.jit.arguments import Request, call_key
-from volta_fn.jit.programs import Traced, trace_function
+from volta_fn.jit.compile import Traced, trace_function
 from volta_fn.lazy_imports import load
 
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
 
-#: Programs kept per function before all are dropped, and structures of arguments that are taken apart by code of their own.
+#: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
 _CACHE_LIMIT = 4096
 _MATCHERS = 4
 
 #: A compiled program: the result's pytree for a sequence of concrete arrays.
 Run = Callable[[Sequence[Any]], Any]
 
-#: What takes trees of one structure apart, and what runs calls by such trees, by their arrays' types.
-Matcher = tuple["Match", dict[Any, Run]]
+
+class Matcher(NamedTuple):
+    """The programs for arguments of one structure, by the types of the leaves.
+
+    `match` returns the leaves, or None for another structure.
+    """
+
+    structure: Any
+    match: Match
+    programs: dict[Any, Run]
 
 
 class Cache:
-    """Traced and compiled programs of one function, by structure and types of its arguments."""
+    """The traced and compiled programs of one function; see the module's docstring."""
 
     def __init__(self) -> None:
         self.traced: dict[Any, Traced] = {}
-        #: Of calls by arrays: compiled programs by their types, and what a traced call needs by theirs.
-        self.fast: dict[Any, Run] = {}
-        self.met: dict[Any, tuple[dict[str, Any], Run]] = {}
-        #: Of calls by trees of arrays that were made before.
+        self.compiled: dict[Any, Run] = {}
         self.matchers: list[Matcher] = []
-        self.structures: set[Any] = set()
-        #: Structures for which there is no such code: it cannot be written, or there were others before.
-        self.without_code: set[Any] = set()
+        #: The parameters of the equation, and the function that makes the call's result of its outputs.
+        self.staged: dict[Any, tuple[dict[str, Any], Run]] = {}
         self.lock = threading.Lock()
         self.traces = 0
 
-    # compiled programs
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
+        """Return the compiled program and the leaves of a call that was made before.
 
-    def by_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
-        """What runs a call of a function without static arguments, and its arrays, if there was one of this structure and types."""
+        The function has no static arguments. None if there is no such program.
+        """
         leaves, structure = tree.flatten((args, kwargs))
         try:
-            run = self.fast.get((structure, *[x._spec for x in leaves]))
-        except AttributeError:  # some leaf is no array
+            specs = tuple([x._spec for x in leaves])
+        except AttributeError:  # some leaf is not an array
             return None
+        run = self.compiled.get((structure, *specs))
         if run is None:
             return None
-        if not kwargs and structure not in self.without_code:
-            self.learn(structure, args, leaves, run)
+        if not kwargs:
+            self.learn(structure, args, specs, run)
         return run, leaves
 
-    def learn(self, structure: Any, args: tuple[Any, ...], leaves: Sequence[Any], run: Run) -> None:
-        """Let calls like this one find what runs them without looking at every node of their arguments."""
+    def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
+        """Let a matcher find `run` for calls like this one, if the structure has one."""
         with self.lock:
-            if structure not in self.structures:
-                match = _matcher(structure, args) if len(self.matchers) < _MATCHERS else None
-                if match is None:
-                    self.without_code.add(structure)
+            known = next((m for m in self.matchers if m.structure == structure), None)
+            if known is None:
+                if len(self.matchers) == _MATCHERS:
                     return
-                self.structures.add(structure)
-                self.matchers.append((match, {}))
-            for match, programs in self.matchers:
-                if match(args) is not None:
-                    programs[tuple([x._spec for x in leaves])] = run
+                match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
+                known = Matcher(structure, match, {})
+                self.matchers.append(known)
+            known.programs[specs] = run
 
     def remember(self, request: Request, run: Run) -> None:
-        """Note what runs calls like this one, under the key that the next one finds it by, if its arguments are arrays on a device."""
+        """Let calls like this one find `run` by the types of their arrays."""
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
-            places = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-            self.fast[call_key(argnums, len(args), "_spec")(*args)] = _of_places(run, places)
+            positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
+            self.compiled[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
         elif not request.statics.some and all(type(x) is ConcreteArray for x in request.leaves):
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and all(type(a) is ConcreteArray for a in args)
             specs = tuple([x._spec for x in request.leaves])
-            self.fast[specs if flat_call else (request.in_tree, *specs)] = run
-
-    # traced programs
+            self.compiled[specs if flat_call else (request.in_tree, *specs)] = run
 
     def program(self, request: Request, values: Sequence[Array]) -> Traced:
-        """The program of a call, traced if there is none for its types."""
+        """Return the traced program of a call; trace it if there is none for its key."""
         avals = tuple([v.aval for v in values])
         key = (request.key, avals, axis_environment(), current_default_device())
         found = self.traced.get(key)
@@ -101,15 +109,13 @@ class Cache:
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         traced = trace_function(request.function, values, request.in_tree, avals, function_name(request.fun))
         traced.donated = request.donated()
-        return traced if traced.captured else self.keep(key, traced)
-
-    def keep(self, key: Any, traced: Traced) -> Traced:
-        """Store a program; if another thread was faster, its program is the one to use."""
+        if traced.captured:
+            return traced
         with self.lock:
             self.traces += 1
             if len(self.traced) >= _CACHE_LIMIT:
                 self._drop()
-            return self.traced.setdefault(key, traced)
+            return self.traced.setdefault(key, traced)  # another thread may have been faster
 
     def clear(self) -> None:
         """Forget all programs."""
@@ -117,33 +123,32 @@ class Cache:
             self._drop()
 
     def _drop(self) -> None:
-        for programs in (self.traced, self.fast, self.met, self.matchers, self.structures, self.without_code):
+        for programs in (self.traced, self.compiled, self.matchers, self.staged):
             programs.clear()
 
 
 def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
-    """What runs a call by trees that were met before, and their arrays; None if there is nothing."""
-    for match, programs in matchers:
+    """Return the program and the leaves of a call that some matcher knows, or None."""
+    for _, match, programs in matchers:
         leaves = match(args)
         if leaves is None:
             continue
         try:
             run = programs.get(tuple([x._spec for x in leaves]))
-        except AttributeError:  # a tree, or a number, in the place of an array
+        except AttributeError:  # a leaf of the structure is a number here, or a tree
             continue
         if run is not None:
             return run, leaves
     return None
 
 
-def _matcher(structure: Any, args: tuple[Any, ...]) -> Match | None:
-    made: Match | None = load("volta_fn.tree.matching").matcher(structure.child(0), args)
-    return made
+def _no_match(args: Any) -> None:
+    """Stand in for a matcher that cannot be generated."""
 
 
-def _of_places(run: Run, places: list[int]) -> Run:
-    """`run` of all arguments, of which it takes those at the places."""
-    first, last = (places[0], places[-1] + 1) if places else (0, 0)
-    if last - first == len(places):
+def _with_arguments(run: Run, positions: list[int]) -> Run:
+    """Make `run` a function of all arguments, of which it takes those at `positions`."""
+    first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
+    if last - first == len(positions):
         return lambda args: run(args[first:last])
-    return lambda args: run([args[i] for i in places])
+    return lambda args: run([args[i] for i in positions])

@@ -1,4 +1,7 @@
-"""One primitive at a time: eager evaluation. Kernels are kept per primitive, by the parameters and the types of the operands."""
+"""Eager evaluation, one primitive at a time.
+
+Each primitive keeps its kernels, by its parameters and the types of its operands.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _CACHE_LIMIT = 4096
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
-    """The device that holds all `arrays` (the default device if there are none). Python scalars go where the others are."""
+    """Return the device that holds all `arrays` (the default device for none).
+
+    Weak scalars (of Python) go where the other arrays are. Raises `DeviceError` if those are on several devices.
+    """
     if not arrays:
         return current_default_device()
     device: Device = arrays[0].device
@@ -34,7 +40,7 @@ def common_device(arrays: Sequence[Any]) -> Device:
 
 
 def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:
-    """The arrays, those on other devices copied."""
+    """Copy those of the arrays that are on other devices to `device`."""
     if all(a.device is device for a in arrays):
         return arrays
     return [a if a.device is device else _copied(a, device) for a in arrays]
@@ -51,7 +57,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
-        if programs:  # the kernel lives as long as the sub-program that it runs
+        if programs:  # the kernel must not outlive the sub-program that it runs
             cache, key = programs[0].cache, (primitive, *key)
     run = cache.get(key)
     if run is None:
@@ -63,26 +69,25 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
 
 
 def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """A primitive as a function of concrete arrays of the types of `args`."""
+    """Make a function that runs a primitive on arrays of the types of `args`."""
     check_usable(args)
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
-        return _brought(_eager_kernel(primitive, on_device(args, device), params), device)
+        run = _eager_kernel(primitive, on_device(args, device), params)
+        return lambda *args: run(*on_device(args, device))
     compute = device.backend.kernel(primitive, avals, params)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     return _one_result(compute, array_spec(out_avals, device), len(args))
 
 
-def _brought(run: Callable[..., Any], device: Device) -> Callable[..., Any]:
-    """A kernel whose operands are partly on other devices."""
-    return lambda *args: run(*on_device(args, device))
-
-
 def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """A kernel with one result as a function of arrays; written out for one and two operands, where every call counts."""
+    """Wrap a kernel with one result as a function of arrays.
+
+    Unrolled for one and two operands, since every call pays for this.
+    """
     ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:
@@ -115,14 +120,14 @@ def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) ->
 
 
 def solid(buffer: Any) -> Any:
-    """NumPy's functions return scalars for zero-dimensional results; buffers are arrays."""
+    """Return a result as an array: NumPy's functions may return a scalar."""
     return buffer if type(buffer) is np.ndarray or not isinstance(buffer, np.generic) else np.asarray(buffer)
 
 
 def check_usable(args: Sequence[Any]) -> None:
-    """Raise `DonatedBufferError` if an array was deleted, `LeakedTracerError` if it is none but a tracer.
+    """Raise `DonatedBufferError` for deleted arrays, `LeakedTracerError` for tracers.
 
-    Kernels and programs found by type need no check: none is kept for those.
+    Kernels and programs that are found by type need no check, since none is kept for such operands.
     """
     for arg in args:
         if isinstance(arg, Tracer):

@@ -1,7 +1,4 @@
-"""`jit`: a function that finds the program for each call.
-
-A jitted call first looks for a program by its arguments' types alone. Only on a miss does it look at structures and trace.
-"""
+"""`jit`: each call looks up its program (`cache` tells how), and traces on a miss."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
+from volta_fn.jit.compile import Traced, compiled_for, trace_function
 from volta_fn.jit.eager import check_usable, common_device, on_device
-from volta_fn.jit.programs import Traced, compiled_for, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CacheInfo(NamedTuple):
-    """How many programs a jitted function keeps, and how often it had to trace."""
+    """The number of programs that a jitted function keeps, and of its traces."""
 
     programs: int
     traces: int
@@ -44,16 +41,16 @@ def jit(
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
 ) -> Any:
-    """Compile `fun`: it is traced once per structure, shapes and dtypes of its arguments, and then runs as one program.
+    """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
     Args:
         fun: a pure function of pytrees of arrays. Without it, `jit` returns a decorator.
-        static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its program.
+        static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
 
     Returns:
-        a function like `fun`, with `lower(*args)` to look at the program, `cache_info()` and `clear_cache()`.
+        a function like `fun`, with `lower(*args)` to inspect the program, `cache_info()` and `clear_cache()`.
 
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
@@ -80,28 +77,28 @@ def jit(
 def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
     function = _Function(fun, statics)
     cache, argnums, plain = function.cache, statics.argnums, not statics.some
-    fast, matchers = cache.fast, cache.matchers
+    compiled, matchers = cache.compiled, cache.matchers
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Every microsecond counts here: what is tried first takes least.
+        # Every microsecond counts here, so the fastest lookups come first.
         if plain and current_trace() is EVAL:
             if not kwargs:
                 known = matched(matchers, args) if matchers else None
                 if known is not None:
                     return known[0](known[1])
                 try:
-                    run = fast.get(tuple([a._spec for a in args]))
-                except AttributeError:  # some argument is no array by itself
+                    run = compiled.get(tuple([a._spec for a in args]))
+                except AttributeError:  # some argument is not an array
                     run = None
                 if run is not None:
                     return run(args)
-            known = cache.by_structure(args, kwargs)
+            known = cache.find(args, kwargs)
             if known is not None:
                 return known[0](known[1])
         elif argnums and not kwargs and current_trace() is EVAL:
             try:
-                run = fast.get(call_key(argnums, len(args), "_spec")(*args))
+                run = compiled.get(call_key(argnums, len(args), "_spec")(*args))
             except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
                 run = None
             if run is not None:
@@ -115,7 +112,7 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
 
 
 class _Function:
-    """A jitted function: its programs, and what is done in calls that find none of those that are compiled."""
+    """A jitted function: its programs, and the calls for which none is compiled."""
 
     def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
         self.fun = fun
@@ -123,21 +120,24 @@ class _Function:
         self.cache = Cache()
 
     def traced_call(self, args: tuple[Any, ...]) -> Any:
-        """A call by arrays, or tracers of them, while a function is traced: one equation, if there was one by such types before."""
+        """Call it in a function that is being traced.
+
+        If a call by arrays of such types was traced before, it becomes one equation without a `Request`.
+        """
         if current_trace() is EVAL:
             return self.slow_call(args, {})
         try:
-            found = self.cache.met.get(self._met_key(args))
+            found = self.cache.staged.get(self._staged_key(args))
         except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
             found = None
         if found is None:
             return self.slow_call(args, {})
-        params, together = found
+        params, assemble = found
         arrays = [a for i, a in enumerate(args) if i not in self.statics.argnums and a is not None]
-        return together(current_trace().process(jit_p, arrays, params))
+        return assemble(current_trace().process(jit_p, arrays, params))
 
     def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Any call. The next one like it may be found sooner."""
+        """Call it with any arguments; the next call like this one may be found faster."""
         request = Request(self.fun, self.statics, args, kwargs)
         values = [as_value(x) for x in request.leaves]
         traced = self.cache.program(request, values)
@@ -145,7 +145,7 @@ class _Function:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
         if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            self.cache.met[self._met_key(args)] = params, _put_together(traced.out_tree)
+            self.cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *values, **params)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -158,12 +158,12 @@ class _Function:
         self.cache.remember(request, run)
         return run(values)
 
-    def _met_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What tells calls by arrays apart while functions are traced. Raises `AttributeError` if some argument is none."""
+    def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the key of `Cache.staged`; `AttributeError` if an argument is no array."""
         return call_key(self.statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The program for arguments like these (arrays or `ShapeDtypeStruct`), without running it."""
+        """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
         request = Request(self.fun, self.statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self.fun))
@@ -172,8 +172,8 @@ class _Function:
         return made
 
 
-def _put_together(out_tree: Any) -> Callable[[Sequence[Any]], Any]:
-    """What makes a call's result of its leaves."""
+def _assembler(out_tree: Any) -> Callable[[Sequence[Any]], Any]:
+    """Return the function that makes a call's result of its leaves."""
     return itemgetter(0) if out_tree == tree.structure(0) else functools.partial(tree.unflatten, out_tree)
 
 

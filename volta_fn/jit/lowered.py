@@ -1,4 +1,7 @@
-"""Traced functions to look at. This is loaded when the first one is asked for, since it needs the whole compiler."""
+"""`Lowered`: a traced function that users can inspect.
+
+Loaded on first use, since it needs the compiler.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,16 @@ from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
+from volta_fn.jit.compile import Traced, compiled
 from volta_fn.jit.eager import check_usable
-from volta_fn.jit.programs import Traced, compiled
 
 
 class Lowered:
-    """A traced function to look at: its program (`jaxpr`), what the compiler makes of it (`simplified`), its plan, its compiled form."""
+    """A traced function: its program, the simplified program, its memory, its code.
+
+    `jaxpr` and `simplified` are the same for all targets. `plan` is what the NumPy target runs: a straight line of steps. The CPU and GPU
+    targets fuse the simplified program into kernels instead, and `memory` and `compile` ask the target of the default device.
+    """
 
     def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
         self._traced = traced
@@ -35,7 +42,7 @@ class Lowered:
 
     @property
     def simplified(self) -> ClosedJaxpr:
-        """The program that is planned: the same values with less work."""
+        """The program after the passes that all targets share."""
         return simplify(self._traced.jaxpr)
 
     @property
@@ -45,11 +52,11 @@ class Lowered:
 
     @property
     def plan(self) -> Plan:
-        """The straight-line plan that would run."""
+        """The steps that the NumPy target runs; other targets compile kernels instead."""
         return make_plan(self._traced.jaxpr, self._traced.donated)
 
     def memory(self) -> Memory:
-        """What the compiled program needs of memory, in bytes, known without running it.
+        """Return the bytes that the compiled program needs, known without running it.
 
         >>> import volta_fn as vf
         >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
@@ -60,13 +67,13 @@ class Lowered:
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated))
 
     def as_text(self) -> str:
-        """The program in JAX's notation."""
+        """Return the program in JAX's notation."""
         return str(self._traced.jaxpr)
 
     def compile(self) -> Callable[..., Any]:
-        """The compiled function, of arguments (but the static ones) of exactly the types that it was lowered for.
+        """Return the compiled function of the dynamic arguments.
 
-        It raises `ArgumentTypeError` for others, and `TracerError` inside of a transform.
+        It raises `ArgumentTypeError` for types other than those it was lowered for, and `TracerError` inside of a transform.
         """
         traced, in_tree = self._traced, self._in_tree
         run = compiled(traced, self._device)
@@ -92,5 +99,5 @@ class Lowered:
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
-    """The public description of an aval."""
+    """Return the public description of an aval."""
     return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _THREADS = "volta_fn.data"
 
 
-def run_ahead(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
+def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
     """The results of the tasks, in their order. With workers, that many threads run up to `ahead` tasks before they are asked for.
 
     Each task runs in a copy of the consumer's context, so that context variables such as the default device reach it. A task's exception

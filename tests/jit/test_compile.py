@@ -1,4 +1,4 @@
-"""Python's search for garbage stops while programs are traced and compiled, and goes on as it was."""
+"""The cyclic garbage collector is paused while programs are traced and compiled, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import pytest
 
 import volta_fn as vf
-from volta_fn.core.garbage import uncollected
+from volta_fn.jit.compile import gc_paused
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -15,7 +15,7 @@ def test_it_is_left_as_it_was(wanted: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if wanted else gc.disable)()
-        with pytest.raises(ValueError, match="inside"), uncollected():
+        with pytest.raises(ValueError, match="inside"), gc_paused():
             assert not gc.isenabled()
             raise ValueError("inside")
         assert gc.isenabled() == wanted

@@ -1,8 +1,10 @@
-"""Functions written down as programs, and programs compiled to functions of arrays."""
+"""Trace a function to a program, and compile the program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
@@ -14,18 +16,17 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wra
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
-from volta_fn.core.garbage import uncollected
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import solid
 
-#: References to a donated buffer that nobody else has: its array's, those of two lists, and getrefcount's argument.
+#: References to a donated buffer with a single owner: its array's, those of two lists, and getrefcount's argument.
 _OWN = 4
 
 
 @dataclass(slots=True)
 class Traced:
-    """A function's program for one structure and set of types of arguments."""
+    """The program of a function for one structure and set of types of arguments."""
 
     jaxpr: ClosedJaxpr
     out_tree: Any
@@ -35,9 +36,34 @@ class Traced:
     name: str
 
 
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector.
+
+    It would scan the many long-lived objects of a program again and again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:
+    """Trace `function` for arguments of these types."""
+    flat = FlatFunction(function, in_tree)
+    labels = argument_labels(function, in_tree, len(leaves))
+    with gc_paused():
+        closed = trace_to_jaxpr(flat, avals, name, labels)
+    program, captured = hoist_tracers(closed)
+    return Traced(program, flat.out_tree, captured, (), name)
+
+
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
-    """The traced program as a function from a list of concrete arrays to the result's pytree."""
-    with uncollected():
+    """Compile a program to a function from a list of arrays to the result's pytree."""
+    with gc_paused():
         run_flat = device.backend.compile(traced.jaxpr, traced.donated)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
@@ -56,17 +82,20 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
 
 
 def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[[Sequence[Any]], Any]:
-    """The same for a program with donated arguments, which are deleted afterwards. All of a training step's arrays come through here."""
+    """Wrap a program with donated arguments, which are deleted after the call.
+
+    A training step passes all its arrays through here.
+    """
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
     gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).gone) for number in donated]
-    #: NumPy may have made scalars of these.
+    # NumPy may return scalars for these.
     scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
 
     def run_donating(args: Sequence[Any]) -> Any:
         buffers = [a._buffer if a._buffer is not None else a.buffer() for a in args]
         given = [buffers[number] for number in donated]
-        # A buffer that is passed twice stands twice in the first list, so it has more references, too.
+        # A buffer that is passed twice is in the first list twice, so it has more references, too.
         mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)
         outs = run_flat(mine, *buffers)
         for number, spec in gone:
@@ -81,7 +110,10 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
 
 
 def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: int) -> Callable[[Sequence[Any]], ConcreteArray]:
-    """A program with one array as its result; written out for one and two arguments, where every call counts."""
+    """Wrap a program with a single array as its result.
+
+    Unrolled for one and two arguments, since every call pays for this.
+    """
     ndarray = np.ndarray
 
     def unary(args: Sequence[Any]) -> ConcreteArray:
@@ -101,18 +133,8 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
     return {1: unary, 2: binary}.get(arity, nary)
 
 
-def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:
-    """Write down `function` for arguments of these types."""
-    flat = FlatFunction(function, in_tree)
-    labels = argument_labels(function, in_tree, len(leaves))
-    with uncollected():
-        closed = trace_to_jaxpr(flat, avals, name, labels)
-    program, captured = hoist_tracers(closed)
-    return Traced(program, flat.out_tree, captured, (), name)
-
-
 def compiled_for(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
-    """The compiled function of a traced program, made once per device."""
+    """Return the compiled function of a traced program, compiled once per device."""
     key = ("compiled", device)
     run = traced.jaxpr.cache.get(key)
     return run or traced.jaxpr.cache.setdefault(key, compiled(traced, device))
