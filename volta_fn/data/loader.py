@@ -12,9 +12,9 @@ import numpy as np
 from volta_fn import random
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
-from volta_fn.data.prefetch import prefetched
 from volta_fn.data.combine import as_key
 from volta_fn.data.dataset import Examples, gather
+from volta_fn.data.prefetch import prefetched
 from volta_fn.errors import ArgumentError, DataError
 
 
