@@ -409,7 +409,7 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
     ):
         with pytest.raises(LeakedTracerError, match=rf"(?s)of 'careless'.*result of `sin` at .*test_jit.py:{created} ") as caught:
             use()
-        assert caught.value.location.line == use.__code__.co_firstlineno
+        assert caught.value.location.lineno == use.__code__.co_firstlineno
         assert f"test_jit.py:{use.__code__.co_firstlineno}" in str(caught.value)
 
 

@@ -67,4 +67,4 @@ def test_wrapped_function_and_pickle():
 
 def test_location_is_frozen():
     with pytest.raises(AttributeError):
-        SourceLocation("a", 1, "f").line = 2
+        SourceLocation("a", 1, "f").lineno = 2

@@ -1,4 +1,4 @@
-"""Dtypes: which there are, what Python scalars become, and how two of them combine.
+"""Dtypes: the supported ones, those of Python scalars, and type promotion.
 
 Every dtype is an `np.dtype`. A *weak* type belongs to Python scalars, whose dtype yields to that of any array they meet:
 `x_f16 * 2.0` stays float16. Promotion is the join (least upper bound) in JAX's lattice (JEP 9407), in which the weak types are
@@ -63,7 +63,9 @@ _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - 
 
 
 def as_dtype(spec: Any) -> np.dtype:
-    """The supported dtype that `spec` names: an np.dtype, a scalar type, a string, or Python's bool, int, float, complex.
+    """Return the supported dtype that `spec` names.
+
+    It may be an np.dtype, a scalar type, a string, or Python's bool, int, float, complex.
 
     >>> as_dtype(float), as_dtype("bfloat16"), as_dtype(np.int64)
     (dtype('float32'), dtype(bfloat16), dtype('int64'))
@@ -91,7 +93,7 @@ def _as_uncommon_dtype(spec: Any) -> np.dtype:
 
 
 def short_name(dtype: np.dtype) -> str:
-    """The name in a printed jaxpr.
+    """Return a dtype's name in a printed jaxpr.
 
     >>> [short_name(np.dtype(t)) for t in (np.float32, np.uint8, bfloat16, np.bool_)]
     ['f32', 'u8', 'bf16', 'bool']
@@ -100,7 +102,7 @@ def short_name(dtype: np.dtype) -> str:
 
 
 def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
-    """The dtype of a Python or NumPy scalar and whether it is weak.
+    """Return the dtype of a Python or NumPy scalar and whether it is weak.
 
     Python's int, float and complex are weak: int32 (int64 or uint64 if it takes that to hold the value), float32, complex64.
     Python's bool and NumPy's scalars are strong. Raises `ArgumentError` for an int of more than 64 bits and
@@ -139,7 +141,7 @@ _WEAK_DEFAULTS: dict[_Node, np.dtype] = {"i*": _INT, "f*": _FLOAT, "c*": _COMPLE
 
 
 def _lattice() -> dict[_Node, frozenset[_Node]]:
-    """For every node, all nodes at or above it."""
+    """Return, for every node, the nodes at or above it."""
     arrows = """bool>i* i*>uint8 i*>int8 uint8>uint16 uint8>int16 uint16>uint32 uint16>int32 uint32>uint64 uint32>int64
         uint64>f* int8>int16 int16>int32 int32>int64 int64>f* f*>c* f*>bfloat16 f*>float16 bfloat16>float32 float16>float32
         float32>float64 float32>complex64 float64>complex128 c*>complex64 complex64>complex128"""
@@ -160,7 +162,7 @@ def _join(nodes: set[_Node]) -> _Node:
 
 @lru_cache(maxsize=4096)
 def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
-    """The dtype and weak type in which (dtype, weak) operands combine.
+    """Return the dtype and weak type in which (dtype, weak) operands combine.
 
     >>> promote((np.dtype("float16"), False), (np.dtype("float32"), True))
     (dtype('float16'), False)
@@ -184,7 +186,10 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
 
 
 def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:
-    """The dtype that a weak result takes: its kind's default, or 64 bits wide if an operand is a 64-bit one."""
+    """Return the dtype of a weak result.
+
+    It is the default of its kind, or 64 bits wide if an operand has 64 bits.
+    """
     wide = {_INT64, _UINT64, _FLOAT64, np.dtype(complex128)} & operands
     if not wide:
         return _WEAK_DEFAULTS[node]
@@ -194,7 +199,9 @@ def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """The dtype in which two dtypes combine. Python's int, float and complex count as weak, as in JAX.
+    """Return the dtype in which two dtypes combine.
+
+    Python's int, float and complex count as weak, as in JAX.
 
     >>> promote_types("int64", "float16")
     dtype('float16')
@@ -203,7 +210,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
 
 
 def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
-    """(dtype, weak) of an array, a scalar or a dtype's specification."""
+    """Return (dtype, weak) of an array, a scalar or a dtype's specification."""
     if value is int or value is float or value is complex:
         return _PYTHON_TYPES[value], True
     if isinstance(value, (str, type, np.dtype)):
@@ -214,7 +221,7 @@ def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
 
 
 def result_type(*args: Any) -> np.dtype:
-    """The dtype in which arrays, scalars and dtypes combine.
+    """Return the dtype in which arrays, scalars and dtypes combine.
 
     >>> result_type(np.float16(1), 2.0, 3)
     dtype('float16')
@@ -223,7 +230,9 @@ def result_type(*args: Any) -> np.dtype:
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether one dtype is equal to or below another in NumPy's type hierarchy, with bfloat16 among the floats.
+    """Return True if `arg1` is at or below `arg2` in NumPy's type hierarchy.
+
+    bfloat16 is one of the floats.
 
     >>> issubdtype(bfloat16, np.floating), issubdtype("int8", np.integer)
     (True, True)
@@ -247,7 +256,9 @@ _KINDS = {
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind of the Array API standard, is another dtype, or is any of a tuple of these.
+    """Return True if a dtype is of a kind of the Array API standard.
+
+    `kind` may also be a dtype, or a tuple of kinds and dtypes.
 
     >>> isdtype("uint8", "integral"), isdtype("uint8", ("real floating", np.uint8))
     (True, True)
@@ -260,7 +271,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def finfo(dtype: Any) -> Any:
-    """Limits of a float or complex dtype: `eps`, `max`, `tiny`, `bits`, …
+    """Return the limits of a float or complex dtype: `eps`, `max`, `tiny`, `bits`, ….
 
     >>> float(finfo("float32").eps)
     1.1920928955078125e-07
@@ -284,7 +295,9 @@ def iinfo(int_type: Any) -> np.iinfo:
 
 
 def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_kind", "unsafe"] = "safe") -> bool:
-    """Whether NumPy's casting rule allows a conversion, with bfloat16 as a float of 8 significant bits.
+    """Return True if NumPy's casting rule allows a conversion.
+
+    bfloat16 counts as a float of 8 significant bits.
 
     >>> can_cast("int8", bfloat16), can_cast("int16", bfloat16), can_cast(bfloat16, "float32")
     (True, False, True)
@@ -294,7 +307,7 @@ def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_
         return np.can_cast(source, target, casting)
     if casting in ("no", "equiv"):
         return False
-    stand_in = np.dtype(float16)  # it has bfloat16's place among the kinds
+    stand_in = np.dtype(float16)  # which stands for bfloat16 in the order of kinds
     if casting == "same_kind":
         return np.can_cast(stand_in if source == _BF16 else source, stand_in if target == _BF16 else target, casting)
     if source == _BF16:
@@ -303,27 +316,32 @@ def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_
 
 
 def to_inexact(dtype: np.dtype) -> np.dtype:
-    """The dtype of functions with real results (sqrt, mean, …) of a dtype: 64-bit integers give float64, other integers
-    and booleans float32, inexact dtypes themselves."""
+    """Return the dtype of a real function's result (sqrt, mean, …).
+
+    64-bit integers give float64, other integers and booleans float32; inexact dtypes stay.
+    """
     if dtype in INEXACT:
         return dtype
     return _FLOAT64 if dtype in (_INT64, _UINT64) else _FLOAT
 
 
 def real_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype of the real part: half of a complex dtype, any other dtype itself."""
+    """Return the dtype of the real part: half of a complex dtype, else itself."""
     if dtype not in COMPLEX:
         return dtype
     return _FLOAT if dtype == _COMPLEX else _FLOAT64
 
 
 def complex_dtype(dtype: np.dtype) -> np.dtype:
-    """The complex dtype that holds a dtype's values: complex128 for float64 and 64-bit integers, else complex64."""
+    """Return the complex dtype for a dtype's values.
+
+    It is complex128 for float64 and 64-bit integers, else complex64.
+    """
     if dtype in COMPLEX:
         return dtype
     return np.dtype(complex128) if to_inexact(dtype) == _FLOAT64 else _COMPLEX
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The dtype in which sums are kept: float32 for float16 and bfloat16, any other dtype itself."""
+    """Return the dtype of sums: float32 for float16 and bfloat16, else itself."""
     return _FLOAT if dtype in _HALVES else dtype

@@ -10,7 +10,9 @@ from volta_fn.source import SourceLocation, user_location
 
 
 class VoltaError(Exception):
-    """The base of all errors here. `location` is the user's line that led to it, None if there is none.
+    """The base of all errors of this package.
+
+    `location` is the user's line that led to it, or None.
 
     >>> error = ShapeError("add: shapes (2,) and (3,) differ")
     >>> isinstance(error, ValueError), error.message
@@ -30,7 +32,7 @@ class VoltaError(Exception):
 
     def __str__(self) -> str:
         where = self.location
-        return self.message if where is None else f"{self.message}\n  at {where.file}:{where.line} in {where.function}"
+        return self.message if where is None else f"{self.message}\n  at {where.file}:{where.lineno} in {where.function}"
 
 
 class ShapeError(VoltaError, ValueError):
@@ -38,11 +40,11 @@ class ShapeError(VoltaError, ValueError):
 
 
 class BroadcastError(ShapeError):
-    """Shapes cannot be broadcast together: some axis has two sizes, neither of which is 1."""
+    """Shapes cannot be broadcast: some axis has two sizes, neither of which is 1."""
 
 
 class DTypeError(VoltaError, TypeError):
-    """A dtype is unknown, not supported by the operation or the device, or does not match the others."""
+    """A dtype is unknown, unsupported here, or does not match the others."""
 
 
 class ArgumentError(VoltaError, ValueError):
@@ -58,7 +60,7 @@ class OutOfBoundsError(VoltaError, IndexError):
 
 
 class ImmutableError(VoltaError, TypeError):
-    """An attempt to change an array in place. `x.at[index].set(value)` returns a changed copy."""
+    """An attempt to change an array in place; `x.at[i].set(v)` returns a copy."""
 
 
 class DeviceError(VoltaError, RuntimeError):
@@ -66,7 +68,7 @@ class DeviceError(VoltaError, RuntimeError):
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):
-    """A device finished nothing for as long as somebody was ready to wait. It may still: waiting again is no mistake."""
+    """A device finished nothing within the time limit. Waiting again may succeed."""
 
 
 class OutOfMemoryError(VoltaError, MemoryError):
@@ -74,7 +76,7 @@ class OutOfMemoryError(VoltaError, MemoryError):
 
 
 class TreeError(VoltaError, ValueError):
-    """Pytrees have different structures where they must agree; the message gives the path of the first difference."""
+    """Pytrees that must agree differ in structure; the message has the path."""
 
 
 class TracerError(VoltaError, TypeError):
@@ -86,7 +88,7 @@ class LeakedTracerError(TracerError):
 
 
 class ConcretizationError(TracerError):
-    """Python needed the numbers of a traced array, which has none before the program runs."""
+    """Python needed the numbers of a traced array, which has none yet."""
 
 
 class TracerBoolError(ConcretizationError):
@@ -94,15 +96,15 @@ class TracerBoolError(ConcretizationError):
 
 
 class TracerIndexError(ConcretizationError, IndexError):
-    """A traced array served as a Python index, as `range`'s argument or as part of a shape."""
+    """A traced array served as a Python index, a `range` argument or a dimension."""
 
 
 class GradientError(VoltaError, TypeError):
-    """A derivative was asked of something that has none: integer inputs, outputs that are not scalar or not real."""
+    """A function has no such derivative: integer inputs, results not scalar or real."""
 
 
 class DerivativeError(VoltaError, AssertionError):
-    """A derivative differs from finite differences; the message names the place and both numbers."""
+    """A derivative differs from finite differences; the message has both numbers."""
 
 
 class DonatedBufferError(VoltaError, RuntimeError):
@@ -110,7 +112,7 @@ class DonatedBufferError(VoltaError, RuntimeError):
 
 
 class JaxprError(VoltaError, ValueError):
-    """A jaxpr breaks the rules of its form: an unbound variable, an equation whose types do not follow from its inputs."""
+    """A jaxpr is malformed: an unbound variable, or types that do not agree."""
 
 
 class CallbackError(VoltaError, RuntimeError):
@@ -118,7 +120,7 @@ class CallbackError(VoltaError, RuntimeError):
 
 
 class UnhashableStaticError(VoltaError, TypeError):
-    """A static argument of `jit` cannot be hashed, so it cannot be part of the cache's key."""
+    """A static argument of `jit` cannot be hashed, so it cannot be a cache key."""
 
 
 class SerializationError(VoltaError, OSError):
@@ -126,7 +128,7 @@ class SerializationError(VoltaError, OSError):
 
 
 class CorruptFileError(SerializationError, ValueError):
-    """A file breaks the rules of its format: it is cut short, damaged, of another kind, or made to do harm."""
+    """A file violates its format: it is truncated, damaged, malicious or another kind."""
 
 
 class CheckpointError(SerializationError):
@@ -134,16 +136,16 @@ class CheckpointError(SerializationError):
 
 
 class StateDictError(VoltaError, ValueError):
-    """The names, shapes or dtypes in a state dict do not fit the tree, or the rules of a mapper do not fit the names."""
+    """A state dict does not fit the tree, or mapping rules do not fit the names."""
 
 
 class DataError(VoltaError, ValueError):
-    """Data are empty, missing or do not fit one another or what they should be; the message says which, and where they stand."""
+    """Data are empty, missing or inconsistent; the message says which, and where."""
 
 
 class MissingDependencyError(VoltaError, ImportError):
-    """A function needs an optional package that is not installed; the message says how to install it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 class MemoryGrowthWarning(UserWarning):
-    """The memory in use on a GPU grows from call to call of a program, and will be exhausted."""
+    """GPU memory in use grows from call to call of a program; it will run out."""

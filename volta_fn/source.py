@@ -1,4 +1,4 @@
-"""Where in the user's code something happened.
+"""The user's line that an equation or an error comes from.
 
 A *user frame* is the innermost Python frame that belongs neither to this package nor to the machinery between it and the
 user (optree, functools, contextlib, the start of a thread). Every traced equation and every error records one, so finding it must
@@ -13,34 +13,37 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
-#: Whether a module is one of those or in one, for modules that were met: tracing asks ten times for each equation.
+#: Modules that were met, and whether they belong to one of those: tracing asks ten times for each equation.
 _is_internal: dict[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A line of the user's program: the file's path, the line's number, the function's qualified name.
+    """A line of the user's program: file, line number, qualified function name.
 
     >>> str(SourceLocation("train.py", 12, "loss"))
     'train.py:12 (loss)'
     """
 
     file: str
-    line: int
+    lineno: int
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.function})"
+        return f"{self.file}:{self.lineno} ({self.function})"
 
     @classmethod
     def of(cls, position: tuple[CodeType, int]) -> SourceLocation:
-        """The location that a raw position from `user_code_position` stands for."""
-        code, line = position
-        return cls(code.co_filename, line, code.co_qualname)
+        """Return the location of a raw position from `user_code_position`."""
+        code, lineno = position
+        return cls(code.co_filename, lineno, code.co_qualname)
 
 
 def user_code_position() -> tuple[CodeType, int] | None:
-    """The innermost user frame's code object and line number; None if every frame is the package's own."""
+    """Return the innermost user frame's code and line number.
+
+    None if every frame is the package's own.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -54,6 +57,6 @@ def user_code_position() -> tuple[CodeType, int] | None:
 
 
 def user_location() -> SourceLocation | None:
-    """The line of the user's program that runs now; None if there is none."""
+    """Return the line of the user's program that runs now, or None."""
     position = user_code_position()
     return None if position is None else SourceLocation.of(position)

@@ -1,4 +1,4 @@
-"""Checks of derivatives against finite differences, for tests of one's own functions and derivative rules.
+"""Check derivatives against finite differences, for tests of one's own rules.
 
 A *direction* is one random tangent for each argument. Complex numbers are checked as pairs of real ones: the derivative along a complex
 direction is that of the function along a real line, and cotangents are paired without conjugation.
@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Precision(NamedTuple):
-    """How far derivatives may be off, absolutely and relatively, and the step of the finite differences."""
+    """Absolute and relative tolerance of derivatives, and the finite difference step."""
 
     atol: float
     rtol: float
@@ -50,7 +50,9 @@ def check_grads(
     rtol: float | None = None,
     eps: float | None = None,
 ) -> None:
-    """Check the derivatives of `f` at `args`, up to the given order, against central differences along random directions.
+    """Check the derivatives of `f` at `args` against central differences.
+
+    The differences go along random directions, up to the given order of derivatives.
 
     Args:
         f: a function of pytrees of arrays, with a pytree of arrays for its result. Integer arguments are held fixed,
@@ -62,7 +64,7 @@ def check_grads(
         eps: step of the differences. Default: likewise, 2⁻⁸ for float32 and 2⁻¹⁷ for float64.
 
     Raises:
-        DerivativeError: a derivative is wrong. The message names the mode, the place, and both numbers. It is an `AssertionError`, too.
+        DerivativeError: a derivative is wrong. The message names the mode, the element, and both numbers. It is also an `AssertionError`.
         GradientError: no argument or no result has a derivative. ArgumentError: `order` or `modes` are not as above.
 
     >>> import volta_fn as vf
@@ -90,7 +92,7 @@ def check_grads(
 
 
 def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Function, Arrays]:
-    """`f` from those of its arguments that have derivatives to those of its results that do, and where it is to be checked."""
+    """Restrict `f` to arguments and results with derivatives; also return the point."""
     structure = tree.structure(tuple(args))
     leaves = {tree.keystr(path): np.asarray(as_value(leaf)) for path, leaf in tree.leaves_with_path(tuple(args))}
     point = {name: values for name, values in leaves.items() if values.dtype in INEXACT}
@@ -101,58 +103,63 @@ def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Functio
         return {name: out for name, out in outs.items() if out.dtype in INEXACT}
 
     if not point or not function(point):
-        which = "result" if point else "argument"
-        raise GradientError(f"check_grads: no {which} of the function is of floating or complex dtype, so there is no derivative to check")
+        missing = "result" if point else "argument"
+        raise GradientError(
+            f"check_grads: no {missing} of the function is of floating or complex dtype, so there is no derivative to check"
+        )
     return function, point
 
 
-def _check(function: Function, point: Arrays, order: int, modes: set[str], what: str, precision: Precision) -> None:
-    """Check the first derivatives of a function, and those of its derivatives up to `order` - 1."""
+def _check(function: Function, point: Arrays, order: int, modes: set[str], label: str, precision: Precision) -> None:
+    """Check a function's first derivatives, and those of its derivatives."""
     direction = _random(point, order)
     if "fwd" in modes:
-        _check_forward(function, point, direction, f"jvp of {what}", precision)
+        _check_forward(function, point, direction, f"jvp of {label}", precision)
         if order > 1:
             forward = lambda at: jvp(function, (at,), (direction,))[1]  # noqa: E731
-            _check(forward, point, order - 1, modes, f"jvp of {what}", precision)
+            _check(forward, point, order - 1, modes, f"jvp of {label}", precision)
     if "rev" in modes:
         cotangents = _random(_host(function(point)), -order)
-        _check_reverse(function, point, direction, cotangents, f"vjp of {what}", precision)
+        _check_reverse(function, point, direction, cotangents, f"vjp of {label}", precision)
         if order > 1:
             backward = lambda at: vjp(function, at)[1](cotangents)[0]  # noqa: E731
-            _check(backward, point, order - 1, modes, f"vjp of {what}", precision)
+            _check(backward, point, order - 1, modes, f"vjp of {label}", precision)
 
 
-def _check_forward(function: Function, point: Arrays, direction: Arrays, what: str, precision: Precision) -> None:
-    """The tangent of each result against its finite difference, number by number."""
-    rates = _host(jvp(function, (point,), (direction,))[1])
+def _check_forward(function: Function, point: Arrays, direction: Arrays, label: str, precision: Precision) -> None:
+    """Compare each result's tangent with its finite difference, element by element."""
+    tangents = _host(jvp(function, (point,), (direction,))[1])
     for name, expected in _differences(function, point, direction, precision.eps).items():
-        found = _wide(rates[name])
+        found = _wide(tangents[name])
         wrong = ~(np.abs(found - expected) <= precision.atol + precision.rtol * np.abs(expected))
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            place = f"result {name}".strip() + (f" at index {at}" if at else "")
-            raise _error(what, place, found[at], expected[at], f"{int(wrong.sum())} of {wrong.size} numbers differ")
+            element = f"result {name}".strip() + (f" at index {at}" if at else "")
+            raise _error(label, element, found[at], expected[at], f"{int(wrong.sum())} of {wrong.size} numbers differ")
 
 
-def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, what: str, precision: Precision) -> None:
-    """The cotangent of each argument, paired with its direction, against the differences along it, paired with the given cotangents."""
+def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision) -> None:
+    """Compare each cotangent along its argument's direction with the differences.
+
+    The differences are paired with the given cotangents.
+    """
     pulled = _host(vjp(function, point)[1](cotangents)[0])
     for name, values in pulled.items():
         alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}
-        rates = _differences(function, point, alone, precision.eps)
+        tangents = _differences(function, point, alone, precision.eps)
         found, size = _pairing(pulled, {name: direction[name]})
-        expected, other_size = _pairing(rates, cotangents)
+        expected, other_size = _pairing(tangents, cotangents)
         if not abs(found - expected) <= precision.atol + precision.rtol * max(size, other_size):
-            raise _error(what, f"argument {name}", found, expected, f"along a random direction of shape {values.shape}")
+            raise _error(label, f"argument {name}", found, expected, f"along a random direction of shape {values.shape}")
 
 
-def _error(what: str, place: str, found: Any, expected: Any, note: str) -> DerivativeError:
+def _error(label: str, element: str, found: Any, expected: Any, note: str) -> DerivativeError:
     numbers = f"the derivative is {found:.6g}, but finite differences give {expected:.6g}"
-    return DerivativeError(f"check_grads: {what}: {place}: {numbers} ({note})")
+    return DerivativeError(f"check_grads: {label}: {element}: {numbers} ({note})")
 
 
 def _differences(function: Function, point: Arrays, direction: Arrays, eps: float) -> Arrays:
-    """The derivative of each result along a direction, by central differences."""
+    """Return each result's derivative along a direction by central differences."""
 
     def at(step: float) -> Arrays:
         moved = {name: (_wide(x) + step * _wide(direction[name])).astype(x.dtype) for name, x in point.items()}
@@ -164,16 +171,16 @@ def _differences(function: Function, point: Arrays, direction: Arrays, eps: floa
 
 
 def _pairing(left: Arrays, right: Arrays) -> tuple[float, float]:
-    """The real part of the sum of products, and the sum of their sizes."""
+    """Return the real part of the sum of products, and the sum of their magnitudes."""
     products = [_wide(left[name]) * _wide(values) for name, values in right.items()]
     return sum(float(p.real.sum()) for p in products), sum(float(np.abs(p).sum()) for p in products)
 
 
 def _random(like: Mapping[str, np.ndarray], seed: int) -> Arrays:
-    """Normal numbers of the same shapes and dtypes, with both parts where they are complex."""
+    """Draw normal numbers of the same shapes and dtypes (also for imaginary parts)."""
     rng = np.random.default_rng([abs(seed), int(seed < 0)])
-    parts = {name: (rng.normal(size=x.shape), rng.normal(size=x.shape)) for name, x in like.items()}
-    numbers = {name: re + 1j * im if like[name].dtype in COMPLEX else re for name, (re, im) in parts.items()}
+    normal = {name: (rng.normal(size=x.shape), rng.normal(size=x.shape)) for name, x in like.items()}
+    numbers = {name: re + 1j * im if like[name].dtype in COMPLEX else re for name, (re, im) in normal.items()}
     return {name: np.asarray(values).astype(like[name].dtype) for name, values in numbers.items()}
 
 

@@ -1,4 +1,4 @@
-"""The foundation of everything else: avals, arrays, devices, primitives, traces, jaxprs.
+"""The foundation: avals, arrays, devices, primitives, traces, jaxprs.
 
 In the order in which to read: `aval` (abstract values: shapes and dtypes), `device`, `array`, `transfer` (between devices), `primitive`
 (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or records them),

@@ -136,12 +136,12 @@ class Array:
 
 
 def attach(name: str, function: Callable[..., Any] | property) -> None:
-    """Make `function` the operator, method or property `name` of every array and tracer."""
+    """Make `function` the operator, method or property `name` of all arrays."""
     setattr(Array, name, function)
 
 
 class ArraySpec:
-    """A concrete array's aval and device, interned: the key by which compiled kernels are found."""
+    """An aval and a device, interned: the key by which compiled kernels are found."""
 
     __slots__ = ("__weakref__", "_gone", "aval", "device")
     aval: ShapedArray
@@ -150,7 +150,10 @@ class ArraySpec:
 
     @property
     def gone(self) -> ArraySpec:
-        """The same of arrays that were deleted. Nothing is ever found under it, so the slow ways see that the buffer is gone."""
+        """The spec of deleted arrays of this type.
+
+        No kernel is kept for it, so that a lookup misses and the slow path finds the deleted buffer.
+        """
         try:
             return self._gone
         except AttributeError:
@@ -164,7 +167,7 @@ _lock = threading.Lock()
 
 
 def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
-    """The interned (aval, device) pair."""
+    """Return the interned (aval, device) pair."""
     key = (aval, device)
     found = _specs.get(key)
     if found is not None:
@@ -179,7 +182,10 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
 
 
 class ConcreteArray(Array):
-    """An array that holds numbers, in a buffer of its device. `wrap` makes one: with an ``__init__`` it would take half as long again."""
+    """An array that holds numbers, in a buffer of its device.
+
+    Made by `wrap`, since an ``__init__`` would take half as long again.
+    """
 
     __slots__ = ("__weakref__", "_buffer", "_spec")
     _buffer: Any
@@ -196,11 +202,14 @@ class ConcreteArray(Array):
         return self._spec.device
 
     def devices(self) -> set[Device]:
-        """The set of devices that hold the elements (always one here)."""
+        """Return the set of devices that hold the elements (always one here)."""
         return {self._spec.device}
 
     def buffer(self) -> Any:
-        """The device's buffer; an array donated to a jitted call raises `DonatedBufferError`."""
+        """Return the device's buffer.
+
+        Raises `DonatedBufferError` if the array was donated to a jitted call or deleted.
+        """
         if self._buffer is None:
             raise DonatedBufferError(
                 f"this array ({self.aval}) was donated to a jitted function (donate_argnums or donate_argnames), which reused its memory. "
@@ -213,7 +222,7 @@ class ConcreteArray(Array):
         self._buffer, self._spec = None, self._spec.gone
 
     def is_deleted(self) -> bool:
-        """Whether the memory was given back, by donation or `delete`."""
+        """Return True if the memory was given back, by donation or `delete`."""
         return self._buffer is None
 
     def block_until_ready(self) -> ConcreteArray:
@@ -222,7 +231,7 @@ class ConcreteArray(Array):
         return self
 
     def host(self) -> np.ndarray:
-        """The elements as a read-only NumPy array (no copy on the CPU)."""
+        """Return the elements as a read-only NumPy array (no copy on the CPU)."""
         view = self._spec.device.backend.get(self.buffer()).view()
         view.flags.writeable = False
         return view
@@ -240,11 +249,11 @@ class ConcreteArray(Array):
         return self._spec.device.backend.get(self.buffer()).__dlpack_device__()
 
     def item(self, *index: int) -> Any:
-        """The element (the only one, or the one at `index`) as a Python scalar."""
+        """Return an element as a Python scalar: the only one, or the one at `index`."""
         return self.host().item(*index)
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python scalars."""
+        """Return the elements as nested lists of Python scalars."""
         return self.host().tolist()
 
     def _scalar(self, kind: str) -> Any:
@@ -304,13 +313,13 @@ class ConcreteArray(Array):
 
 
 def host_buffer(array: ConcreteArray) -> np.ndarray:
-    """The elements where the CPU has them: the array's own buffer, or a copy of what another device has."""
+    """Return the elements in the CPU's memory: the array's own buffer, or a copy."""
     buffer = array.buffer()
     return buffer if isinstance(buffer, np.ndarray) else array.host()
 
 
 def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
-    """The array in a buffer. Written out where every call counts."""
+    """Return the array in a buffer (inlined by hand where every call counts)."""
     array = ConcreteArray()
     array._buffer = buffer
     array._spec = spec
@@ -318,7 +327,10 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
 
 
 def _read_in_c(cls: type, path: str) -> None:
-    """Give a class properties that follow attributes without a Python frame each: every operation reads them several times."""
+    """Define properties that follow attributes in C.
+
+    Every operation reads them several times, and a Python property costs a frame each.
+    """
     for name in ("shape", "dtype", "ndim", "size", "weak_type"):
         setattr(cls, name, property(attrgetter(f"{path}.{name}"), doc=getattr(Array, name).__doc__))
 
@@ -330,7 +342,10 @@ for _name in ("aval", "device"):  # mypy sees the typed ones
 
 
 def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None = None) -> ConcreteArray:
-    """A new array with a copy of a NumPy array's elements, on `device` (default: the current default device)."""
+    """Return an array with a copy of NumPy elements.
+
+    It is on `device` (default: the current default device). Raises `DTypeError` for unsupported dtypes.
+    """
     if values.dtype not in dtypes.ALL:
         values = _native(values)
     device = device or current_default_device()
@@ -349,7 +364,11 @@ def _native(values: np.ndarray) -> np.ndarray:
 
 
 def as_value(value: Any) -> Array:
-    """`value` as an array or tracer: those pass through, NumPy arrays and scalars are copied in, Python scalars become weak."""
+    """Return `value` as an array or tracer.
+
+    Arrays and tracers pass through, NumPy arrays and scalars are copied, Python scalars become weak. Raises `ArgumentTypeError` for
+    anything else.
+    """
     if isinstance(value, Array):
         return value
     if isinstance(value, np.ndarray):
@@ -370,7 +389,7 @@ def as_value(value: Any) -> Array:
 
 
 def aval_of(x: Any) -> ShapedArray:
-    """The aval of an array, tracer, NumPy array, scalar or `ShapeDtypeStruct`.
+    """Return the type of an array, NumPy array, scalar or `ShapeDtypeStruct`.
 
     >>> import volta_fn as vf
     >>> vf.typeof(vf.numpy.ones((2, 3)))

@@ -63,7 +63,7 @@ class ShapedArray:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
     def update(self, shape: Shape | None = None, dtype: np.dtype | None = None, weak_type: bool | None = None) -> ShapedArray:
-        """The aval that differs from this one in the given fields."""
+        """Return the aval that differs from this one in the given fields."""
         return ShapedArray(
             self.shape if shape is None else shape,
             self.dtype if dtype is None else dtype,
@@ -71,11 +71,14 @@ class ShapedArray:
         )
 
     def strip_weak_type(self) -> ShapedArray:
-        """The same aval with a strong dtype."""
+        """Return the same aval with a strong dtype."""
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def at_least_vspace(self) -> ShapedArray:
-        """The aval of this array's tangents: itself when inexact, else `float0` (integers and booleans have no tangents)."""
+        """Return the aval of tangents: itself if inexact, else of dtype `float0`.
+
+        Integers and booleans have no tangents.
+        """
         if self.is_float or self.dtype in dtypes.INEXACT:
             return self.strip_weak_type()
         return ShapedArray(self.shape, dtypes.float0)
@@ -87,7 +90,9 @@ class ShapedArray:
 
 
 class ShapeDtypeStruct:
-    """A stand-in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`: a shape and a dtype, no values.
+    """A shape and a dtype, without values.
+
+    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`.
 
     >>> ShapeDtypeStruct((8, 4), "float32")
     ShapeDtypeStruct(shape=(8, 4), dtype=float32)
@@ -123,12 +128,14 @@ class ShapeDtypeStruct:
         return hash((self.shape, self.dtype, self.weak_type))
 
 
-def whole_number(value: Any, what: str) -> int:
-    """`value` as a plain int; an `ArgumentTypeError` that names it as `what` unless it is an integer.
+def as_integer(value: Any, name: str) -> int:
+    """Return `value` as an int; raise `ArgumentTypeError` if it is not an integer.
 
-    >>> whole_number(np.int8(3), "split: sections")
+    `name` is how the message calls it.
+
+    >>> as_integer(np.int8(3), "split: sections")
     3
-    >>> whole_number(2.5, "split: sections")
+    >>> as_integer(2.5, "split: sections")
     Traceback (most recent call last):
     volta_fn.errors.ArgumentTypeError: split: sections must be an integer, got 2.5 of type float...
     """
@@ -137,11 +144,14 @@ def whole_number(value: Any, what: str) -> int:
     except ConcretizationError:  # a traced number, whose message says where it comes from
         raise
     except (AttributeError, TypeError):
-        raise ArgumentTypeError(f"{what} must be an integer, got {value!r:.80} of type {type(value).__name__}") from None
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r:.80} of type {type(value).__name__}") from None
 
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
-    """`shape` as a tuple of plain ints; a negative or non-integer dimension raises `ShapeError`."""
+    """Return `shape` as a tuple of ints.
+
+    Raises `ShapeError` for negative or non-integer dimensions.
+    """
     given: Any = shape
     single = isinstance(given, (int, np.integer)) or getattr(given, "shape", None) == () or not hasattr(given, "__iter__")
     dims: Any = (given,) if single else tuple(given)

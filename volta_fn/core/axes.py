@@ -1,4 +1,4 @@
-"""Named axes: which names `vmap(..., axis_name=...)` has bound around the code that runs now, and their sizes."""
+"""Named axes: the names and sizes that `vmap(..., axis_name=...)` has bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _axes: ContextVar[tuple[tuple[Any, int], ...]] = ContextVar("named_axes", defaul
 
 
 def axis_environment() -> tuple[tuple[Any, int], ...]:
-    """The bound (name, size) pairs, outermost first: part of the key under which traced programs are cached."""
+    """Return the bound (name, size) pairs, outermost first.
+
+    They belong to the key under which traced programs are cached.
+    """
     return _axes.get()
 
 
@@ -31,7 +34,7 @@ def bound_axis(name: Any, size: int) -> Iterator[None]:
 
 
 def axis_size(name: Any) -> int:
-    """The size of a named axis; `ArgumentError` if the name is not bound."""
+    """Return the size of a named axis; raise `ArgumentError` if it is not bound."""
     for bound, size in reversed(_axes.get()):
         if bound == name:
             return size

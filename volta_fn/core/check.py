@@ -1,4 +1,4 @@
-"""The executable specification of programs: what every transform and pass must give."""
+"""The executable specification of jaxprs, which every transform and pass obeys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead-code elimination: dropping equations whose results nobody uses."""
+"""Dead-code elimination: drop equations whose results are unused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_
 
 
 def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """The program without dead equations and constants; it keeps its inputs, and the outputs marked in `used_outputs` (default: all)."""
+    """Drop dead equations and constants.
+
+    The inputs stay, and the outputs marked in `used_outputs` (default: all).
+    """
     jaxpr = closed.jaxpr
     outvars = jaxpr.outvars if used_outputs is None else [v for v, u in zip(jaxpr.outvars, used_outputs, strict=True) if u]
     live: set[Var] = {v for v in outvars if type(v) is Var}
@@ -23,7 +26,7 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The program without those `candidates` among its inputs that it does not use, and which inputs stay."""
+    """Drop those of the candidate inputs that are unused; return which inputs stay."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)

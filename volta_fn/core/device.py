@@ -1,4 +1,7 @@
-"""Devices: where arrays live and run. Each belongs to a backend, which registers itself here under its platform's name."""
+"""Devices, where arrays live and programs run.
+
+Each belongs to a backend, which registers itself here under the name of its platform.
+"""
 
 from __future__ import annotations
 
@@ -22,85 +25,94 @@ _BETWEEN_WAITS = 0.1
 class MemoryStats(NamedTuple):
     """The memory of a device, in bytes."""
 
-    #: What arrays and programs use now, and used at most at a time.
+    #: In use by arrays and programs, now and at most.
     in_use: int
     peak: int
-    #: What is taken from the system: also what is kept to be used again.
+    #: Allocated from the system, including what is kept for reuse.
     held: int
-    #: What may be held at most; None if as much as there is room for.
+    #: The most that may be allocated; None without a limit.
     limit: int | None
 
 
 class WorkStats(NamedTuple):
-    """What a device has been given to do so far. The CPU does everything at once, and counts nothing."""
+    """The work of a device so far. The CPU does all work at once and counts none."""
 
-    #: Kernels started, batches of them that were handed over, and how many of these are not done.
+    #: Kernels dispatched, batches submitted, and how many of these are not done.
     dispatches: int = 0
     batches: int = 0
     under_way: int = 0
     #: Copies of arrays to the host.
     reads: int = 0
-    #: How often somebody had to wait, for how many seconds altogether, and how many of these waits ended with a time-out.
+    #: Waits of the host, their seconds in total, and how many of them ended with a time-out.
     waits: int = 0
     waited: float = 0.0
     timeouts: int = 0
 
 
 class Hardware(NamedTuple):
-    """What a device is, besides its name."""
+    """The kind, features and limits of a device."""
 
     #: "discrete", "integrated" or "cpu": a GPU may be software.
     kind: str
-    #: What it can do beyond what all of its platform can.
+    #: Optional capabilities that it has.
     features: tuple[str, ...]
-    #: How much it can do at once, by names: of a GPU WebGPU's limits.
+    #: Limits by name: WebGPU's for a GPU, none for the CPU.
     limits: dict[str, int]
 
 
 class Backend(Protocol):
-    """What a device must be able to do. It knows nothing of derivatives or pytrees."""
+    """What a device must do; it knows nothing of derivatives or pytrees."""
 
     def put(self, values: np.ndarray) -> Any:
-        """A device buffer with these elements; the backend may keep the NumPy array itself."""
+        """Return a device buffer with these elements.
+
+        The backend may keep the NumPy array itself.
+        """
 
     def get(self, buffer: Any) -> np.ndarray:
-        """A buffer's elements as a NumPy array."""
+        """Return a buffer's elements as a NumPy array."""
 
     def wait(self, buffer: Any) -> None:
         """Return when the buffer's elements are computed."""
 
     def known(self, buffer: Any) -> np.ndarray | None:
-        """A buffer's elements, if they are there to read at once."""
+        """Return a buffer's elements if they can be read without waiting, else None."""
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:
-        """Whether no other buffers have the same memory as one of these (at least one)."""
+        """Return True if no other buffers share the memory of these (at least one)."""
 
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
-        """One primitive as a function from buffers to a tuple of buffers."""
+        """Return one primitive as a function from buffers to a tuple of buffers."""
 
     def compile(self, closed: Any, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
-        """A whole program as a function ``(donate, *buffers)`` to a tuple of buffers; `donate` lets it overwrite the donated inputs."""
+        """Return a program as a function ``(donate, *buffers)`` to a tuple of buffers.
+
+        `donate` lets it overwrite the donated inputs.
+        """
 
     def temporaries(self, closed: Any, donated: Sequence[bool]) -> int:
-        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        """Return the most bytes that a program needs for intermediate values."""
 
     def hardware(self) -> Hardware:
-        """What the device is."""
+        """Describe the device."""
 
     def memory(self) -> MemoryStats:
-        """The device's memory."""
+        """Return the state of the device's memory."""
 
     def work(self) -> WorkStats:
-        """What the device has been given to do."""
+        """Return the work of the device so far."""
 
     def synchronize(self, timeout: float | None) -> None:
-        """Return when all of it is done. Raises `DeviceTimeoutError` when nothing is finished for so many seconds (None: as set)."""
+        """Wait until the device is idle.
+
+        Raises `DeviceTimeoutError` when nothing is finished for `timeout` seconds (None: as set).
+        """
 
     def limit_memory(self, most: int | None) -> None:
-        """Allow so many bytes at most (None: as many as there is room for)."""
+        """Allow this many bytes at most (None: no limit)."""
 
     def free_memory(self) -> None:
-        """Give back memory that is only kept to be used again."""
+        """Return memory that is kept for reuse to the system."""
 
 
 class Device:
@@ -114,7 +126,7 @@ class Device:
 
     Attributes:
         platform: "cpu" or "gpu".
-        id: its number among the devices of its platform.
+        id: its index in `devices(platform)`.
         device_kind: its name.
     """
 
@@ -134,22 +146,22 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What its driver calls it."""
+        """The name that its driver gives it."""
         return self.device_kind
 
     @property
     def kind(self) -> str:
-        """ "discrete", "integrated" or "cpu": a GPU may be software."""
+        """One of "discrete", "integrated" and "cpu" (a GPU may be software)."""
         return self.backend.hardware().kind
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What it can do beyond what all devices of its platform can."""
+        """The optional capabilities that it has."""
         return self.backend.hardware().features
 
     @property
     def limits(self) -> dict[str, int]:
-        """How much it can do at once, by names: of a GPU WebGPU's limits, of the CPU none."""
+        """Limits by name: WebGPU's for a GPU, none for the CPU."""
         return dict(self.backend.hardware().limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,12 +176,14 @@ _scoped_default: ContextVar[Device | None] = ContextVar("default_device", defaul
 
 
 def register_platform(platform: str, discover: Callable[[], list[Device]]) -> None:
-    """Announce a backend: `discover` is called once, when its devices are first asked for."""
+    """Register a backend; `discover` is called once, when its devices are needed."""
     _discoverers[platform] = discover
 
 
 def devices(backend: str | None = None) -> list[Device]:
-    """The devices of a platform ("cpu", …), which JAX calls a backend here, or of the default device's platform.
+    """Return the devices of a platform ("cpu", …), which JAX calls a backend here.
+
+    The default is the platform of the default device.
 
     Raises `DeviceError` for an unknown platform.
 
@@ -187,7 +201,7 @@ def devices(backend: str | None = None) -> list[Device]:
 
 
 def device_count(backend: str | None = None) -> int:
-    """The number of devices of a platform (default: the default device's).
+    """Return the number of devices of a platform (default: the default device's).
 
     >>> import volta_fn as vf
     >>> vf.device_count() == len(vf.devices())
@@ -197,7 +211,7 @@ def device_count(backend: str | None = None) -> int:
 
 
 def default_backend() -> str:
-    """The platform of the default device: "cpu", …
+    """Return the platform of the default device, such as "cpu".
 
     >>> import volta_fn as vf
     >>> vf.default_backend() in ("cpu", "gpu")
@@ -207,7 +221,7 @@ def default_backend() -> str:
 
 
 def find_device(spec: str | Device) -> Device:
-    """The device that "cpu", "cpu:0", … names; devices pass through."""
+    """Return the device that "cpu", "cpu:0", … names; devices pass through."""
     if isinstance(spec, Device):
         return spec
     platform, _, number = str(spec).partition(":")
@@ -219,7 +233,9 @@ def find_device(spec: str | Device) -> Device:
 
 
 def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
-    """The memory of a device (default: the default device). On the CPU it is that of the process.
+    """Return the state of a device's memory (default: the default device).
+
+    On the CPU it is that of the process.
 
     >>> import volta_fn as vf
     >>> stats = vf.device_memory_stats("cpu")
@@ -230,7 +246,7 @@ def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
 
 
 def device_work_stats(device: str | Device | None = None) -> WorkStats:
-    """What a device (default: the default device) has been given to do so far.
+    """Return the work of a device (default: the default device) so far.
 
     >>> import volta_fn as vf
     >>> vf.device_work_stats("cpu").under_way
@@ -240,10 +256,10 @@ def device_work_stats(device: str | Device | None = None) -> WorkStats:
 
 
 def synchronize(device: str | Device | None = None, *, timeout: float | None = None, retries: int = 0) -> None:
-    """Return when a device (default: the default device) has done all that it was given to do.
+    """Wait until a device (default: the default device) is idle.
 
     Args:
-        timeout: seconds without progress after which a wait ends; VOLTA_GPU_TIMEOUT, or else 300, if None.
+        timeout: seconds without progress after which a wait fails (None: VOLTA_GPU_TIMEOUT, or 300).
         retries: how often to wait again after a time-out, a tenth of a second later.
 
     Raises `DeviceTimeoutError` after the last wait, and `DeviceError` if the device was lost.
@@ -261,9 +277,9 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
 
 
 def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:
-    """Let arrays and programs hold at most so many bytes of a GPU's memory (None: as many as there is room for).
+    """Limit the bytes of GPU memory that arrays and programs hold (None: no limit).
 
-    What goes beyond raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system shares out.
+    An allocation beyond it raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system manages.
     """
     if most is not None and not (isinstance(most, numbers.Integral) and most >= 0):
         raise ArgumentError(f"set_memory_limit: the limit must be a number of bytes or None, got {most!r}")
@@ -271,7 +287,10 @@ def set_memory_limit(most: int | None, device: str | Device | None = None) -> No
 
 
 def free_memory(device: str | Device | None = None) -> None:
-    """Give memory back to the system that a device only keeps to use it again, after waiting for what it is doing."""
+    """Return memory that a device keeps for reuse to the system.
+
+    Waits for the device's current work first.
+    """
     _device(device).backend.free_memory()
 
 
@@ -280,7 +299,10 @@ def _device(device: str | Device | None) -> Device:
 
 
 def current_default_device() -> Device:
-    """Where new arrays go: `default_device`'s scope, else its setting, else VOLTA_DEVICE, else the CPU."""
+    """Return the device of new arrays.
+
+    It is that of `default_device`'s scope, else of `set_default_device`, else VOLTA_DEVICE, else the CPU.
+    """
     global _process_default
     scoped = _scoped_default.get()
     if scoped is not None:
@@ -291,14 +313,14 @@ def current_default_device() -> Device:
 
 
 def set_default_device(device: str | Device) -> None:
-    """Make `device` the default of the whole process."""
+    """Make `device` the default of the process."""
     global _process_default
     _process_default = find_device(device)
 
 
 @contextlib.contextmanager
 def default_device(device: str | Device) -> Iterator[Device]:
-    """Make `device` the default of this thread or asyncio task within a ``with`` block.
+    """Make `device` the default of this thread or asyncio task in a ``with`` block.
 
     >>> import volta_fn as vf
     >>> with vf.default_device("cpu"):

@@ -1,4 +1,4 @@
-"""From functions of pytrees to functions of flat lists of arrays, which is what traces and programs deal in."""
+"""From functions of pytrees to functions of flat lists of arrays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError
 
 @functools.cache
 def _leaf() -> tree.TreeDef:
-    """The structure of a leaf."""
+    """Return the structure of a leaf."""
     return tree.structure(0)
 
 
 class FlatFunction:
-    """A function of pytrees as a function of their leaves; the structure of its result is known after a call."""
+    """A function of pytrees as a function of their leaves.
+
+    `out_tree`, the structure of its result, is known after a call.
+    """
 
     __slots__ = ("function", "in_tree", "out_tree")
 
@@ -40,7 +43,10 @@ class FlatFunction:
 
 
 def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Array]:
-    """A function's flat results as arrays; an `ArgumentTypeError` names the result that cannot be one."""
+    """Convert a function's flat results to arrays.
+
+    An `ArgumentTypeError` names the function and the result that cannot be converted.
+    """
     values: list[Array] = []
     for out in outs:
         try:
@@ -54,12 +60,12 @@ def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Arr
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """A name for messages."""
+    """Return a function's name for messages."""
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> list[str]:
-    """For each leaf of ``(args, kwargs)``, its argument's name and path, such as ``params['w']``."""
+    """Label each leaf of ``(args, kwargs)`` by argument and path: ``params['w']``."""
     dummies = tree.unflatten(in_tree, list(range(count)))
     try:
         names = list(inspect.signature(function).parameters)
@@ -77,13 +83,13 @@ def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> l
 
 
 def check_callable(function: Any, transform: str) -> None:
-    """Raise `ArgumentTypeError` unless `function` can be called."""
+    """Raise `ArgumentTypeError` unless `function` is callable."""
     if not callable(function):
         raise ArgumentTypeError(f"{transform} transforms a function, got {function!r:.80} of type {type(function).__name__}")
 
 
 def positional_index(argnum: int, count: int, transform: str) -> int:
-    """`argnum` counted from the front; `ArgumentError` if the call has no such positional argument."""
+    """Count `argnum` from the front; raise `ArgumentError` if the call lacks it."""
     if not -count <= argnum < count:
         raise ArgumentError(f"{transform}: positional argument {argnum} is meant, but the call has {count} positional arguments")
     return argnum % count

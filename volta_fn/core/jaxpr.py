@@ -1,4 +1,6 @@
-"""Jaxprs: typed programs in A-normal form, as data. Transforms build and rewrite them; targets run them.
+"""Jaxprs: typed programs in A-normal form, as data.
+
+Transforms build and rewrite them; targets run them.
 
 A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
 """
@@ -16,7 +18,7 @@ from volta_fn.source import SourceLocation
 
 
 class Var:
-    """A variable: bound once, by an equation or as an input. Names exist only when printed."""
+    """A variable, bound once: by an equation or as an input. Printing names it."""
 
     __slots__ = ("aval",)
 
@@ -68,7 +70,7 @@ class Equation:
         return None if self.position is None else SourceLocation.of(self.position)
 
     def replace(self, invars: list[Atom] | None = None, outvars: list[Var] | None = None, params: dict[str, Any] | None = None) -> Equation:
-        """This equation with some fields changed."""
+        """Return this equation with some fields changed."""
         return Equation(
             self.primitive,
             self.invars if invars is None else invars,
@@ -82,7 +84,7 @@ class Equation:
 
 
 class Jaxpr:
-    """An open program: ``constvars`` and ``invars`` in, ``outvars`` out, equations in between."""
+    """An open program: constants and inputs, equations, outputs."""
 
     __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars")
 
@@ -97,14 +99,17 @@ class Jaxpr:
 
 
 class ClosedJaxpr:
-    """A jaxpr with the values of its constants. Compared by identity; what is derived from it is cached on it (`cache`)."""
+    """A jaxpr with the values of its constants.
+
+    It is compared by identity. Results derived from it are cached on it.
+    """
 
     __slots__ = ("__weakref__", "cache", "consts", "jaxpr")
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
         self.jaxpr = jaxpr
         self.consts = list(consts)
-        #: Derived programs and compiled plans by what they were derived with.
+        #: Derived programs and compiled plans, by how they were derived.
         self.cache: dict[Any, Any] = {}
 
     @property
@@ -127,7 +132,7 @@ class ClosedJaxpr:
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
-    """The programs among an equation's parameters."""
+    """Return the programs in an equation's parameters."""
     found: list[ClosedJaxpr] = []
     for value in params.values():
         if isinstance(value, ClosedJaxpr):
@@ -138,7 +143,10 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
 
 
 def has_effects(eqn: Equation) -> bool:
-    """Whether the equation must happen even when its results are unused (walks nested programs level by level)."""
+    """Return True if the equation must run even when its results are unused.
+
+    It walks nested programs level by level.
+    """
     pending = [eqn]
     while pending:
         current = pending.pop()
@@ -178,7 +186,7 @@ def _letters(n: int) -> str:
 
 
 def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
-    """The program in JAX's notation: ``{ lambda consts ; inputs. let equations in (outputs) }``."""
+    """Return the program in JAX's notation."""
     name = _Names()
     pad = " " * (indent + 4)
 
@@ -186,25 +194,25 @@ def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
         return " ".join(f"{name(v)}:{v.aval}" for v in variables)
 
     head = " ".join(filter(None, ["{ lambda", binders(jaxpr.constvars), ";", f"{binders(jaxpr.invars)}. let"]))
-    lines = []
+    equations = []
     for eqn in jaxpr.eqns:
         args = " ".join(map(name, eqn.invars))
         outs = binders(eqn.outvars)
-        lines.append(f"{pad}{outs} = {eqn.primitive}{_format_params(eqn.params, indent + 4)} {args}".rstrip())
+        equations.append(f"{pad}{outs} = {eqn.primitive}{_format_params(eqn.params, indent + 4)} {args}".rstrip())
     outs = ", ".join(map(name, jaxpr.outvars)) + ("," if len(jaxpr.outvars) == 1 else "")
-    if not lines:
+    if not equations:
         return f"{head}  in ({outs}) }}"
-    return "\n".join([head, *lines, f"{pad[:-2]}in ({outs}) }}"])
+    return "\n".join([head, *equations, f"{pad[:-2]}in ({outs}) }}"])
 
 
 def _format_params(params: dict[str, Any], indent: int) -> str:
     if not params:
         return ""
     pad = " " * (indent + 2)
-    parts = [f"{key}={_format_param(value, indent + 2)}" for key, value in sorted(params.items())]
-    if len(parts) == 1 and "\n" not in parts[0]:
-        return f"[{parts[0]}]"
-    return "[\n" + "\n".join(pad + part for part in parts) + "\n" + pad[:-2] + "]"
+    texts = [f"{key}={_format_param(value, indent + 2)}" for key, value in sorted(params.items())]
+    if len(texts) == 1 and "\n" not in texts[0]:
+        return f"[{texts[0]}]"
+    return "[\n" + "\n".join(pad + text for text in texts) + "\n" + pad[:-2] + "]"
 
 
 def _format_param(value: Any, indent: int) -> str:

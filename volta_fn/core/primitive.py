@@ -1,4 +1,4 @@
-"""Primitives: the instructions that programs are made of, each carrying all its rules, and the registry that lists them.
+"""Primitives: the instructions of programs with all their rules, and a registry.
 
 A rule is a plain function. Arrays are positional, parameters are keywords (and hashable), in every rule:
 
@@ -22,14 +22,16 @@ from volta_fn.errors import GradientError, VoltaError
 
 Rule = Callable[..., Any]
 
-#: Answers remembered per primitive before all are forgotten.
+#: Result types kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
 
 
 class Primitive:
-    """An instruction and its rules. Creating one registers it under its name, unless it is not to be `listed`.
+    """An instruction and its rules.
 
-    What is not is for compilers, which write it into programs after all transforms.
+    Creating one registers it under its name, unless it is not `listed`.
+
+    Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
     """
 
     __slots__ = (
@@ -59,7 +61,7 @@ class Primitive:
         "views",
     )  # fmt: skip
 
-    # What is given when it is declared.
+    # Given when it is declared.
 
     name: str
     abstract: Rule
@@ -68,39 +70,39 @@ class Primitive:
     transpose: Rule | None
     batch: Rule | None
     multiple_results: bool
-    #: Control flow: some parameters are programs that it runs.
+    #: Control flow: parameters hold programs that it runs.
     holds_programs: bool
-    #: An effect must happen even if nobody uses the result (callbacks).
+    #: It must run even if its results are unused (callbacks).
     effectful: bool
     #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
     inplace: bool
     #: The result may share memory with an operand.
     views: bool
 
-    # What only some have: they get it after they are made.
+    # Attributes that only some primitives have, set after construction.
 
     partial_eval: Rule | None
-    #: For calls of a sub-program: the parameter that holds it. A plan puts its equations in place of the call.
+    #: For calls of a sub-program: the parameter that holds it. The compiler inlines it.
     call_param: str | None
-    #: Position of the operand that `evaluate` may turn into the result where it is dead, told so by ``out=`` that operand.
+    #: Position of the operand whose memory `evaluate` may reuse for the result if it is dead; it is passed as ``out=`` then.
     overwrites: int | None
     #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
     ufunc_for: Callable[[Any], Any]
-    #: Number of operands of an elementwise primitive (0: it is none).
+    #: Number of operands of an elementwise primitive; 0 for any other.
     arity: int
-    #: The product of a cotangent or tangent with each partial derivative of an elementwise primitive.
+    #: For each operand of an elementwise primitive: a tangent or cotangent times the partial derivative.
     derivatives: tuple[Rule | None, ...]
-    #: Argument positions in which an elementwise primitive is linear.
+    #: Operands in which an elementwise primitive is linear.
     linear: tuple[int, ...]
     #: The dtypes of an elementwise primitive's operands, and where it may be sampled (see `volta_fn.primitives.declare`).
     dtypes: frozenset[Any] | None
     domain: Any
-    #: Of one operand, and linear: its tangent is the primitive applied to the operand's tangent.
+    #: It has one operand and is linear: its tangent is the primitive of the operand's tangent.
     maps_tangent: bool
-    #: Linear in each of its two operands, the other held fixed.
+    #: It has two operands, and is linear in each.
     bilinear: bool
 
-    # What is remembered, each bounded: evaluated kernels by parameters and operands' types, which the driver keeps, and result types.
+    # Bounded caches: eager kernels (kept by `jit.eager`) and result types, both by parameters and operands' types.
 
     eager: dict[Any, Any]
     _results: dict[Any, Any]
@@ -137,8 +139,8 @@ class Primitive:
             PRIMITIVES[name] = self
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
-        """What `abstract` says, remembered: tracing asks the same questions over and over."""
-        if self.multiple_results:  # the parameters may hold programs, which should not live as long as the primitive
+        """Return what `abstract` does, cached: tracing repeats the same questions."""
+        if self.multiple_results:  # parameters may hold programs, which the cache would keep alive
             return self.abstract(*avals, **params)
         key = (avals, *parameter_key(params)) if params else avals
         found = self._results.get(key)
@@ -161,7 +163,10 @@ PRIMITIVES: dict[str, Primitive] = {}
 
 
 class SharedParams(dict[str, Any]):
-    """Parameters that whoever made them keeps and gives again and again, so that what is kept for them is found by identity."""
+    """Parameters whose owner passes the same object each time.
+
+    They are compared by identity, so caches find their entries faster.
+    """
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
@@ -170,7 +175,7 @@ class SharedParams(dict[str, Any]):
 
 
 def parameter_key(params: dict[str, Any]) -> Any:
-    """Parts of a key that tell parameters apart."""
+    """Return the entries that parameters contribute to a cache key."""
     return (params,) if type(params) is SharedParams else params.items()
 
 
@@ -182,7 +187,7 @@ class AxisData(NamedTuple):
 
 
 class Zero:
-    """A tangent or cotangent that is zero by construction, so that no work is spent on it."""
+    """A tangent or cotangent that is zero by construction and costs no work."""
 
     __slots__ = ("aval",)
 
@@ -194,7 +199,10 @@ class Zero:
 
 
 class Linear:
-    """Stands for an argument that a transpose rule is asked to give a cotangent for; it has an aval and no value."""
+    """A placeholder for an argument that a transpose rule gives a cotangent for.
+
+    It has an aval and no value.
+    """
 
     __slots__ = ("aval",)
 
@@ -217,7 +225,7 @@ class Linear:
         return self.aval.ndim
 
     def __jax_array__(self) -> NoReturn:
-        """Raises `GradientError`: a transpose rule asked for the value, so the program multiplies two linear values."""
+        """Raise `GradientError`: a rule needs the value, so the program is not linear."""
         raise GradientError(f"a program is not linear in an argument of type {self.aval}, or in two together, so it cannot be transposed")
 
     def __repr__(self) -> str:

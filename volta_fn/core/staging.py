@@ -1,4 +1,4 @@
-"""Staging: running a Python function on tracers to write its program down as a jaxpr."""
+"""Staging: trace a Python function on tracers to a jaxpr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from volta_fn.source import user_code_position
 
 Position = tuple[CodeType, int]
 
-#: While a program is re-interpreted, the user's line of the equation at hand: what its rules record belongs to that line.
+#: While a program is interpreted: the user's line of the current equation, which is also that of the equations its rules record.
 current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
 
 
@@ -38,7 +38,7 @@ class JaxprTracer(Tracer):
         return self._aval
 
     def origin(self) -> str:
-        """Which argument it is, or the line that computed it."""
+        """Name the argument, or the user's line that computed the value."""
         if self._label:
             return f"argument {self._label}"
         trace = self._trace
@@ -47,7 +47,7 @@ class JaxprTracer(Tracer):
 
 
 class JaxprBuilder:
-    """Collects equations and constants; what `JaxprTrace` and linearization write into."""
+    """Collects equations and constants for `JaxprTrace` and linearization."""
 
     __slots__ = ("consts", "constvars", "eqns")
 
@@ -57,7 +57,7 @@ class JaxprBuilder:
         self.consts: list[Array] = []
 
     def atom(self, value: Array) -> Atom:
-        """The atom of a value from outside the program: a literal if it is a known scalar, else a constant."""
+        """Return the atom of an outer value: a literal if it is a known scalar."""
         if type(value) is ConcreteArray and not value.shape and value.device.backend.known(value.buffer()) is not None:
             return Literal(value)
         var = self.constvars.get(id(value))
@@ -68,16 +68,16 @@ class JaxprBuilder:
         return var
 
     def find(self, var: Var) -> Equation | None:
-        """The equation that binds `var`."""
+        """Return the equation that binds `var`, or None."""
         return next((eqn for eqn in self.eqns if any(v is var for v in eqn.outvars)), None)
 
     def build(self, invars: list[Var], outvars: list[Atom]) -> ClosedJaxpr:
-        """The finished program."""
+        """Return the finished program."""
         return ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
 
 
 class JaxprTrace(Trace):
-    """Records every primitive, whatever its arguments, so the program holds all that the function does."""
+    """Records every primitive, so that the program holds all that the function does."""
 
     __slots__ = ("builder",)
 
@@ -86,11 +86,11 @@ class JaxprTrace(Trace):
         self.builder = JaxprBuilder()
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
-        """A tracer for a new input variable."""
+        """Add an input and return its tracer."""
         return JaxprTracer(self, Var(aval), label)
 
     def atom(self, value: Array) -> Atom:
-        """The atom that stands for a value in this program."""
+        """Return the atom of a value in this program."""
         if type(value) is JaxprTracer and value._trace is self:
             return value._var
         return self.builder.atom(value)
@@ -112,9 +112,9 @@ class JaxprTrace(Trace):
 def trace_to_jaxpr(
     function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
 ) -> ClosedJaxpr:
-    """Write down `function`, which takes and returns flat lists of arrays, as a program.
+    """Trace `function`, from flat lists of arrays to flat lists of arrays.
 
-    Values that it closes over become constants; some may be tracers of outer traces (`hoist_tracers` turns those into inputs).
+    Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs).
     """
     trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""))
     token = push_trace(trace)
@@ -129,9 +129,9 @@ def trace_to_jaxpr(
 
 
 def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str) -> ClosedJaxpr:
-    """`trace_to_jaxpr` for a program that derivative rules make of another one, and that is kept with it.
+    """Trace a derived program that is kept with the program it is derived from.
 
-    Users' own rules run in there. What they close over belongs to one call, and the program does not: `GradientError` if that is traced.
+    Users' rules run in it. Raises `GradientError` if one closes over a tracer, which belongs to a single call.
     """
     closed = trace_to_jaxpr(function, in_avals, name)
     for value in closed.consts:
@@ -145,7 +145,10 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Make the constants that are tracers leading inputs: the new program, and the values to pass first."""
+    """Make inputs of constants that are tracers; return the program and those values.
+
+    The new inputs come first.
+    """
     hoisted = [isinstance(c, Tracer) for c in closed.consts]
     if not any(hoisted):
         return closed, []

@@ -1,4 +1,4 @@
-"""Traces: interpreters that give primitives their meaning, one of which is current in each thread and asyncio task.
+"""Traces: interpreters of primitives, one of them current in each thread and task.
 
 `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
 values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
@@ -42,7 +42,7 @@ class Trace:
 
 
 class EvalTrace(Trace):
-    """The bottom trace: primitives are evaluated by a backend, through the slot that the driver fills."""
+    """The bottom trace, which evaluates primitives by the function that `jit` sets."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class EvalTrace(Trace):
         """Run the primitive now."""
         try:
             return evaluator(primitive, args, params)
-        except AttributeError:  # what a tracer gives, which has no buffer
+        except AttributeError:  # tracers have no buffer
             for arg in args:
                 if isinstance(arg, Tracer):
                     raise_leaked(arg)
@@ -58,15 +58,15 @@ class EvalTrace(Trace):
 
 
 def _no_evaluator(primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-    raise ConcretizationError("no driver is loaded: import volta_fn, not its parts")
+    raise ConcretizationError("primitives cannot be evaluated before volta_fn.jit is loaded: import volta_fn itself")
 
 
-#: The one inversion of the layers: `volta_fn.jit.eager` sets this to what evaluates a primitive on concrete arrays.
+#: Evaluates a primitive on concrete arrays. `volta_fn.jit.eager` sets it: the only upward dependency of the layers.
 evaluator: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any] = _no_evaluator
 
 
 def set_evaluator(function: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any]) -> None:
-    """Fill the evaluation slot."""
+    """Set the function that evaluates primitives on concrete arrays."""
     global evaluator
     evaluator = function
 
@@ -80,7 +80,7 @@ pop_trace = _current.reset
 
 
 def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
-    """Apply a primitive under the current trace. Arguments must be arrays or tracers already."""
+    """Apply a primitive to arrays and tracers under the current trace."""
     return _current.get().process(primitive, args, params)
 
 
@@ -94,17 +94,17 @@ def run_under(trace: Trace, function: Callable[..., Any], *args: Any, **kwargs: 
 
 
 class Tracer(Array):
-    """Stands for an array while a function is traced."""
+    """A value that stands for an array while a function is traced."""
 
     __slots__ = ("__weakref__", "_trace")
     _trace: Trace
 
     def origin(self) -> str:
-        """Words for where this tracer comes from."""
+        """Describe where this tracer comes from."""
         return f"a value traced by {type(self._trace).__name__}"
 
     def block_until_ready(self) -> Tracer:
-        """Nothing to wait for while tracing."""
+        """Return self: there is nothing to wait for while tracing."""
         return self
 
     def _concrete(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
@@ -145,11 +145,11 @@ class Tracer(Array):
         )
 
     def item(self, *index: int) -> Any:
-        """Raises `ConcretizationError`: a traced array has no value yet."""
+        """Raise `ConcretizationError`: a traced array has no value yet."""
         self._concrete("item()", "Return the array from the traced function and read it there.")
 
     def tolist(self) -> Any:
-        """Raises `ConcretizationError`: a traced array has no value yet."""
+        """Raise `ConcretizationError`: a traced array has no value yet."""
         self._concrete("tolist()", "Return the array from the traced function and read it there.")
 
     def __iter__(self) -> Any:
@@ -192,12 +192,15 @@ def check_alive(value: Array) -> None:
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether `value` has numbers in it now."""
+    """Return True if `value` has numbers now."""
     return type(value) is ConcreteArray or not isinstance(value, Tracer)
 
 
 def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
-    """`value` if it is concrete; a `ConcretizationError` that says what `wanted` it otherwise."""
+    """Return `value` if it is concrete, else raise `ConcretizationError`.
+
+    `wanted` is what needs it, `remedy` what to do.
+    """
     if isinstance(value, Tracer):
         value._concrete(wanted, remedy)
     return value

@@ -13,7 +13,9 @@ from volta_fn.core.trace import Tracer
 
 
 def device_put(x: Any, device: str | Device | None = None) -> Any:
-    """`x`, a pytree of arrays and scalars, with every leaf on `device` (default: where it is, or the default device).
+    """Move a pytree of arrays and scalars to `device`.
+
+    By default arrays stay where they are, and other values go to the default device.
 
     Values that are being traced pass through: the program runs where its arguments are.
     Raises `DeviceError` for an unknown device.

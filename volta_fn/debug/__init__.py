@@ -1,4 +1,4 @@
-"""Looking into running programs."""
+"""Inspect running programs: `print`, `callback`, and the state of devices."""
 
 from volta_fn.debug.monitor import Checkpoint as Checkpoint
 from volta_fn.debug.monitor import Health as Health

@@ -1,4 +1,4 @@
-"""Watching a device: `debug.health`, how it is now, and `debug.Monitor`, what a piece of a program had it do."""
+"""Watch a device: its state now (`debug.health`), and its work (`debug.Monitor`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from volta_fn.core.device import Device, MemoryStats, WorkStats, current_default_device, device_memory_stats, device_work_stats, find_device
 
-#: Parts of the memory's limit from which on there is a warning, and little room is left.
-_MUCH, _NEARLY_ALL = 0.7, 0.9
+#: Fractions of the memory limit from which on the status is "warning" and "critical".
+_WARNING, _CRITICAL = 0.7, 0.9
 
 
 class Health(NamedTuple):
-    """How a device is.
+    """The state of a device.
 
-    `status` is "healthy", "warning", "critical", or "unknown" where no limit is known for its memory; `reasons` say why.
+    `status` is "healthy", "warning", "critical", or "unknown" if its memory has no known limit; `reasons` say why.
     """
 
     status: str
@@ -24,10 +24,10 @@ class Health(NamedTuple):
 
 
 def health(device: str | Device | None = None) -> Health:
-    """How a device (default: the default device) is: its memory beside its limit, and whether it answered in time.
+    """Return the state of a device: its memory, its limit, and time-outs.
 
-    How much memory there is cannot be asked of a GPU in all systems: `volta_fn.set_memory_limit` says it. See also
-    `volta_fn.errors.MemoryGrowthWarning`, which comes by itself when memory grows from step to step.
+    Not every system tells how much memory a GPU has; `volta_fn.set_memory_limit` sets a limit. See also
+    `volta_fn.errors.MemoryGrowthWarning`, which is issued when memory grows from step to step.
 
     >>> import volta_fn as vf
     >>> vf.debug.health("cpu").status
@@ -38,7 +38,7 @@ def health(device: str | Device | None = None) -> Health:
         status, reasons = "unknown", ["no limit of memory is known; volta_fn.set_memory_limit sets one"]
     else:
         used = memory.in_use / max(memory.limit, 1)
-        status = "critical" if used >= _NEARLY_ALL else "warning" if used >= _MUCH else "healthy"
+        status = "critical" if used >= _CRITICAL else "warning" if used >= _WARNING else "healthy"
         reasons = [] if status == "healthy" else [f"{used:.0%} of the memory's limit is in use"]
     if work.timeouts:
         status = "critical" if status == "critical" else "warning"
@@ -47,7 +47,7 @@ def health(device: str | Device | None = None) -> Health:
 
 
 class Checkpoint(NamedTuple):
-    """A moment: its label, seconds since the beginning, and what the device held and had been given to do."""
+    """A moment: a label, seconds since the start, and the device's memory and work."""
 
     label: str
     seconds: float
@@ -56,7 +56,7 @@ class Checkpoint(NamedTuple):
 
 
 class MonitorStats(NamedTuple):
-    """What was done up to the last checkpoint: seconds, most bytes in use at a checkpoint, and differences of `WorkStats`."""
+    """Seconds, peak memory at checkpoints, and differences of `WorkStats`."""
 
     seconds: float
     peak: int
@@ -69,12 +69,12 @@ class MonitorStats(NamedTuple):
 
     @property
     def dispatches_per_second(self) -> float:
-        """How many kernels were started in a second."""
+        """Kernels dispatched per second."""
         return self.dispatches / self.seconds if self.seconds else 0.0
 
 
 class Monitor:
-    """Notes what a device does; a ``with`` block begins, and ends with a checkpoint.
+    """Records a device's work; a ``with`` block starts and ends with a checkpoint.
 
     >>> import volta_fn as vf
     >>> with vf.debug.Monitor("cpu") as monitor:
@@ -90,20 +90,20 @@ class Monitor:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Drop all checkpoints and start again."""
         self._start = time.perf_counter()
         self.checkpoints.clear()
         self.checkpoint("begin")
 
     def checkpoint(self, label: str) -> Checkpoint:
-        """Note how things stand, without waiting for the device."""
+        """Record the device's state, without waiting for it."""
         seconds = time.perf_counter() - self._start
         found = Checkpoint(label, seconds, device_memory_stats(self.device), device_work_stats(self.device))
         self.checkpoints.append(found)
         return found
 
     def stats(self) -> MonitorStats:
-        """What was done between the first checkpoint and the last."""
+        """Return the differences between the first checkpoint and the last."""
         first, last = self.checkpoints[0], self.checkpoints[-1]
         done = {name: getattr(last.work, name) - getattr(first.work, name) for name in MonitorStats._fields[2:]}
         return MonitorStats(last.seconds, max(c.memory.in_use for c in self.checkpoints), **done)

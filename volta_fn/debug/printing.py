@@ -12,7 +12,9 @@ from volta_fn.primitives.callbacks import debug_callback
 
 
 def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Call ``callback(*args, **kwargs)`` with the arrays' values when the program runs; see `volta_fn.primitives.callbacks.debug_callback`.
+    """Call ``callback(*args, **kwargs)`` with the arrays' values at run time.
+
+    See `volta_fn.primitives.callbacks.debug_callback`.
 
     >>> import volta_fn as vf
     >>> seen = []
@@ -24,7 +26,7 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
 
 
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Print ``fmt.format(*args, **kwargs)`` with the arrays' values when the program runs.
+    """Print ``fmt.format(*args, **kwargs)`` with the arrays' values at run time.
 
     Raises `ArgumentError` if `fmt` names arguments that are not given, or not all that are.
 
@@ -46,7 +48,7 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
 
 
 class _Checker(string.Formatter):
-    """Looks up what a format names, without formatting it: values may be unknown yet."""
+    """Looks up the arguments that a format names; their values may be unknown yet."""
 
     def __init__(self) -> None:
         self.unused: list[Any] = []

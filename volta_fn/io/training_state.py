@@ -73,7 +73,7 @@ def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
     if entry.kind == "str":
         return entry.text
     if entry.dtype is None:
-        return _whole_number(name, entry.text, file)
+        return _as_integer(name, entry.text, file)
     stored = file.host(name)
     values = stored if entry.dtype in STORABLE else stored.view(entry.dtype).reshape(entry.shape)
     if _checksum(values) != entry.checksum:
@@ -88,7 +88,7 @@ def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
     return values.item()
 
 
-def _whole_number(name: str, text: str, file: SafetensorsFile) -> int:
+def _as_integer(name: str, text: str, file: SafetensorsFile) -> int:
     try:
         return int(text, 16)
     except ValueError as error:

@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.linalg.factorizations import solve_triangular
 from volta_fn.numpy.arguments import full_like_scalar
 from volta_fn.numpy.linalg.norms import matrix_norm
@@ -41,7 +41,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
            [0., 1.]], dtype=float32)
     """
     matrix = matrices("expm", "A", A, square=True)
-    most = whole_number(max_squarings, "expm: max_squarings")
+    most = as_integer(max_squarings, "expm: max_squarings")
     if not matrix.size:
         return matrix
     coefficients, largest = _PADE[matrix.dtype.itemsize // (2 if matrix.dtype.kind == "c" else 1)]

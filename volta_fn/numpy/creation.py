@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host, wrap
-from volta_fn.core.aval import canonical_shape, whole_number
+from volta_fn.core.aval import as_integer, canonical_shape
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.core.transfer import device_put
@@ -281,7 +281,7 @@ def linspace(
     >>> jnp.linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    count = whole_number(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE), "linspace: num")
+    count = as_integer(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE), "linspace: num")
     if count < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {count}")
     low, high = promote_inexact("linspace", start, stop)
@@ -360,7 +360,7 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
 
 def diagonal_offset(k: int, rows: int, columns: int) -> Array:
     """The number of a diagonal as int32; of those beyond a matrix's corners, the nearest to it."""
-    return as_value(np.int32(max(-rows, min(whole_number(k, "k"), columns))))
+    return as_value(np.int32(max(-rows, min(as_integer(k, "k"), columns))))
 
 
 def identity(n: int, dtype: Any = None) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.numpy.arguments import (
@@ -73,7 +73,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     if size is None:
         found = concrete("nonzero", "a", flat, _SIZE_ADVICE)
         return tuple([array(i.astype(np.int32)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)])
-    count = whole_number(size, "nonzero: size")
+    count = as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
     there = lax.lt(lax.iota(INDEX, count), lax.reduce_sum(lax.convert_element_type(flat, INDEX), (0,)))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else [fill_value] * mask.ndim

@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import concrete, full_like_scalar, operand, promote, promote_inexact
@@ -114,7 +114,7 @@ def polyder(p: Any, m: int = 1) -> Array:
     >>> jnp.polyder(jnp.array([1.0, 2.0, 3.0]))
     Array([2., 2.], dtype=float32)
     """
-    order = whole_number(concrete_or_raise(m, "argument m of polyder"), "polyder: m")
+    order = as_integer(concrete_or_raise(m, "argument m of polyder"), "polyder: m")
     if order < 0:
         raise ArgumentError(f"polyder: m must not be negative, got {m}")
     (value,) = promote_inexact("polyder", _coefficients("polyder", "p", p))
@@ -131,7 +131,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
     Array([1., 1., 0.], dtype=float32)
     """
-    order = whole_number(concrete_or_raise(m, "argument m of polyint"), "polyint: m")
+    order = as_integer(concrete_or_raise(m, "argument m of polyint"), "polyint: m")
     if order < 0:
         raise ArgumentError(f"polyint: m must not be negative, got {m}")
     constants = array(0.0 if k is None else k)
@@ -173,7 +173,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     value = operand("vander", "x", x)
     if value.ndim != 1:
         raise ShapeError(f"vander: x must be a vector, got shape {value.shape}")
-    count = value.size if N is None else whole_number(N, "vander: N")
+    count = value.size if N is None else as_integer(N, "vander: N")
     if count < 0:
         raise ArgumentError(f"vander: N must not be negative, got {count}")
     powers = range(count) if increasing else range(count - 1, -1, -1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, whole_number
+from volta_fn.core.aval import Shape, ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError
@@ -276,7 +276,7 @@ def conv_dimension_numbers(lhs_shape: Sequence[int], rhs_shape: Sequence[int], d
     except (TypeError, ValueError):
         raise ArgumentError(f"dimension_numbers must be three strings, ConvDimensionNumbers or None, got {dimension_numbers!r}") from None
     if not all(isinstance(spec, str) for spec in specs):
-        positions = ConvDimensionNumbers(*[tuple([whole_number(i, "dimension_numbers") for i in spec]) for spec in specs])
+        positions = ConvDimensionNumbers(*[tuple([as_integer(i, "dimension_numbers") for i in spec]) for spec in specs])
         if any(sorted(spec) != list(range(rank)) for spec in positions):
             raise ArgumentError(f"dimension_numbers must order the dimensions 0 to {rank - 1} in each of its three parts, got {positions}")
         return positions

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, whole_number
+from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -104,7 +104,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """
     value = as_value(x)
     kind = _name(fft_type)
-    lengths = [whole_number(n, "fft: fft_lengths") for n in fft_lengths]
+    lengths = [as_integer(n, "fft: fft_lengths") for n in fft_lengths]
     if not lengths or min(lengths) < 1:
         raise ArgumentError(f"fft: fft_lengths must be positive numbers, one or more, got {tuple(fft_lengths)}")
     if len(lengths) > value.ndim:

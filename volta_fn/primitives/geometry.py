@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
 
 Ints = tuple[int, ...]
@@ -47,7 +47,7 @@ def padtype_to_pads(
     """
     if not isinstance(padding, str):
         try:
-            return [(whole_number(low, "padding"), whole_number(high, "padding")) for low, high in padding]
+            return [(as_integer(low, "padding"), as_integer(high, "padding")) for low, high in padding]
         except (TypeError, ValueError) as error:
             if isinstance(error, VoltaError):
                 raise
@@ -71,7 +71,7 @@ def canonical_ints(value: Any, count: int, what: str, least: int = 1) -> Ints:
     if value is None:
         return (1,) * count
     items = (value,) if isinstance(value, int) else tuple(value)
-    result = tuple([whole_number(item, what) for item in items])
+    result = tuple([as_integer(item, what) for item in items])
     if len(result) != count or any(item < least for item in result):
         raise ShapeError(f"{what} must be {count} integers of at least {least}, one per dimension that windows slide over, got {result}")
     return result
@@ -79,7 +79,7 @@ def canonical_ints(value: Any, count: int, what: str, least: int = 1) -> Ints:
 
 def canonical_padding(padding: Sequence[tuple[int, int]], count: int, what: str) -> Padding:
     """`padding` as a tuple of `count` (low, high) pairs of integers."""
-    pairs = tuple([tuple([whole_number(end, what) for end in pair]) for pair in padding])
+    pairs = tuple([tuple([as_integer(end, what) for end in pair]) for pair in padding])
     if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
         raise ShapeError(f"{what} must be {count} pairs (low, high), one per dimension that windows slide over, got {pairs}")
     return pairs  # type: ignore[return-value]  # every pair has two elements, as just checked

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, canonical_shape, whole_number
+from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError
@@ -41,7 +41,7 @@ def linear_primitive(
 
 def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
     """`axis` counted from the front; `ShapeError` if the array has no such dimension."""
-    index = whole_number(axis, name)
+    index = as_integer(axis, name)
     if not -ndim <= index < ndim:
         raise ShapeError(f"{name}={index} is out of range for an array with {ndim} dimensions")
     return index % ndim

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, whole_number
+from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -134,7 +134,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     value = as_value(operand)
     if not value.shape:
         raise ShapeError("top_k needs an operand with at least one dimension, got a scalar")
-    values, indices = bind(top_k_p, value, k=whole_number(k, "top_k: k"), dimension=canonical_axis(axis, value.ndim))
+    values, indices = bind(top_k_p, value, k=as_integer(k, "top_k: k"), dimension=canonical_axis(axis, value.ndim))
     return values, indices
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import Shape, canonical_shape, whole_number
+from volta_fn.core.aval import Shape, as_integer, canonical_shape
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import float_dtype, parameter, shape_with
@@ -206,7 +206,7 @@ def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = N
     wanted = float_dtype("ball", dtype)
     sizes = canonical_shape(shape)
     keys = random_split(single_key("ball", key), (2,))
-    points = generalized_normal(keys[0], p, (*sizes, whole_number(d, "ball: d")), wanted)
+    points = generalized_normal(keys[0], p, (*sizes, as_integer(d, "ball: d")), wanted)
     power = parameter(p, wanted)
     total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, wanted)
     return points / (total ** (1.0 / power))[..., None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, canonical_shape, whole_number
+from volta_fn.core.aval import Shape, as_integer, canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args
@@ -156,8 +156,8 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     >>> vf.numpy.allclose(q @ q.T, vf.numpy.eye(3), atol=1e-5)
     Array(True, dtype=bool)
     """
-    rows = whole_number(n, "orthogonal: n")
-    columns = rows if m is None else whole_number(m, "orthogonal: m")
+    rows = as_integer(n, "orthogonal: n")
+    columns = rows if m is None else as_integer(m, "orthogonal: m")
     sizes = (*canonical_shape(shape), max(rows, columns), min(rows, columns))
     q, r = linalg.qr(normal(key, sizes, dtype))
     diagonal = as_value(r)[..., np.arange(sizes[-1]), np.arange(sizes[-1])]

@@ -141,7 +141,7 @@ def test_equations_keep_their_lines() -> None:
         return y - 1.0
 
     before = vf.make_jaxpr(function)(np.float32(1))
-    assert [e.source.line for e in simplify(before).eqns] == [e.source.line for e in before.eqns]  # type: ignore[union-attr]
+    assert [e.source.lineno for e in simplify(before).eqns] == [e.source.lineno for e in before.eqns]  # type: ignore[union-attr]
 
 
 def test_a_softmax_and_its_gradient_have_no_needless_equation() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.numpy.arguments import (
     BOOL,
@@ -291,7 +291,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     """
     no_out("round", out)
     value = operand("round", "a", a)
-    places = whole_number(decimals, "round: decimals")
+    places = as_integer(decimals, "round: decimals")
     if not is_inexact(value):
         return _round_integer(value, places)
     if places == 0:

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, full_like_scalar, is_complex, promote_inexact
 from volta_fn.primitives.complex_parts import conj
@@ -134,7 +134,7 @@ def _norm(function: str, norm: str | None) -> str:
 
 def count_of(function: str, n: Any) -> int:
     """A number of elements; `ArgumentError` unless it is positive."""
-    count = whole_number(n, f"{function}: n")
+    count = as_integer(n, f"{function}: n")
     if count < 1:
         raise ArgumentError(f"{function}: n must be positive, got {n}")
     return count

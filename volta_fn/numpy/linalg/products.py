@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.core.aval import whole_number
+from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import diagonals, products
 from volta_fn.numpy.arguments import operand, promote
@@ -23,7 +23,7 @@ def matrix_power(a: Any, n: int) -> Array:
     Array([[1, 5],
            [0, 1]], dtype=int32)
     """
-    exponent = whole_number(n, "matrix_power: n")
+    exponent = as_integer(n, "matrix_power: n")
     base = operand("matrix_power", "a", a)
     if base.ndim < 2 or base.shape[-1] != base.shape[-2]:
         raise ShapeError(f"matrix_power: a must have square matrices in its last two dimensions, got shape {base.shape}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, whole_number
+from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
@@ -86,7 +86,7 @@ def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> 
         if not sizes:
             raise ArgumentError("scan: there are no arrays in xs, so the number of steps must be given with length=")
         return sizes.pop()
-    steps = whole_number(length, "scan: length")
+    steps = as_integer(length, "scan: length")
     if steps < 0:
         raise ArgumentError(f"scan: length cannot be negative, got {steps}")
     if sizes and sizes != {steps}:
