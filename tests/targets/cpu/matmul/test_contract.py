@@ -42,9 +42,11 @@ def test_epilogues_of_products_of_any_size(m: int, k: int, n: int) -> None:
     check(kernel, pieces=3)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.int64])
-def test_dtypes(dtype: Any) -> None:
-    (kernel,) = kernels_of(lambda x, w, b: (x @ w + b) * x[:, :1], [(11, 20), (20, 19), (19,)], dtype)
+@pytest.mark.parametrize("columns", [19, 200])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint16, np.int64])
+def test_dtypes(dtype: Any, columns: int) -> None:
+    """In one panel of columns, and in several, whose sums are side by side in one strip."""
+    (kernel,) = kernels_of(lambda x, w, b: (x @ w + b) * x[:, :1], [(11, 20), (20, columns), (columns,)], dtype)
     check(kernel)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
 from volta_fn.targets.cpu.library.numbers import converted
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, vector_of
+from volta_fn.targets.cpu.llvm.text import Function, Value, element_of
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, identity, load, splat, store
 
 
@@ -101,16 +101,7 @@ def _last(scan: Scan, lanes: int) -> int:
 def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
     """Lanes of a vector (and of another, numbered on) in the given order."""
     others = other.parts if other else (None,) * len(x.parts)
-    return Number(x.dtype, tuple([_picked(f, p, list(order), o) for p, o in zip(x.parts, others, strict=True)]))
-
-
-def _picked(f: Function, x: Value, order: list[int], other: Value | None) -> Value:
-    if len(order) == 1:
-        return f.let(element_of(x.type), f"extractelement {x}, i64 {order[0]}")
-    picks = ", ".join(f"i32 {k}" for k in order)
-    return f.let(
-        vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {other or f'{x.type} poison'}, <{len(order)} x i32> <{picks}>"
-    )
+    return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.parts, others, strict=True)]))
 
 
 def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:

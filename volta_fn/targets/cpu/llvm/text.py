@@ -165,7 +165,11 @@ class Function:
         return self.let(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
 
     def taken(self, x: Value, order: Sequence[int], other: Value | None = None) -> Value:
-        """Lanes of a vector and another one (numbered on) in the given order."""
+        """Return lanes of a vector, and of another, in an order; one lane as a scalar."""
+        if len(order) == 1:
+            lanes = lanes_of(x.type)
+            source = x if order[0] < lanes or other is None else other
+            return source if lanes == 1 else self.let(element_of(x.type), f"extractelement {source}, i64 {order[0] % lanes}")
         picked = ", ".join(f"i32 {k}" for k in order)
         second = f"{x.type} poison" if other is None else other
         return self.let(vector_of(element_of(x.type), len(order)), f"shufflevector {x}, {second}, <{len(order)} x i32> <{picked}>")

@@ -337,7 +337,8 @@ class Gemm:
 
     def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
         """The tiles of a panel of A's rows, so many of which there are, with all panels of the task's columns."""
-        plan, itemsize = self.plan, self.work.itemsize
+        plan, itemsize, strips = self.plan, self.work.itemsize, self.tiles.strips
+        strip_itemsize = itemsize if strips is None else strips.dtype.itemsize
 
         def column_panel(panel: Value) -> None:
             column = f.binary("mul", panel, i64(plan.width))
@@ -345,13 +346,13 @@ class Gemm:
                 b = self.rhs.address(f, span._replace(outer=column))
             else:
                 b = f.at(columns, f"[{plan.width * plan.depth * itemsize} x i8]", panel)
-            strip = f.at(sums, f"[{plan.width * itemsize} x i8]", f.binary("sub", panel, task.first_column))
+            strip = f.at(sums, f"[{plan.width * strip_itemsize} x i8]", f.binary("sub", panel, task.first_column))
             spot = Spot(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
             self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, spot))
 
         each(f, task.first_column, task.end_column, column_panel)
-        if self.tiles.strips is not None and plan.splits == 1:
-            self._finish_strip(f, self.tiles.strips, task, span, count, state, sums)
+        if strips is not None and plan.splits == 1:
+            self._finish_strip(f, strips, task, span, count, state, sums)
 
     def _finish_strip(self, f: Function, epilogue: Fused, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
         """The epilogue of a panel of A's rows, after the last block of k."""
