@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from tests.laws.as_integers import extremes
 
+from tests.laws.integers import extremes
 from tests.samples.sample import ALL, FLOATS, INEXACT, INTEGERS, Arg, Sample, normal, uniform
 from volta_fn import dtypes, lax
 

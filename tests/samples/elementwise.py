@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import scipy.special
-from tests.laws.as_integers import BY_PYTHON, by_python, extremes
 
+from tests.laws.integers import BY_PYTHON, by_python, extremes
 from tests.samples.sample import Arg, Draw, Sample, uniform
 from volta_fn import dtypes as dt
 from volta_fn.core.primitive import PRIMITIVES, Primitive

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from tests.laws.as_integers import cipher
 
+from tests.laws.integers import cipher
 from tests.samples.sample import Arg, Sample, integers
 from volta_fn.primitives.random import random_bits, threefry2x32
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tests.laws.as_integers import extremes
 
+from tests.laws.integers import extremes
 from tests.samples.sample import INEXACT, INTEGERS, REALS, Arg, Draw, Sample, constant, distinct, normal, uniform
 from volta_fn import lax
 from volta_fn.primitives.reduction import highest, lowest
