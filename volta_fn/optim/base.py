@@ -1,8 +1,9 @@
-"""What an optimizer is: a *gradient transformation*, two pure functions by Optax's names.
+"""Gradient transformations: what an optimizer is, and the simplest ways to build one.
 
-``init(params)`` gives the *state*, a pytree of arrays; ``update(updates, state, params=None, **extra_args)`` turns *updates* (gradients,
-at first) into new updates and the state into the next one. Updates are added to the parameters by `apply_updates`. Optimizers are
-chains of small transformations, the last of which multiplies by minus the learning rate.
+A *gradient transformation* is a pair of pure functions under Optax's names. ``init(params)`` returns the *state*, a pytree of arrays.
+``update(updates, state, params=None, **extra_args)`` maps *updates* (at first the gradients) to new updates, and the state to the next
+one. `apply_updates` adds updates to the parameters. An optimizer is a chain of small transformations, the last of which multiplies by
+minus the learning rate.
 """
 
 from __future__ import annotations
@@ -14,30 +15,32 @@ from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.optim.tree_rules import is_leaf, map_leaves
+from volta_fn.optim.numerics import safe_increment
+from volta_fn.optim.tree_rules import Rule, count_zero, is_leaf, map_leaves, map_with_state
 
-__all__ = ["EmptyState", "GradientTransformation", "GradientTransformationExtraArgs", "MaskOrFn", "OptState", "Params"]
-__all__ += ["ScalarOrSchedule", "Schedule", "Updates", "identity", "init_empty_state", "set_to_zero", "stateless"]
-__all__ += ["stateless_with_tree_map", "with_extra_args_support"]
+__all__ = ["EmptyState", "GradientTransformation", "GradientTransformationExtraArgs", "MaskOrFn", "OptState", "Params", "ScalarOrSchedule"]
+__all__ += ["Schedule", "Updates", "identity", "init_empty_state", "set_to_zero", "stateless", "stateless_with_tree_map"]
+__all__ += ["with_extra_args_support"]
 
-
-#: Pytrees of arrays, of one structure: what is optimised, and what is added to it.
+#: Pytrees of arrays with one structure: the parameters, and what is added to them.
 Params: TypeAlias = Any
 Updates: TypeAlias = Any
-#: A pytree of arrays that an optimizer remembers from step to step.
+#: The pytree of arrays that an optimizer keeps from step to step.
 OptState: TypeAlias = Any
-#: A counter of steps, an int32 scalar; loosely typed, for tuples have a method called `count`.
+#: A step counter, an int32 scalar; untyped, because tuples have a method called `count`.
 Counter: TypeAlias = Any
 #: A function from the number of steps taken so far to a number.
 Schedule: TypeAlias = Callable[[Any], Any]
 #: A number, a scalar array (traced or not) or a schedule.
 ScalarOrSchedule: TypeAlias = Any
-#: A tree of booleans, a prefix of the parameters', or a function from parameters (or updates) to such a tree.
+#: A tree of booleans that is a prefix of the parameters' tree, or a function from parameters (or updates) to such a tree.
 MaskOrFn: TypeAlias = Any
 
 
 class GradientTransformation(NamedTuple):
-    """A pair of pure functions ``init(params) -> state`` and ``update(updates, state, params=None) -> (updates, state)``.
+    """A pair of pure functions, `init` and `update`.
+
+    Their signatures are ``init(params) -> state`` and ``update(updates, state, params=None) -> (updates, state)``.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -55,29 +58,32 @@ class GradientTransformation(NamedTuple):
 
 
 class GradientTransformationExtraArgs(GradientTransformation):
-    """A transformation whose `update` takes further keyword arguments, such as the loss, and ignores those that it does not need."""
+    """A transformation whose `update` accepts any keyword arguments, such as the loss.
+
+    It ignores those that it does not need.
+    """
 
 
 class EmptyState(NamedTuple):
-    """The state of a transformation that remembers nothing."""
+    """The state of a transformation without state."""
 
 
 def init_empty_state(params: Params) -> EmptyState:
-    """The `init` of a transformation that remembers nothing."""
+    """Return an `EmptyState`: the `init` of transformations without state."""
     return EmptyState()
 
 
 def with_extra_args_support(tx: GradientTransformation) -> GradientTransformationExtraArgs:
-    """`tx` as a transformation that takes extra arguments: those that its own `update` cannot take are left out.
+    """Return `tx` as a transformation that accepts extra arguments.
 
-    Raises `ArgumentTypeError` for what is not a transformation.
+    Arguments that its own `update` does not accept are dropped. Raises `ArgumentTypeError` for an object that is no transformation.
     """
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     init, update = getattr(tx, "init", None), getattr(tx, "update", None)
     if not callable(init) or not callable(update):
         raise ArgumentTypeError(f"expected a gradient transformation (init and update), got {tx!r:.80} of type {type(tx).__name__}")
-    if not isinstance(tx, GradientTransformation):  # an object with these methods, as `MultiSteps` is
+    if not isinstance(tx, GradientTransformation):  # an object with these methods, such as `MultiSteps`
         return GradientTransformationExtraArgs(init, update)
 
     def update_without_extra_args(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> Any:
@@ -87,17 +93,19 @@ def with_extra_args_support(tx: GradientTransformation) -> GradientTransformatio
 
 
 def require_params(name: str, params: Params | None) -> Params:
-    """The parameters; `ArgumentError` if they were not passed."""
+    """Return the parameters; raise `ArgumentError` if `update` was called without them."""
     if params is None:
         raise ArgumentError(f"{name} needs the current parameters; call update(updates, state, params)")
     return params
 
 
-# Transformations that remember nothing.
+# Transformations without state.
 
 
 def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
-    """The transformation of a function ``f(updates, params) -> updates``; params may be None.
+    """Return the transformation by a function ``f(updates, params) -> updates``.
+
+    `params` may be None.
 
     >>> from volta_fn import optim, tree
     >>> flip = optim.stateless(lambda updates, params: tree.map(lambda u: -u, updates))
@@ -112,7 +120,10 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
 
 
 def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
-    """The transformation of a function ``f(update, param) -> update`` of single arrays; param is None if there are no params."""
+    """Return the transformation of each leaf by ``f(update, param) -> update``.
+
+    `param` is None if `update` is called without parameters.
+    """
 
     def apply(updates: Updates, params: Params | None) -> Updates:
         return tree.map(lambda u: f(u, None), updates) if params is None else tree.map(f, updates, params)
@@ -120,26 +131,61 @@ def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformat
     return stateless(apply)
 
 
-def leaf_rule(rule: Callable[[Array], Array]) -> GradientTransformation:
-    """A transformation of each update by itself."""
-    return stateless(lambda updates, params: map_leaves(rule, updates))
-
-
-def leaf_rule_with_params(name: str, rule: Callable[[Array, Array], Array]) -> GradientTransformation:
-    """A transformation of each update by itself and its parameter, which must be passed."""
-    return stateless(lambda updates, params: map_leaves(rule, updates, require_params(name, params)))
-
-
 def identity() -> GradientTransformation:
-    """Updates as they are."""
+    """Return the updates unchanged."""
     return stateless(lambda updates, params: updates)
 
 
 def set_to_zero() -> GradientTransformation:
-    """Zeros for updates: the parameters stay as they are. See `freeze`."""
+    """Replace updates by zeros, so that the parameters stay as they are; see `freeze`."""
     return stateless(lambda updates, params: tree.map(vnp.zeros_like, updates))
 
 
+# Transformations by rules for single leaves (see `tree_rules`).
+
+
+def leaf_rule(rule: Callable[[Array], Array]) -> GradientTransformation:
+    """Return the transformation ``rule(update) -> update`` of each leaf."""
+    return stateless(lambda updates, params: map_leaves(rule, updates))
+
+
+def leaf_rule_with_params(name: str, rule: Callable[[Array, Array], Array]) -> GradientTransformation:
+    """Return the transformation ``rule(update, param) -> update`` of each leaf; it needs the parameters."""
+    return stateless(lambda updates, params: map_leaves(rule, updates, require_params(name, params)))
+
+
+def stateful_rule(state_type: Callable[..., Any], init: Callable[[Params], tuple[Any, ...]], rule: Rule) -> GradientTransformation:
+    """Return the transformation ``rule(update, *states) -> (update, *states)`` of each leaf.
+
+    `state_type` is a named tuple of trees, whose initial values ``init(params)`` returns.
+    """
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        updates, *trees = map_with_state(rule, updates, *state)
+        return updates, state_type(*trees)
+
+    return GradientTransformationExtraArgs(lambda params: state_type(*init(params)), update)
+
+
+def counting_rule(
+    state_type: Callable[..., Any], init: Callable[[Params], tuple[Any, ...]], rule_at: Callable[[Array], Rule]
+) -> GradientTransformation:
+    """Return a transformation like `stateful_rule`, by the rule ``rule_at(count)`` in step count = 1, 2, ….
+
+    The first field of `state_type` is the number of steps, an int32; ``init(params)`` returns the initial values of the others.
+    """
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+        count = safe_increment(state[0])
+        updates, *trees = map_with_state(rule_at(count), updates, *state[1:])
+        return updates, state_type(count, *trees)
+
+    return GradientTransformationExtraArgs(lambda params: state_type(count_zero(), *init(params)), update)
+
+
 def is_function(value: Any) -> bool:
-    """Whether a tree-or-function argument is a function: callable and no container (a model of booleans may be both)."""
+    """Return True if a tree-or-function argument is a function: callable and no container.
+
+    A module of booleans, for example, is a mask and callable.
+    """
     return callable(value) and is_leaf(value)

@@ -1,4 +1,4 @@
-"""Numbers that many optimizers need: counters that do not overflow, norms, squares of magnitudes, bias corrections."""
+"""Arithmetic that many optimizers need: saturating counters, norms, squared magnitudes, moving averages and their bias correction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ += ["safe_root_mean_squares", "update_infinity_moment", "update_moment",
 
 
 def safe_increment(count: Any) -> Array:
-    """``count + 1``, or `count` itself where it is the largest number of its dtype.
+    """Return ``count + 1``, or `count` itself if it is the largest number of its dtype.
 
     >>> from volta_fn import optim
     >>> import numpy as np
@@ -40,7 +40,7 @@ safe_int32_increment = safe_increment
 
 
 def abs_sq(x: Any) -> Array:
-    """The squares of magnitudes: x² of real numbers, re² + im² of complex ones.
+    """Return squared magnitudes: x² of real numbers, re² + im² of complex ones.
 
     >>> import volta_fn as vf
     >>> vf.optim.abs_sq(vf.numpy.array([3 + 4j]))
@@ -54,13 +54,15 @@ def abs_sq(x: Any) -> Array:
 
 
 def sum_of_squares(updates: Any) -> Array:
-    """The sum of the squared magnitudes of all elements of all leaves, in float32 at least."""
-    parts = [vnp.sum(abs_sq(widened(as_value(x)))) for x in tree.leaves(updates)]
-    return functools.reduce(operator.add, parts) if parts else vnp.zeros((), np.float32)
+    """Return the sum of the squared magnitudes of all elements of all leaves, in float32 at least."""
+    sums = [vnp.sum(abs_sq(widened(as_value(x)))) for x in tree.leaves(updates)]
+    return functools.reduce(operator.add, sums) if sums else vnp.zeros((), np.float32)
 
 
 def global_norm(updates: Any) -> Array:
-    """The Euclidean norm of all elements of all leaves together, in float32 at least; 0 for a tree without leaves.
+    """Return the Euclidean norm of all elements of all leaves together.
+
+    It is computed in float32 at least; that of a tree without leaves is 0.
 
     >>> import volta_fn as vf
     >>> vf.optim.global_norm({"a": vf.numpy.array([3.0]), "b": vf.numpy.array([[4.0]])})
@@ -70,7 +72,7 @@ def global_norm(updates: Any) -> Array:
 
 
 def real_dot(x: Any, y: Any) -> Array:
-    """The real part of the sum of conj(x) * y over all elements of two trees, in float32 at least."""
+    """Return the real part of the sum of conj(x) * y over two trees, in float32 at least."""
     total = vnp.zeros((), widest_real(x))
     for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
         total = total + vnp.real(vnp.vdot(widened(as_value(a)), widened(as_value(b))))
@@ -78,7 +80,10 @@ def real_dot(x: Any, y: Any) -> Array:
 
 
 def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
-    """The norm of `x` (as `numpy.linalg.norm`), but at least `min_norm`, with a gradient of zero, not NaN, where the norm is less."""
+    """Return the norm of `x`, but at least `min_norm`.
+
+    Where the norm is less, the gradient is zero, not NaN. `ord`, `axis` and `keepdims` are those of `numpy.linalg.norm`.
+    """
     value = as_value(x)
     norm = vnp.linalg.norm(value, ord=ord, axis=axis, keepdims=True)
     harmless = vnp.where(norm <= min_norm, vnp.ones_like(value), value)
@@ -87,66 +92,64 @@ def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims
 
 
 def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
-    """The root of the mean squared magnitude of `x`, but at least `min_rms`, with a gradient of zero, not NaN, where it is less."""
+    """Return the root mean square of `x`, but at least `min_rms`.
+
+    Where it is less, the gradient is zero, not NaN.
+    """
     value = as_value(x)
     small = vnp.sqrt(vnp.mean(abs_sq(value))) <= min_rms
     return vnp.where(small, min_rms, vnp.sqrt(vnp.mean(abs_sq(vnp.where(small, vnp.ones_like(value), value)))))
 
 
 def all_finite(updates: Any) -> Array:
-    """Whether no element of any leaf is infinite or NaN.
+    """Return a boolean scalar: True if no element of any leaf is infinite or NaN.
 
     >>> import volta_fn as vf
     >>> vf.optim.all_finite([vf.numpy.ones(3), vf.numpy.array([1.0, float("nan")])])
     Array(False, dtype=bool)
     """
-    parts = [vnp.all(vnp.isfinite(as_value(x))) for x in tree.leaves(updates)]
-    return functools.reduce(operator.and_, parts) if parts else vnp.array(True)
+    flags = [vnp.all(vnp.isfinite(as_value(x))) for x in tree.leaves(updates)]
+    return functools.reduce(operator.and_, flags) if flags else vnp.array(True)
 
 
-# Moving averages and what corrects their start at zero.
+# Moving averages and their bias correction.
 
 
 def decayed(decay: Any, value: Array, average: Array) -> Array:
-    """The next moving average: ``(1 - decay) * value + decay * average``."""
+    """Return the next moving average, ``(1 - decay) * value + decay * average``."""
     return (1 - decay) * value + decay * average
 
 
 def log_of(decay: Any) -> Any:
-    """The logarithm of a decay rate: in double precision of a Python number, else of the array."""
+    """Return the logarithm of a decay rate, in double precision if it is a Python number."""
     if isinstance(decay, (int, float)):
         return math.log(decay) if decay > 0 else -math.inf
     return lax.log(as_value(decay))
 
 
-def one_minus_power(decay: Any, count: Array, dtype: np.dtype) -> Array:
-    """``1 - decay**count`` in a floating dtype, without the cancellation that costs float32 half its digits in the first steps."""
-    return -lax.expm1(vnp.asarray(log_of(decay), dtype) * lax.convert_element_type(count, dtype))
-
-
 def debiaser(decay: Any, count: Array) -> Callable[[Array], Array]:
-    """A function that divides a moving average by ``1 - decay**count``, which its start at zero has made it too small by (Adam).
+    """Return a function that divides a moving average by ``1 - decay**count``, to correct its start at zero.
 
-    The divisor is computed once for each dtype.
+    The divisor is computed once for each dtype, and without the cancellation that would cost float32 half its digits in the first steps.
     """
     divisors: dict[np.dtype, Array] = {}
 
     def debias(average: Array) -> Array:
         dtype = dtypes.real_dtype(average.dtype)
         if dtype not in divisors:
-            divisors[dtype] = one_minus_power(decay, count, dtype)
+            divisors[dtype] = -lax.expm1(vnp.asarray(log_of(decay), dtype) * lax.convert_element_type(count, dtype))
         return average / divisors[dtype]
 
     return debias
 
 
 def update_moment(updates: Any, moments: Any, decay: Any, order: int) -> Any:
-    """The next moving averages ``(1 - decay) * updates**order + decay * moments``."""
+    """Return the next moving averages ``(1 - decay) * updates**order + decay * moments``."""
     return map_with_state(lambda u, m: (u, decayed(decay, u**order, m)), updates, moments)[1]
 
 
 def update_moment_per_elem_norm(updates: Any, moments: Any, decay: Any, order: int) -> Any:
-    """Like `update_moment`, with the magnitudes of complex updates: ``(1 - decay) * |updates|**order + decay * moments``."""
+    """Return the next moving averages of ``|updates|**order``; like `update_moment` for real updates."""
 
     def power(u: Array) -> Array:
         if u.dtype not in dtypes.COMPLEX:
@@ -157,12 +160,12 @@ def update_moment_per_elem_norm(updates: Any, moments: Any, decay: Any, order: i
 
 
 def update_infinity_moment(updates: Any, moments: Any, decay: Any, eps: Any) -> Any:
-    """The next decaying maxima ``max(|updates| + eps, decay * moments)``."""
+    """Return the next decaying maxima ``max(|updates| + eps, decay * moments)``."""
     return map_with_state(lambda u, m: (u, vnp.maximum(vnp.abs(u) + eps, decay * m)), updates, moments)[1]
 
 
 def bias_correction(moment: Any, decay: Any, count: Any) -> Any:
-    """Moving averages divided by ``1 - decay**count``, which their start at zero has made them too small by.
+    """Divide moving averages by ``1 - decay**count``, to correct their start at zero.
 
     >>> import volta_fn as vf
     >>> vf.optim.bias_correction([vf.numpy.array([0.5])], decay=0.5, count=1)

@@ -1,4 +1,4 @@
-"""Updates meet parameters: `apply_updates`, and averages of parameters over time."""
+"""`apply_updates`, and averages of parameters over time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["apply_updates", "incremental_update", "periodic_update"]
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:
-    """The sums of parameters and updates, in the parameters' dtypes. Where the update is None, the parameter stays as it is.
+    """Add updates to parameters, in the parameters' dtypes.
 
-    Raises `TreeError` or `ShapeError` if the trees do not fit.
+    Where the update is None, the parameter stays unchanged. Raises `TreeError` or `ShapeError` if the trees do not match.
 
     >>> from volta_fn import optim
     >>> import numpy as np
@@ -38,7 +38,9 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
 
 def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any) -> Params:
-    """``step_size * new + (1 - step_size) * old``: a step of a moving average of parameters (Polyak and Juditsky, 1992).
+    """Return ``step_size * new + (1 - step_size) * old``.
+
+    Repeated, this is a moving average of parameters (Polyak and Juditsky, 1992).
 
     >>> from volta_fn import optim
     >>> import numpy as np
@@ -54,7 +56,7 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
 
 
 def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: Any) -> Params:
-    """`new_tensors` if the number of `steps` is a multiple of `update_period`, else `old_tensors`.
+    """Return `new_tensors` if `steps` is a multiple of `update_period`, else `old_tensors`.
 
     >>> from volta_fn import optim
     >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)

@@ -1,7 +1,4 @@
-"""Schedules: functions from the number of steps taken so far to a learning rate (or any other number).
-
-The number may be a Python int or a (traced) array. Schedules compute in float32, or in float64 of an int64.
-"""
+"""Elementary schedules: constant, polynomial, linear, exponential, cosine."""
 
 from __future__ import annotations
 
@@ -18,19 +15,20 @@ __all__ = ["constant_schedule", "cosine_decay_schedule", "exponential_decay", "l
 
 
 def number(value: Any, steps: Array) -> Array:
-    """A number in the dtype that schedules of `steps` compute in."""
+    """Return a number in the dtype in which schedules of `steps` compute."""
     return vnp.asarray(value, dtypes.to_inexact(steps.dtype))
 
 
 def constant_schedule(value: Any) -> Schedule:
-    """Always `value`."""
+    """Return the schedule that is always `value`."""
     return lambda count: value
 
 
 def polynomial_schedule(init_value: Any, end_value: Any, power: Any, transition_steps: int, transition_begin: int = 0) -> Schedule:
-    """From `init_value` to `end_value` in `transition_steps` steps after `transition_begin`: ``(init - end) * (1 - t)**power + end``.
+    """Go from `init_value` to `end_value` as ``(init - end) * (1 - t)**power + end``.
 
-    Without a positive number of transition steps the value is constant.
+    t grows from 0 to 1 in `transition_steps` steps after `transition_begin`. Without a positive number of transition steps the value is
+    constant.
 
     >>> from volta_fn import optim
     >>> float(optim.polynomial_schedule(1.0, 0.0, power=2, transition_steps=10)(5))
@@ -48,7 +46,7 @@ def polynomial_schedule(init_value: Any, end_value: Any, power: Any, transition_
 
 
 def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, transition_begin: int = 0) -> Schedule:
-    """From `init_value` to `end_value` in a straight line, in `transition_steps` steps after `transition_begin`.
+    """Go linearly from `init_value` to `end_value` in `transition_steps` steps after `transition_begin`.
 
     >>> from volta_fn import optim
     >>> [float(optim.linear_schedule(0.0, 1.0, 4)(step)) for step in (0, 1, 4, 9)]
@@ -65,10 +63,10 @@ def exponential_decay(
     staircase: bool = False,
     end_value: Any = None,
 ) -> Schedule:
-    """``init_value * decay_rate ** (count / transition_steps)``, counted from `transition_begin`.
+    """Decay as ``init_value * decay_rate ** (count / transition_steps)``.
 
-    With `staircase` the exponent is rounded down; `end_value` bounds the value. Without a positive number of transition steps, or with a
-    `decay_rate` of 0, the value is constant.
+    Steps count from `transition_begin`. With `staircase` the exponent is rounded down; `end_value` bounds the value. Without a positive
+    number of transition steps, or with a `decay_rate` of 0, the value is constant.
 
     >>> from volta_fn import optim
     >>> float(optim.exponential_decay(1.0, transition_steps=10, decay_rate=0.5)(20))
@@ -91,9 +89,9 @@ def exponential_decay(
 
 
 def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, exponent: Any = 1.0) -> Schedule:
-    """From `init_value` to ``alpha * init_value`` in `decay_steps` steps along half a wave of the cosine (Loshchilov and Hutter, 2017).
+    """Decay to ``alpha * init_value`` along half a cosine wave (Loshchilov and Hutter, 2017).
 
-    The part of the wave, between 0 and 1, is raised to `exponent`.
+    The wave ``(1 + cos(pi * count / decay_steps)) / 2`` is raised to `exponent`.
 
     >>> from volta_fn import optim
     >>> round(float(optim.cosine_decay_schedule(1.0, 10)(5)), 6)

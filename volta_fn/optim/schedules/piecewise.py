@@ -1,4 +1,4 @@
-"""Schedules between given values at given steps."""
+"""Schedules given by their values at boundaries: steps, interpolation, and the one-cycle policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["cosine_onecycle_schedule", "linear_onecycle_schedule", "piecewise_co
 
 
 def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[int, Any] | None = None) -> Schedule:
-    """Steps: from each boundary on, the value is multiplied by that boundary's scale.
+    """Multiply the value by a scale at each boundary.
 
     >>> from volta_fn import optim
     >>> schedule = optim.piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.5})
@@ -46,7 +46,9 @@ def _checked(name: str, boundaries_and_scales: Mapping[int, Any] | None) -> list
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: Any, boundaries_and_scales: Mapping[int, Any] | None = None
 ) -> Schedule:
-    """Lines ("linear") or half waves ("cosine") between the values that `piecewise_constant_schedule` takes at its boundaries.
+    """Interpolate between the values that `piecewise_constant_schedule` has at its boundaries.
+
+    `interpolate_type` is "linear", or "cosine" for half waves.
 
     >>> from volta_fn import optim
     >>> float(optim.piecewise_interpolate_schedule("linear", 1.0, {10: 3.0})(5))
@@ -65,10 +67,10 @@ def piecewise_interpolate_schedule(
         steps = as_value(count)
         value = values[-1]
         for i in reversed(range(len(boundaries) - 1)):
-            part = (steps - boundaries[i]) / max(boundaries[i + 1] - boundaries[i], 1)
+            progress = (steps - boundaries[i]) / max(boundaries[i + 1] - boundaries[i], 1)
             if interpolate_type == "cosine":
-                part = (1 - vnp.cos(math.pi * part)) / 2
-            value = vnp.where(steps < boundaries[i + 1], values[i] + (values[i + 1] - values[i]) * part, value)
+                progress = (1 - vnp.cos(math.pi * progress)) / 2
+            value = vnp.where(steps < boundaries[i + 1], values[i] + (values[i + 1] - values[i]) * progress, value)
         return value
 
     return schedule
@@ -82,10 +84,10 @@ def linear_onecycle_schedule(
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:
-    """The one-cycle policy in straight lines (Smith and Topin, 2017): up, down, and down to almost nothing.
+    """Follow the one-cycle policy linearly: up, down, and down to almost zero (Smith and Topin, 2017).
 
-    From ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, back at `pct_final`, divided once more by
-    `final_div_factor` at the end.
+    The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, back at `pct_final`, and is
+    divided by `final_div_factor` at the end.
 
     >>> from volta_fn import optim
     >>> schedule = optim.linear_onecycle_schedule(100, peak_value=1.0)
@@ -102,8 +104,10 @@ def linear_onecycle_schedule(
 def cosine_onecycle_schedule(
     transition_steps: int, peak_value: Any, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
 ) -> Schedule:
-    """The one-cycle policy in half waves: from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, and
-    to ``peak_value / (div_factor * final_div_factor)`` at the end.
+    """Follow the one-cycle policy along half cosine waves (Smith and Topin, 2017).
+
+    The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, and to
+    ``peak_value / (div_factor * final_div_factor)`` at the end.
 
     >>> from volta_fn import optim
     >>> schedule = optim.cosine_onecycle_schedule(100, peak_value=1.0)

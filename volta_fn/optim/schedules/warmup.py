@@ -1,4 +1,4 @@
-"""Schedules made of schedules: joined one after another, with warm-ups, with restarts."""
+"""Schedules composed of others: joined one after another, with warm-up, with restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ += ["warmup_exponential_decay_schedule"]
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
-    """Schedules one after another: from each boundary on the next one, which counts from there.
+    """Switch to the next schedule at each boundary; it counts steps from there.
 
     >>> from volta_fn import optim
     >>> schedule = optim.join_schedules([optim.linear_schedule(0.0, 1.0, 10), optim.constant_schedule(1.0)], [10])
@@ -38,17 +38,21 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
     return schedule
 
 
+def _warmed_up(init_value: Any, peak_value: Any, warmup_steps: int, decay: Schedule) -> Schedule:
+    return join_schedules([linear_schedule(init_value, peak_value, warmup_steps), decay], [warmup_steps])
+
+
 def warmup_constant_schedule(init_value: Any, peak_value: Any, warmup_steps: int) -> Schedule:
-    """From `init_value` to `peak_value` in a straight line, then constant."""
+    """Go linearly from `init_value` to `peak_value`, then stay there."""
     return linear_schedule(init_value, peak_value, warmup_steps)
 
 
 def warmup_cosine_decay_schedule(
     init_value: Any, peak_value: Any, warmup_steps: int, decay_steps: int, end_value: Any = 0.0, exponent: Any = 1.0
 ) -> Schedule:
-    """From `init_value` to `peak_value` in a straight line, then down to `end_value` along half a wave of the cosine.
+    """Go linearly from `init_value` to `peak_value`, then to `end_value` along half a cosine wave.
 
-    `decay_steps` is the number of all steps, the warm-up's among them.
+    `decay_steps` is the number of all steps, including the warm-up.
 
     >>> from volta_fn import optim
     >>> schedule = optim.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps=10, decay_steps=110)
@@ -64,7 +68,7 @@ def warmup_cosine_decay_schedule(
         )
     alpha = 0.0 if isinstance(peak_value, (int, float)) and peak_value == 0 else end_value / peak_value
     decay = cosine_decay_schedule(peak_value, decay_steps - warmup_steps, alpha, exponent)
-    return join_schedules([linear_schedule(init_value, peak_value, warmup_steps), decay], [warmup_steps])
+    return _warmed_up(init_value, peak_value, warmup_steps, decay)
 
 
 def warmup_exponential_decay_schedule(
@@ -77,13 +81,18 @@ def warmup_exponential_decay_schedule(
     staircase: bool = False,
     end_value: Any = None,
 ) -> Schedule:
-    """From `init_value` to `peak_value` in a straight line, then `exponential_decay`, which counts from the end of the warm-up."""
+    """Go linearly from `init_value` to `peak_value`, then follow `exponential_decay`.
+
+    The decay counts steps from the end of the warm-up.
+    """
     decay = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
-    return join_schedules([linear_schedule(init_value, peak_value, warmup_steps), decay], [warmup_steps])
+    return _warmed_up(init_value, peak_value, warmup_steps, decay)
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
-    """Warm restarts (Loshchilov and Hutter, 2017): several `warmup_cosine_decay_schedule`, given by their arguments, one after another.
+    """Join several `warmup_cosine_decay_schedule`: warm restarts (Loshchilov and Hutter, 2017).
+
+    `cosine_kwargs` holds the arguments of each.
 
     >>> from volta_fn import optim
     >>> cycle = {"init_value": 0.0, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 10}

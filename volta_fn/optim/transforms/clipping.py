@@ -1,4 +1,4 @@
-"""Bounds on the size of updates: element by element, leaf by leaf, unit by unit, or of all together."""
+"""Bounds on updates: on elements, on norms of leaves or units, and on the global norm."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.optim.base import GradientTransformation, Params, Updates, leaf_rule, leaf_rule_with_params, stateless
+from volta_fn.optim.base import GradientTransformation, leaf_rule, leaf_rule_with_params, stateless
 from volta_fn.optim.numerics import abs_sq, global_norm
-from volta_fn.optim.tree_rules import factor, map_leaves
+from volta_fn.optim.tree_rules import factor, scaled_by
 
-__all__ = ["adaptive_grad_clip", "clip", "clip_by_block_norm", "clip_by_block_rms", "clip_by_global_norm", "unitwise_clip"]
-__all__ += ["unitwise_norm"]
+__all__ = ["adaptive_grad_clip", "clip", "clip_by_block_norm", "clip_by_block_rms", "clip_by_global_norm", "unitwise_clip", "unitwise_norm"]
 
 
 def clip(max_delta: Any) -> GradientTransformation:
-    """Every element clipped to [-max_delta, max_delta].
+    """Clip every element to [-max_delta, max_delta].
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.clip(1.0)
@@ -28,41 +27,36 @@ def clip(max_delta: Any) -> GradientTransformation:
 
 
 def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
-    """Updates scaled down so that the norm of all their elements together is at most `max_norm` (Pascanu et al., 2013).
+    """Scale updates down to a global norm of at most `max_norm` (Pascanu et al., 2013).
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.clip_by_global_norm(1.0)
     >>> tx.update(vf.numpy.array([3.0, 4.0]), tx.init(None))[0]
     Array([0.6, 0.8], dtype=float32)
     """
-
-    def clip_all(updates: Updates, params: Params | None) -> Updates:
-        ratio = _ratio(global_norm(updates), max_norm)
-        return map_leaves(lambda u: u * factor(ratio, u), updates)
-
-    return stateless(clip_all)
+    return stateless(lambda updates, params: scaled_by(_ratio(global_norm(updates), max_norm), updates))
 
 
 def clip_by_block_norm(max_norm: Any) -> GradientTransformation:
-    """Each leaf scaled down so that its own norm is at most `max_norm`."""
+    """Scale each leaf down to a norm of at most `max_norm`."""
     return leaf_rule(lambda u: u * _ratio(vnp.sqrt(vnp.sum(abs_sq(u))), max_norm))
 
 
 def clip_by_block_rms(threshold: Any) -> GradientTransformation:
-    """Each leaf scaled down so that the root mean square of its elements is at most `threshold` (Shazeer and Stern, 2018)."""
+    """Scale each leaf down to a root mean square of at most `threshold` (Shazeer and Stern, 2018)."""
     return leaf_rule(lambda u: u / vnp.maximum(1, vnp.sqrt(vnp.mean(abs_sq(u))) / threshold) if u.size else u)
 
 
 def _ratio(norm: Array, max_norm: Any) -> Array:
-    """What brings a norm down to the greatest one allowed. A norm that is NaN makes the updates NaN: nothing is hidden."""
+    """Return the factor that bounds a norm; NaN for a norm of NaN, so that it stays visible."""
     return vnp.where(norm < max_norm, vnp.ones_like(norm), max_norm / norm)
 
 
 def unitwise_norm(x: Array, axis: int | Sequence[int] | None = None) -> Array:
-    """The norms of the units (output features) of an array of weights, broadcast to its shape.
+    """Return the norms of the units (output features) of a weight, broadcast to its shape.
 
-    Unless `axis` tells which axes to sum over, vectors and scalars are one unit, and the last axis of arrays with two to five
-    axes counts the units; arrays of three axes are stacks of matrices.
+    `axis` lists the axes to sum over. By default vectors and scalars are one unit, and the last axis of arrays with two to five axes
+    counts the units; arrays of three axes are stacks of matrices.
 
     Raises `ShapeError` for more axes.
     """
@@ -80,16 +74,19 @@ def _unit_axes(x: Array) -> tuple[int, ...]:
 
 
 def unitwise_clip(g_norm: Array, max_norm: Array, grad: Array, div_eps: float = 1e-6) -> Array:
-    """A gradient scaled down where its units' norms are above the greatest ones allowed. All three arrays have one shape."""
+    """Scale a gradient down where the norms of its units exceed `max_norm`.
+
+    All three arrays have one shape.
+    """
     if not g_norm.shape == max_norm.shape == grad.shape:
         raise ShapeError(f"unitwise_clip: norms and gradient must have one shape, got {g_norm.shape}, {max_norm.shape} and {grad.shape}")
     return vnp.where(g_norm < max_norm, grad, grad * (max_norm / vnp.maximum(g_norm, div_eps)))
 
 
 def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: int | Sequence[int] | None = None) -> GradientTransformation:
-    """Each unit's gradient scaled down to a norm of at most `clipping` times that of its weights (Brock et al., 2021).
+    """Scale each unit's gradient down to at most `clipping` times the norm of its weights (Brock et al., 2021).
 
-    Norms of weights count as at least `eps`; `axis` as in `unitwise_norm`. Needs the parameters.
+    Norms of weights count as at least `eps`; `axis` is that of `unitwise_norm`. Needs the parameters.
     """
     if isinstance(clipping, (int, float)) and clipping < 0:
         raise ArgumentError(f"adaptive_grad_clip: clipping must not be negative, got {clipping}")

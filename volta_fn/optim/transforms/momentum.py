@@ -1,4 +1,4 @@
-"""Transformations that gather updates over steps: momentum, moving averages, and sums that are applied every few steps."""
+"""Momentum: decaying sums and moving averages of updates, sums over several steps, and optimistic gradients."""
 
 from __future__ import annotations
 
@@ -7,48 +7,55 @@ from typing import Any, NamedTuple
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates
-from volta_fn.optim.numerics import debiaser, decayed, safe_increment
-from volta_fn.optim.tree_rules import count_zero, map_with_state, zeros_like
+from volta_fn.optim.base import (
+    Counter,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    Updates,
+    counting_rule,
+    stateful_rule,
+)
+from volta_fn.optim.numerics import debiaser, decayed
+from volta_fn.optim.tree_rules import Rule, count_zero, map_with_state, zeros_like
 
-__all__ = ["ApplyEvery", "EmaState", "ScaleByOptimisticGradientState", "TraceState", "apply_every", "ema"]
-__all__ += ["scale_by_optimistic_gradient", "trace"]
+__all__ = ["ApplyEvery", "EmaState", "ScaleByOptimisticGradientState", "TraceState", "apply_every", "ema", "scale_by_optimistic_gradient"]
+__all__ += ["trace"]
 
 
 class TraceState(NamedTuple):
-    """The decaying sums of updates."""
+    """Decaying sums of updates."""
 
     trace: Updates
 
 
 def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> GradientTransformation:
-    """Momentum: the decaying sum ``t = update + decay * t``, or with `nesterov` ``update + decay * t`` once more.
+    """Replace updates by their decaying sum ``t = update + decay * t``: momentum.
 
-    The sum is kept in `accumulator_dtype`, or the parameters' own.
+    With `nesterov` the result is ``update + decay * t``, with the new t. The sum is kept in `accumulator_dtype`, by default the dtype of
+    the parameters.
     """
 
     def rule(g: Array, t: Array) -> tuple[Array, Array]:
         t = g + decay * t
         return (g + decay * t if nesterov else t), t
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        updates, total = map_with_state(rule, updates, state.trace)
-        return updates, TraceState(total)
-
-    return GradientTransformationExtraArgs(lambda params: TraceState(zeros_like(params, accumulator_dtype)), update)
+    return stateful_rule(TraceState, lambda params: (zeros_like(params, accumulator_dtype),), rule)
 
 
 class EmaState(NamedTuple):
-    """The number of steps (int32) and the moving averages."""
+    """The number of steps (int32) and moving averages."""
 
     count: Counter
     ema: Updates
 
 
 def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformation:
-    """The exponential moving average of the updates, which begins at zero and is corrected for that if `debias`.
+    """Replace updates by their exponential moving average.
 
-    For an average of parameters, call ``update(params, state)``; see `incremental_update`, too.
+    It starts at zero, which `debias` corrects. For an average of parameters, call ``update(params, state)``; see also
+    `incremental_update`.
 
     >>> import volta_fn as vf
     >>> average = vf.optim.ema(0.9)
@@ -57,21 +64,16 @@ def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> Gradi
     Array([2.], dtype=float32)
     """
 
-    def init(params: Params) -> EmaState:
-        return EmaState(count_zero(), zeros_like(params, accumulator_dtype))
-
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count)
+    def rule_at(count: Array) -> Rule:
         corrected = debiaser(decay, count) if debias else (lambda m: m)
 
         def rule(g: Array, m: Array) -> tuple[Array, Array]:
             m = decayed(decay, g, m)
             return corrected(m), m
 
-        updates, average = map_with_state(rule, updates, state.ema)
-        return updates, EmaState(count, average)
+        return rule
 
-    return GradientTransformationExtraArgs(init, update)
+    return counting_rule(EmaState, lambda params: (zeros_like(params, accumulator_dtype),), rule_at)
 
 
 class ApplyEvery(NamedTuple):
@@ -82,7 +84,10 @@ class ApplyEvery(NamedTuple):
 
 
 def apply_every(k: int = 1) -> GradientTransformation:
-    """Every k-th time the sum of the last k updates, in between zeros. `MultiSteps` does so before an optimizer instead of after it."""
+    """Emit the sum of the last k updates every k steps, and zeros in between.
+
+    `MultiSteps` accumulates before an optimizer instead of after it.
+    """
     if isinstance(k, int) and k < 1:
         raise ArgumentError(f"apply_every: k must be at least 1, got {k}")
 
@@ -100,14 +105,14 @@ def apply_every(k: int = 1) -> GradientTransformation:
 
 
 class ScaleByOptimisticGradientState(NamedTuple):
-    """Whether no step has been taken yet, and the last gradient."""
+    """A boolean, true before the first step, and the last gradient."""
 
     is_initial_step: Array
     previous_gradient: Updates
 
 
 def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformation:
-    """``(alpha + beta) * gradient - beta * last gradient`` (Mokhtari et al., 2019)."""
+    """Extrapolate to ``(alpha + beta) * gradient - beta * last gradient`` (Mokhtari et al., 2019)."""
 
     def init(params: Params) -> ScaleByOptimisticGradientState:
         return ScaleByOptimisticGradientState(vnp.array(True), zeros_like(params))

@@ -1,4 +1,4 @@
-"""The nearest orthogonal matrix by the Newton-Schulz iteration, of weights of any number of axes."""
+"""Orthogonalisation of weights of any number of axes by the Newton-Schulz iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 
 __all__ = ["MuonDimensionNumbers", "orthogonalize_via_newton_schulz"]
-
 
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
 
@@ -31,14 +30,20 @@ NS_COEFFS: dict[str, Any] = {
 
 
 class MuonDimensionNumbers(NamedTuple):
-    """Which axes of a weight are summed over by its layer and which are the layer's output; the others are batches of matrices."""
+    """The axes of a weight that its layer sums over, and those of its output.
+
+    The other axes are batches of matrices.
+    """
 
     reduction_axis: Sequence[int] | int = 0
     output_axis: Sequence[int] | int = 1
 
 
 class Layout(NamedTuple):
-    """How a weight becomes a stack of matrices: the order of its axes, their sizes in it, and the stack's shape."""
+    """How a weight becomes a stack of matrices.
+
+    `order` is the order of its axes, `sizes` are their sizes in that order, `stack` is the shape of the stack.
+    """
 
     order: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -46,7 +51,10 @@ class Layout(NamedTuple):
 
 
 def layout_of(x: Array, numbers: MuonDimensionNumbers) -> Layout:
-    """How `x` becomes a stack of matrices by its dimension numbers; `ShapeError` or `ArgumentError` if it does not."""
+    """Return the layout of `x` as a stack of matrices, according to its dimension numbers.
+
+    Raises `ShapeError` or `ArgumentError` if they do not fit.
+    """
 
     def axes(given: Sequence[int] | int) -> tuple[int, ...]:
         return tuple(axis % x.ndim for axis in ((given,) if isinstance(given, int) else given))
@@ -70,17 +78,19 @@ def orthogonalize_via_newton_schulz(
     eps: float = 1e-8,
     dimension_numbers: MuonDimensionNumbers | None = None,
 ) -> Array:
-    """About the nearest orthogonal matrix: U Vᵀ of the singular value decomposition x = U S Vᵀ, with singular values near 1.
+    """Approximate the nearest orthogonal matrix.
 
-    Each step maps singular values by the odd polynomial ``a s + b s³ + c s⁵``.
+    That is U Vᵀ of the singular value decomposition x = U S Vᵀ; the singular values of the result are near 1. Each step maps singular
+    values by the odd polynomial ``a s + b s³ + c s⁵``.
 
     Args:
         x: a matrix, or an array whose matrices `dimension_numbers` tells.
         ns_coeffs: a, b and c, or several such triples, one for each step.
-        ns_steps: the number of steps; of more triples than that the last ones are taken.
-        preconditioning: what brings singular values below 1 first: the Frobenius or the spectral norm, or the scalings "aol" of rows (Prach
-            and Lampert, 2022) and "schatten" (norm of order 4).
-        eps: what norms are bounded by.
+        ns_steps: the number of steps; if there are more triples, the last ones are used.
+        preconditioning: scales singular values below 1 first: by the Frobenius or the spectral norm, by "aol" scalings of rows (Prach and
+            Lampert, 2022) or the "schatten" norm of order 4.
+        eps: the lower bound of norms.
+        dimension_numbers: the axes of the matrices; unnecessary for a matrix.
 
     >>> import volta_fn as vf
     >>> q = vf.optim.orthogonalize_via_newton_schulz(vf.numpy.array([[3.0, 0.0], [0.0, 1.0]]))
@@ -113,7 +123,7 @@ def _adjoint(x: Array) -> Array:
 
 
 def _triples(ns_coeffs: Any, ns_steps: int) -> list[Any]:
-    """The coefficients of each step: of several triples the last ones."""
+    """Return the coefficients of each step: of several triples the last ones."""
     shape = np.shape(ns_coeffs)
     if len(shape) not in (1, 2) or shape[-1] != 3:
         raise ShapeError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {shape}")
@@ -123,11 +133,9 @@ def _triples(ns_coeffs: Any, ns_steps: int) -> list[Any]:
 
 
 def _preconditioned(x: Array, how: Preconditioning, eps: float) -> Array:
-    """A stack of matrices with singular values of at most about 1."""
-    if how == "frobenius":
-        return x / (vnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + eps)
-    if how == "spectral":
-        return x / (vnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True) + eps)
+    """Return a stack of matrices scaled to singular values of at most about 1."""
+    if how in ("frobenius", "spectral"):
+        return x / (vnp.linalg.norm(x, ord=2 if how == "spectral" else None, axis=(-2, -1), keepdims=True) + eps)
     gram = x @ _adjoint(x)
     if how == "aol":
         return x / vnp.sqrt(vnp.maximum(vnp.sum(vnp.abs(gram), axis=-1, keepdims=True), eps))

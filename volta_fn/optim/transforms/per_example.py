@@ -1,4 +1,4 @@
-"""Gradients of single examples, stacked along a first axis (``vmap(grad(...))``): clipped, summed and made private with noise."""
+"""Gradients of single examples, stacked along a first axis (``vmap(grad(...))``): clipped, summed, and made private by noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ += ["per_example_layer_norm_clip"]
 
 
 def _examples(name: str, grads: Updates) -> int:
-    """The number of examples that all leaves have along their first axes."""
+    """Return the number of examples, the size of the first axis of all leaves."""
     shapes = [as_value(g).shape for g in tree.leaves(grads)]
     sizes = {shape[0] if shape else None for shape in shapes}
     if len(sizes) > 1 or None in sizes:
@@ -27,7 +27,7 @@ def _examples(name: str, grads: Updates) -> int:
 
 
 def _clipped_sum(grads: list[Array], limit: Any) -> tuple[list[Array], Array]:
-    """The sums over the examples of some leaves, each example's part scaled down to a norm of `limit` at most; how many were."""
+    """Sum some leaves over the examples, each scaled down to a norm of at most `limit`; also count the scaled ones."""
     wide = [widened(g) for g in grads]
     squares = [vnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) for g in wide]
     norms = vnp.sqrt(sum(squares[1:], squares[0]))
@@ -37,7 +37,9 @@ def _clipped_sum(grads: list[Array], limit: Any) -> tuple[list[Array], Array]:
 
 
 def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Updates, Array]:
-    """The sum of the examples' gradients, each scaled down to a global norm of at most `l2_norm_clip`, and how many were scaled.
+    """Sum the examples' gradients, each scaled down to a global norm of at most `l2_norm_clip`.
+
+    Returns the sum and the number of examples that were scaled.
 
     >>> import volta_fn as vf
     >>> vf.optim.per_example_global_norm_clip([vf.numpy.array([[3.0, 4.0], [0.0, 0.5]])], 1.0)
@@ -54,10 +56,10 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Upd
 
 
 def per_example_layer_norm_clip(grads: Updates, global_l2_norm_clip: Any, uniform: bool = True) -> tuple[Updates, Updates]:
-    """Like `per_example_global_norm_clip`, each leaf by itself (McMahan et al., 2018): its limit is a share of the global one.
+    """Sum the examples' gradients, each leaf scaled down to its own limit (McMahan et al., 2018).
 
-    Shares are equal if `uniform`, else they grow with the roots of the leaves' sizes. Returns the sums and, for each leaf, how many
-    examples were scaled.
+    The limits of the leaves combine to `global_l2_norm_clip`. They are equal if `uniform`, else they grow with the roots of the leaves'
+    sizes. Returns the sums and, for each leaf, the number of examples that were scaled.
     """
     _examples("per_example_layer_norm_clip", grads)
     leaves, treedef = tree.flatten(grads)
@@ -75,10 +77,11 @@ class DifferentiallyPrivateAggregateState(NamedTuple):
 
 
 def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, key: Any) -> GradientTransformation:
-    """The mean of the examples' gradients, made private: each clipped to a norm of `l2_norm_clip`, with noise added (Abadi et al., 2016).
+    """Average the examples' gradients with differential privacy (Abadi et al., 2016).
 
-    Updates carry a first axis of examples, which the result has no more; so this transformation comes first in a chain. The noise is
-    normal with standard deviation ``l2_norm_clip * noise_multiplier`` on the sum. `key` is a random key or an integer seed.
+    Each is clipped to a norm of `l2_norm_clip`, and normal noise of standard deviation ``l2_norm_clip * noise_multiplier`` is added to
+    the sum. Updates have a first axis of examples, which the result has not; so this transformation comes first in a chain. `key` is a
+    random key or an integer seed.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -94,9 +97,6 @@ def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, k
     """
     deviation = l2_norm_clip * noise_multiplier
 
-    def init(params: Params) -> DifferentiallyPrivateAggregateState:
-        return DifferentiallyPrivateAggregateState(as_key(key))
-
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         examples = _examples("differentially_private_aggregate", updates)
         sums, _ = per_example_global_norm_clip(updates, l2_norm_clip)
@@ -105,4 +105,4 @@ def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, k
         noisy = [(g + deviation * random.normal(k, g.shape, g.dtype)) / examples for g, k in zip(leaves, keys, strict=True)]
         return treedef.unflatten(noisy), DifferentiallyPrivateAggregateState(next_key)
 
-    return GradientTransformationExtraArgs(init, update)
+    return GradientTransformationExtraArgs(lambda params: DifferentiallyPrivateAggregateState(as_key(key)), update)

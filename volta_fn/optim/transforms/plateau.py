@@ -1,4 +1,4 @@
-"""Learning rates that shrink when the loss no longer does."""
+"""Learning rates that shrink when the loss stops improving."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import Counter, GradientTransformationExtraArgs, OptState, Params, Updates
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, where, widest_real
+from volta_fn.optim.tree_rules import count_zero, scaled_by, where, widest_real
 
 __all__ = ["ReduceLROnPlateauState", "reduce_on_plateau"]
 
@@ -19,8 +19,8 @@ __all__ = ["ReduceLROnPlateauState", "reduce_on_plateau"]
 class ReduceLROnPlateauState(NamedTuple):
     """The factor of the updates, the best loss, and counters (int32).
 
-    `plateau_count` losses in a row were no better than the best, `cooldown_count` are still to be ignored; `avg_value` is the mean of
-    `count` losses that are being gathered.
+    `plateau_count` is the number of consecutive losses without improvement, `cooldown_count` the number of losses still to be ignored,
+    `avg_value` the mean of the `count` losses accumulated so far.
     """
 
     scale: Array
@@ -40,13 +40,15 @@ def reduce_on_plateau(
     accumulation_size: int = 1,
     min_scale: float = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """Updates times a scale that shrinks by `factor` when the loss, given as ``update(..., value=loss)``, has not improved for long.
+    """Multiply updates by a scale that shrinks by `factor` when the loss stops improving.
+
+    The loss is passed as ``update(..., value=loss)``.
 
     Args:
-        factor: what the scale is multiplied by, between 0 and 1.
-        patience: how many losses in a row may be no better than the best so far.
+        factor: multiplies the scale; between 0 and 1.
+        patience: how many consecutive losses may be no better than the best so far.
         rtol, atol: a loss is better if it is less than ``(1 - rtol) * best - atol``.
-        cooldown: how many losses after a reduction do not count.
+        cooldown: how many losses after a reduction are ignored.
         accumulation_size: how many losses are averaged into one.
         min_scale: the least scale.
 
@@ -60,7 +62,7 @@ def reduce_on_plateau(
     >>> updates
     Array([-0.25], dtype=float32)
 
-    Raises `ArgumentError` for numbers that make no sense.
+    Raises `ArgumentError` for a factor or tolerances out of range.
     """
     if not 0 < factor < 1:
         raise ArgumentError(f"reduce_on_plateau: factor must be between 0 and 1, got {factor}")
@@ -73,7 +75,7 @@ def reduce_on_plateau(
         return ReduceLROnPlateauState(vnp.ones((), dtype), vnp.asarray(np.inf, dtype), zero, zero, zero, vnp.zeros((), dtype))
 
     def next_scale(state: ReduceLROnPlateauState) -> ReduceLROnPlateauState:
-        """After enough losses: whether their mean is an improvement, and what follows."""
+        """Return the state after enough losses: compare their mean with the best."""
         improved = state.avg_value < (1 - rtol) * state.best_value - atol
         cooling = state.cooldown_count > 0
         plateau = vnp.where(improved | cooling, 0, state.plateau_count + 1)
@@ -92,13 +94,9 @@ def reduce_on_plateau(
     ) -> tuple[Updates, OptState]:
         count = state.count + 1
         loss = vnp.asarray(value, state.avg_value.dtype)
-        share = lax.convert_element_type(count, loss.dtype)
-        gathered = state._replace(count=count, avg_value=state.avg_value + (loss - state.avg_value) / share)
-        state = where(count == accumulation_size, next_scale(gathered), gathered)
-        return map_leaves(lambda u: _times(u, state.scale), updates), state
+        mean = state.avg_value + (loss - state.avg_value) / lax.convert_element_type(count, loss.dtype)
+        accumulated = state._replace(count=count, avg_value=mean)
+        state = where(count == accumulation_size, next_scale(accumulated), accumulated)
+        return scaled_by(state.scale, updates), state
 
     return GradientTransformationExtraArgs(init, update)
-
-
-def _times(u: Array, scale: Array) -> Array:
-    return factor(scale, u) * u

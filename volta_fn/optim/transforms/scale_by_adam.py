@@ -1,4 +1,4 @@
-"""Adam and its nearest kin: updates divided by the roots of moving averages of their squares.
+"""Adam, AMSGrad, Adamax and RAdam: updates divided by the roots of moving averages of their squares.
 
 `mu` are moving averages of gradients (first moments), `nu` those of squared magnitudes (second moments), which are real and at least
 float32, whatever the dtype of the parameters.
@@ -12,15 +12,15 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates
+from volta_fn.optim.base import Counter, GradientTransformation, Params, Updates, counting_rule
 from volta_fn.optim.numerics import abs_sq, debiaser, decayed, log_of, safe_increment
-from volta_fn.optim.tree_rules import count_zero, magnitudes, map_with_state, zeros_like
+from volta_fn.optim.tree_rules import Rule, magnitudes, zeros_like
 
 __all__ = ["ScaleByAdamState", "ScaleByAmsgradState", "scale_by_adam", "scale_by_adamax", "scale_by_amsgrad", "scale_by_radam"]
 
 
 class ScaleByAdamState(NamedTuple):
-    """The number of steps (int32), first moments and second moments (or, for Adamax, decaying maxima)."""
+    """The number of steps (int32), first and second moments (for Adamax, decaying maxima)."""
 
     count: Counter
     mu: Updates
@@ -28,7 +28,10 @@ class ScaleByAdamState(NamedTuple):
 
 
 def momentum_debiaser(decay: Any, count: Array, nesterov: bool) -> Any:
-    """A function of (first moment, gradient): the corrected moment, with `nesterov` that expected a step ahead (Dozat, 2016)."""
+    """Return a function of (first moment, gradient) that corrects the moment's bias.
+
+    With `nesterov` it returns the corrected moment expected one step ahead (Dozat, 2016).
+    """
     debias = debiaser(decay, count)
     if not nesterov:
         return lambda m, g: debias(m)
@@ -37,37 +40,35 @@ def momentum_debiaser(decay: Any, count: Array, nesterov: bool) -> Any:
 
 
 def over_root(m: Array, v: Array, eps: Any, eps_root: Any) -> Array:
-    """``m / (sqrt(v + eps_root) + eps)``."""
+    """Return ``m / (sqrt(v + eps_root) + eps)``."""
     inside = v if isinstance(eps_root, (int, float)) and eps_root == 0 else v + eps_root
     return m / (vnp.sqrt(inside) + eps)
 
 
-def init_adam_state(params: Params, mu_dtype: Any = None) -> ScaleByAdamState:
-    """No steps, and zeros for the moments."""
-    return ScaleByAdamState(count_zero(), zeros_like(params, mu_dtype), magnitudes(params))
+def zero_moments(params: Params, mu_dtype: Any = None) -> tuple[Updates, Updates]:
+    """Return zeros for the first and second moments."""
+    return zeros_like(params, mu_dtype), magnitudes(params)
 
 
 def scale_by_adam(
     b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, mu_dtype: Any = None, *, nesterov: bool = False
 ) -> GradientTransformation:
-    """The update of `adam`, without the learning rate (Kingma and Ba, 2015)."""
+    """Scale updates as `adam` does, without the learning rate (Kingma and Ba, 2015)."""
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count)
+    def rule_at(count: Array) -> Rule:
         corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
 
         def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
             m, v = decayed(b1, g, m), decayed(b2, abs_sq(g), v)
             return over_root(corrected(m, g), debias(v), eps, eps_root), m, v
 
-        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
-        return updates, ScaleByAdamState(count, mu, nu)
+        return rule
 
-    return GradientTransformationExtraArgs(lambda params: init_adam_state(params, mu_dtype), update)
+    return counting_rule(ScaleByAdamState, lambda params: zero_moments(params, mu_dtype), rule_at)
 
 
 class ScaleByAmsgradState(NamedTuple):
-    """The number of steps (int32), first moments, second moments and the greatest second moments so far."""
+    """The number of steps (int32), first moments, second moments, and their maxima so far."""
 
     count: Counter
     mu: Updates
@@ -84,13 +85,9 @@ def scale_by_amsgrad(
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformation:
-    """The update of `amsgrad`, without the learning rate (Reddi et al., 2018)."""
+    """Scale updates as `amsgrad` does, without the learning rate (Reddi et al., 2018)."""
 
-    def init(params: Params) -> ScaleByAmsgradState:
-        return ScaleByAmsgradState(count_zero(), zeros_like(params, mu_dtype), magnitudes(params), magnitudes(params))
-
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count)
+    def rule_at(count: Array) -> Rule:
         debias_mu, debias_nu = debiaser(b1, count), debiaser(b2, count)
 
         def rule(g: Array, m: Array, v: Array, v_max: Array) -> tuple[Array, ...]:
@@ -98,36 +95,35 @@ def scale_by_amsgrad(
             v_max = vnp.maximum(v_max, debias_nu(v) if bias_correction_nu else v)
             return over_root(debias_mu(m) if bias_correction_mu else m, v_max, eps, eps_root), m, v, v_max
 
-        updates, *moments = map_with_state(rule, updates, state.mu, state.nu, state.nu_max)
-        return updates, ScaleByAmsgradState(count, *moments)
+        return rule
 
-    return GradientTransformationExtraArgs(init, update)
+    return counting_rule(ScaleByAmsgradState, lambda params: (*zero_moments(params, mu_dtype), magnitudes(params)), rule_at)
 
 
 def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformation:
-    """The update of `adamax`, without the learning rate: `nu` are decaying maxima of magnitudes (Kingma and Ba, 2015, section 7)."""
+    """Scale updates as `adamax` does, without the learning rate (Kingma and Ba, 2015, section 7).
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count)
+    `nu` are decaying maxima of magnitudes.
+    """
+
+    def rule_at(count: Array) -> Rule:
         debias = debiaser(b1, count)
 
         def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
             m, v = decayed(b1, g, m), vnp.maximum(vnp.abs(g) + eps, b2 * v)
             return debias(m) / v, m, v
 
-        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
-        return updates, ScaleByAdamState(count, mu, nu)
+        return rule
 
-    return GradientTransformationExtraArgs(init_adam_state, update)
+    return counting_rule(ScaleByAdamState, zero_moments, rule_at)
 
 
 def scale_by_radam(
     b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, threshold: Any = 5.0, *, nesterov: bool = False
 ) -> GradientTransformation:
-    """The update of `radam`, without the learning rate (Liu et al., 2020)."""
+    """Scale updates as `radam` does, without the learning rate (Liu et al., 2020)."""
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count)
+    def rule_at(count: Array) -> Rule:
         corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
 
         def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
@@ -138,17 +134,17 @@ def scale_by_radam(
             m_hat = corrected(m, g)
             return vnp.where(length >= threshold, r * over_root(m_hat, debias(v), eps, eps_root), m_hat), m, v
 
-        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
-        return updates, ScaleByAdamState(count, mu, nu)
+        return rule
 
-    return GradientTransformationExtraArgs(init_adam_state, update)
+    return counting_rule(ScaleByAdamState, zero_moments, rule_at)
 
 
 def average_length(decay: Any, count: Array, dtype: np.dtype) -> Array:
-    """How many gradients a moving average has in effect seen: ``ro_inf - 2 t b^t / (1 - b^t)`` after t steps, ro_inf = 2 / (1 - b) - 1.
+    """Return the number of gradients that a moving average effectively holds.
 
-    That difference of large numbers would leave float32 no more than two digits. With x = -log(b) and Langevin's function
-    L(z) = coth(z) - 1/z it equals ``t + L(x/2) - t L(tx/2)``, in which nothing cancels.
+    After t steps it is ``ro_inf - 2 t b^t / (1 - b^t)``, ro_inf = 2 / (1 - b) - 1. That difference of large numbers would leave float32
+    no more than two digits. With x = -log(b) and Langevin's function L(z) = coth(z) - 1/z it equals ``t + L(x/2) - t L(tx/2)``, in which
+    nothing cancels.
     """
     half, t = vnp.asarray(log_of(decay), dtype) / -2, count.astype(dtype)
     return t + _langevin(half) - t * _langevin(t * half)

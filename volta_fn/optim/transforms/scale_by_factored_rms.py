@@ -1,4 +1,4 @@
-"""Adafactor's second moments: for large matrices only the means of rows and of columns are kept (Shazeer and Stern, 2018)."""
+"""Adafactor's second moments: large matrices keep only the means of rows and of columns (Shazeer and Stern, 2018)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["FactoredState", "scale_by_factored_rms"]
 
 
 class FactoredState(NamedTuple):
-    """The number of steps (int32), and the means of squares over rows, over columns, or element by element (v).
+    """The number of steps (int32), and mean squares of rows, of columns, or of elements (v).
 
-    An array of one element stands for what a leaf does not have.
+    Means that a leaf does not have are arrays of one element.
     """
 
     count: Counter
@@ -31,7 +31,7 @@ class FactoredState(NamedTuple):
 
 
 def _factored_axes(shape: Shape, factored: bool, smallest: int) -> tuple[int, int] | None:
-    """The second largest and the largest axis of an array that is factored, None for another."""
+    """Return the second largest and the largest axis of an array that is factored, None for any other."""
     if not factored or len(shape) < 2:
         return None
     *_, second, first = np.argsort(shape, kind="stable").tolist()
@@ -50,16 +50,17 @@ def scale_by_factored_rms(
     epsilon: Any = 1e-30,
     decay_rate_fn: Callable[[Array, Any], Any] = _decay_rate_pow,
 ) -> GradientTransformation:
-    """Updates divided by the roots of moving averages of their squares, those of large matrices as products of row and column means.
+    """Divide updates by roots of moving averages of their squares, factored for large matrices.
+
+    The averages of a large matrix are products of the means of its rows and columns. Needs the parameters.
 
     Args:
         factored: whether to factor at all.
         decay_rate: the averages decay by ``decay_rate_fn(step - step_offset, decay_rate)``; 1 - t**-decay_rate by default, t = 1, 2, …
-        step_offset: what is subtracted from the number of steps.
-        min_dim_size_to_factor: arrays are factored if their two largest axes have that size.
-        epsilon: what is added to squares.
-
-    Needs the parameters.
+        step_offset: subtracted from the number of steps.
+        min_dim_size_to_factor: arrays are factored if their two largest axes have at least that size.
+        epsilon: added to squares.
+        decay_rate_fn: the decay of the averages, see `decay_rate`.
     """
 
     def state_of(param: Any) -> tuple[Array, Array, Array]:
@@ -94,8 +95,7 @@ def scale_by_factored_rms(
             root = vnp.sqrt(vnp.expand_dims(rows, first)) * vnp.sqrt(vnp.expand_dims(v_col, second))
             return g / root, v_row, v_col, v
 
-        states = (state.v_row, state.v_col, state.v)
-        updates, *new = map_with_state(rule, updates, *states, given=(params,), same_shapes=False)
+        updates, *new = map_with_state(rule, updates, *state[1:], given=(params,), same_shapes=False)
         return updates, FactoredState(safe_increment(state.count), *new)
 
     return GradientTransformationExtraArgs(init, update)

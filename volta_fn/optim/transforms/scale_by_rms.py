@@ -1,41 +1,49 @@
-"""Updates divided by roots of sums or moving averages of their squares: Adagrad, RMSProp, Adadelta, SM3. Sums are at least float32."""
+"""Adagrad, RMSProp, Adadelta and SM3: updates divided by roots of sums or moving averages of their squares, in float32 at least."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import DTypeError
-from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates
-from volta_fn.optim.numerics import abs_sq, debiaser, decayed, safe_increment
-from volta_fn.optim.tree_rules import cast_like, count_zero, magnitudes, map_with_state, widened, zeros_like
+from volta_fn.optim.base import (
+    Counter,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    Updates,
+    counting_rule,
+    stateful_rule,
+)
+from volta_fn.optim.numerics import abs_sq, debiaser, decayed
+from volta_fn.optim.tree_rules import Rule, cast_like, magnitudes, widened, zeros_like
 
-__all__ = ["ScaleByAdaDeltaState", "ScaleByRStdDevState", "ScaleByRStdDevWithCountState", "ScaleByRmsState"]
-__all__ += ["ScaleByRmsWithCountState", "ScaleByRssState", "ScaleBySM3State", "scale_by_adadelta", "scale_by_rms", "scale_by_rss"]
-__all__ += ["scale_by_sm3", "scale_by_stddev"]
+__all__ = ["ScaleByAdaDeltaState", "ScaleByRStdDevState", "ScaleByRStdDevWithCountState", "ScaleByRmsState", "ScaleByRmsWithCountState"]
+__all__ += ["ScaleByRssState", "ScaleBySM3State", "scale_by_adadelta", "scale_by_rms", "scale_by_rss", "scale_by_sm3", "scale_by_stddev"]
 
 
 class ScaleByRssState(NamedTuple):
-    """The sums of squared magnitudes of all gradients so far."""
+    """Sums of the squared magnitudes of all gradients so far."""
 
     sum_of_squares: Updates
 
 
 def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
-    """Updates divided by the roots of the sums of all squares so far (Duchi et al., 2011); 0 where that sum is 0."""
+    """Divide updates by the roots of the sums of all squares so far (Duchi et al., 2011).
+
+    The result is 0 where that sum is 0.
+    """
 
     def rule(g: Array, total: Array) -> tuple[Array, Array]:
         total = total + abs_sq(g)
         return vnp.where(total > 0, g / vnp.sqrt(total + eps), vnp.zeros_like(g)), total
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        updates, total = map_with_state(rule, updates, state.sum_of_squares)
-        return updates, ScaleByRssState(total)
-
-    return GradientTransformationExtraArgs(lambda params: ScaleByRssState(magnitudes(params, initial_accumulator_value)), update)
+    return stateful_rule(ScaleByRssState, lambda params: (magnitudes(params, initial_accumulator_value),), rule)
 
 
 class ScaleByRmsState(NamedTuple):
@@ -51,31 +59,17 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: Updates
 
 
-def _over_root(g: Array, v: Array, eps: Any, eps_in_sqrt: bool) -> Array:
-    return g / vnp.sqrt(v + eps) if eps_in_sqrt else g / (vnp.sqrt(v) + eps)
-
-
 def scale_by_rms(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Updates divided by the roots of moving averages of their squares (Hinton's RMSProp)."""
+    """Divide updates by the roots of moving averages of their squares: RMSProp (Tieleman and Hinton, 2012)."""
 
-    def init(params: Params) -> OptState:
-        nu = magnitudes(params, initial_scale)
-        return ScaleByRmsWithCountState(count_zero(), nu) if bias_correction else ScaleByRmsState(nu)
+    def rule(g: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array]:
+        v = decayed(decay, abs_sq(g), v)
+        return _over_root(g, debias(v), eps, eps_in_sqrt), v
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count) if bias_correction else None
-        debias = (lambda v: v) if count is None else debiaser(decay, count)
-
-        def rule(g: Array, v: Array) -> tuple[Array, Array]:
-            v = decayed(decay, abs_sq(g), v)
-            return _over_root(g, debias(v), eps, eps_in_sqrt), v
-
-        updates, nu = map_with_state(rule, updates, state.nu)
-        return updates, ScaleByRmsState(nu) if count is None else ScaleByRmsWithCountState(count, nu)
-
-    return GradientTransformationExtraArgs(init, update)
+    types = (ScaleByRmsWithCountState, ScaleByRmsState)
+    return _debiased(types, lambda params: (magnitudes(params, initial_scale),), rule, decay, bias_correction)
 
 
 class ScaleByRStdDevState(NamedTuple):
@@ -96,25 +90,29 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 def scale_by_stddev(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Updates divided by the roots of moving averages of their variances: the centred RMSProp."""
+    """Divide updates by their moving standard deviation: the centred RMSProp (Graves, 2013)."""
 
-    def init(params: Params) -> OptState:
-        mu, nu = zeros_like(params), magnitudes(params, initial_scale)
-        return ScaleByRStdDevWithCountState(count_zero(), mu, nu) if bias_correction else ScaleByRStdDevState(mu, nu)
+    def rule(g: Array, m: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
+        m, v = decayed(decay, g, m), decayed(decay, abs_sq(g), v)
+        variance = vnp.maximum(debias(v) - abs_sq(debias(m)), 0)  # rounding may make it negative
+        return _over_root(g, variance, eps, eps_in_sqrt), m, v
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        count = safe_increment(state.count) if bias_correction else None
-        debias = (lambda x: x) if count is None else debiaser(decay, count)
+    types = (ScaleByRStdDevWithCountState, ScaleByRStdDevState)
+    return _debiased(types, lambda params: (zeros_like(params), magnitudes(params, initial_scale)), rule, decay, bias_correction)
 
-        def rule(g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
-            m, v = decayed(decay, g, m), decayed(decay, abs_sq(g), v)
-            variance = vnp.maximum(debias(v) - abs_sq(debias(m)), 0)  # rounding may make it negative
-            return _over_root(g, variance, eps, eps_in_sqrt), m, v
 
-        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu)
-        return updates, ScaleByRStdDevState(mu, nu) if count is None else ScaleByRStdDevWithCountState(count, mu, nu)
+def _over_root(g: Array, v: Array, eps: Any, eps_in_sqrt: bool) -> Array:
+    return g / vnp.sqrt(v + eps) if eps_in_sqrt else g / (vnp.sqrt(v) + eps)
 
-    return GradientTransformationExtraArgs(init, update)
+
+def _debiased(
+    state_types: tuple[Any, Any], init: Callable[[Params], tuple[Any, ...]], rule: Rule, decay: Any, bias_correction: bool
+) -> GradientTransformation:
+    """Return the transformation by ``rule(…, debias=…)``; the state holds a count only if the bias is corrected."""
+    counting, plain = state_types
+    if bias_correction:
+        return counting_rule(counting, init, lambda count: functools.partial(rule, debias=debiaser(decay, count)))
+    return stateful_rule(plain, init, functools.partial(rule, debias=lambda average: average))
 
 
 class ScaleByAdaDeltaState(NamedTuple):
@@ -125,18 +123,14 @@ class ScaleByAdaDeltaState(NamedTuple):
 
 
 def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation:
-    """Updates with the root mean square that the last ones had (Zeiler, 2012)."""
+    """Scale updates to the root mean square of the previous ones (Zeiler, 2012)."""
 
     def rule(g: Array, e_g: Array, e_x: Array) -> tuple[Array, Array, Array]:
         e_g = decayed(rho, abs_sq(g), e_g)
         step = vnp.sqrt((e_x + eps) / (e_g + eps)) * g
         return step, e_g, decayed(rho, abs_sq(step), e_x)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        updates, e_g, e_x = map_with_state(rule, updates, state.e_g, state.e_x)
-        return updates, ScaleByAdaDeltaState(e_g, e_x)
-
-    return GradientTransformationExtraArgs(lambda params: ScaleByAdaDeltaState(magnitudes(params), magnitudes(params)), update)
+    return stateful_rule(ScaleByAdaDeltaState, lambda params: (magnitudes(params), magnitudes(params)), rule)
 
 
 class ScaleBySM3State(NamedTuple):
@@ -147,7 +141,10 @@ class ScaleBySM3State(NamedTuple):
 
 
 def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTransformation:
-    """Adagrad in little memory: sums of squares are bounded by maxima over rows, columns, … (Anil et al., 2019). Real numbers only."""
+    """Scale updates as Adagrad does, with sums bounded by maxima along each axis (Anil et al., 2019).
+
+    Takes real numbers only.
+    """
 
     def init(params: Params) -> ScaleBySM3State:
         return ScaleBySM3State(tree.map(_zero_maxima, params), zeros_like(params))
@@ -155,7 +152,8 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
     def rule(g: Array, momentum: Array, maxima: list[Array]) -> tuple[Array, Array, list[Array]]:
         others = [tuple(i for i in range(g.ndim) if i != axis) for axis in range(len(maxima))]
         bound = functools.reduce(vnp.minimum, [vnp.expand_dims(m, axes) for m, axes in zip(maxima, others, strict=True)])
-        total = (1.0 if _is_one(b2) else 1.0 - b2) * g * g + b2 * bound
+        weight = 1.0 if isinstance(b2, (int, float)) and b2 == 1 else 1.0 - b2
+        total = weight * g * g + b2 * bound
         step = g * vnp.where(total > 0, 1 / vnp.sqrt(total + eps), 0)
         momentum = decayed(b1, step, momentum)
         return momentum, momentum, [vnp.max(total, axis=axes, initial=0) for axes in others]
@@ -171,10 +169,6 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
         return treedef.unflatten(steps), ScaleBySM3State(treedef.unflatten(mu), treedef.unflatten(nu))
 
     return GradientTransformationExtraArgs(init, update)
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value == 1
 
 
 def _zero_maxima(param: Any) -> list[Array]:

@@ -1,4 +1,4 @@
-"""Transformations that multiply updates: by numbers, schedules, signs and norms."""
+"""Transformations that multiply updates: by numbers, schedules and norms; and repairs of single elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from volta_fn.optim.base import (
     stateless,
 )
 from volta_fn.optim.numerics import global_norm, safe_increment, safe_norm, safe_root_mean_squares, sum_of_squares
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, steps_for
+from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, scaled_by, steps_for
 
 __all__ = ["ScaleByScheduleState", "ZeroNansState", "centralize", "keep_params_nonnegative", "normalize_by_update_norm", "scale"]
 __all__ += ["scale_by_learning_rate", "scale_by_param_block_norm", "scale_by_param_block_rms", "scale_by_polyak", "scale_by_schedule"]
@@ -32,42 +32,39 @@ __all__ += ["scale_by_trust_ratio", "zero_nans"]
 
 
 def scale(step_size: Any) -> GradientTransformation:
-    """Updates times a number or scalar array.
+    """Multiply updates by a number or scalar array.
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.scale(-0.5)
     >>> tx.update(vf.numpy.array([2.0]), tx.init(None))[0]
     Array([-1.], dtype=float32)
     """
-    return leaf_rule(lambda u: factor(step_size, u) * u)
+    return stateless(lambda updates, params: scaled_by(step_size, updates))
 
 
 class ScaleByScheduleState(NamedTuple):
-    """The number of steps taken, an int32 that stays at its largest value once it is there."""
+    """The number of steps, an int32 that saturates at its largest value."""
 
     count: Counter
 
 
 def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
-    """Updates times ``step_size_fn(count)``, where count is the number of steps taken before.
+    """Multiply updates by ``step_size_fn(count)``, where count is the number of previous steps.
 
-    For trees with float64 leaves the count is passed as an int64, so that the schedule computes in float64.
+    For trees with float64 leaves the count is an int64, so that the schedule computes in float64.
     """
-
-    def init(params: Params) -> ScaleByScheduleState:
-        return ScaleByScheduleState(count_zero())
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         step_size = step_size_fn(steps_for(state.count, updates))
-        return map_leaves(lambda u: factor(step_size, u) * u, updates), ScaleByScheduleState(safe_increment(state.count))
+        return scaled_by(step_size, updates), ScaleByScheduleState(safe_increment(state.count))
 
-    return GradientTransformationExtraArgs(init, update)
+    return GradientTransformationExtraArgs(lambda params: ScaleByScheduleState(count_zero()), update)
 
 
 def scale_by_learning_rate(learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True) -> GradientTransformation:
-    """Updates times minus the learning rate (plus, if not `flip_sign`), which is a number, a scalar array or a schedule.
+    """Multiply updates by minus the learning rate, or plus the learning rate unless `flip_sign`.
 
-    None leaves the updates as they are.
+    The learning rate is a number, a scalar array or a schedule; None leaves the updates unchanged.
     """
     if learning_rate is None:
         return identity()
@@ -78,9 +75,10 @@ def scale_by_learning_rate(learning_rate: ScalarOrSchedule | None = None, *, fli
 
 
 def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps: Any = 0.0) -> GradientTransformation:
-    """Each leaf of the updates times ``trust_coefficient * |param| / (|update| + eps)``, its *trust ratio* (You et al., 2017, 2020).
+    """Multiply each leaf by its *trust ratio* (You et al., 2017, 2020).
 
-    Norms are at least `min_norm`; where either is zero, the ratio is 1. Needs the parameters.
+    The trust ratio is ``trust_coefficient * |param| / (|update| + eps)``, with norms of at least `min_norm`; it is 1 if either norm is
+    zero. Needs the parameters.
     """
 
     def rule(u: Array, p: Array) -> Array:
@@ -92,17 +90,20 @@ def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps:
 
 
 def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Each leaf of the updates times the norm of its parameter, or `min_scale` if that is greater. Needs the parameters."""
+    """Multiply each leaf by the norm of its parameter, at least `min_scale`. Needs the parameters."""
     return leaf_rule_with_params("scale_by_param_block_norm", lambda u, p: u * safe_norm(p, min_scale))
 
 
 def scale_by_param_block_rms(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Each leaf times the root mean square of its parameter, or `min_scale` if that is greater. Needs the parameters."""
+    """Multiply each leaf by the root mean square of its parameter, at least `min_scale`.
+
+    Needs the parameters.
+    """
     return leaf_rule_with_params("scale_by_param_block_rms", lambda u, p: u * safe_root_mean_squares(p, min_scale))
 
 
 def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> GradientTransformation:
-    """Updates divided by their global norm (plus `eps`), times `scale_factor`."""
+    """Divide updates by their global norm plus `eps`, and multiply them by `scale_factor`."""
 
     def rule(updates: Updates, params: Params | None) -> Updates:
         norm = (global_norm(updates) + eps) / scale_factor
@@ -112,14 +113,15 @@ def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> Gradie
 
 
 def centralize() -> GradientTransformation:
-    """Updates of two dimensions and more minus their means over all axes but the first (Yong et al., 2020)."""
+    """Subtract the mean over all axes but the first from updates of two or more axes (Yong et al., 2020)."""
     return leaf_rule(lambda u: u if u.ndim < 2 else u - vnp.mean(u, axis=tuple(range(1, u.ndim)), keepdims=True))
 
 
 def scale_by_polyak(f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0.0, variant: str = "sps") -> GradientTransformation:
-    """Polyak's step size: updates times ``(value - f_min) / (|updates|² + eps)``, at most `max_learning_rate`; 0 at a stationary point.
+    """Multiply updates by Polyak's step size, ``(value - f_min) / (|updates|² + eps)``.
 
-    `update` needs the loss as ``value=``. Variant "sps+" takes a gap below zero as zero (Loizou et al., 2021).
+    It is at most `max_learning_rate`, and 0 at a stationary point. `update` needs the loss as ``value=``. Variant "sps+" replaces a
+    negative gap ``value - f_min`` by zero (Loizou et al., 2021).
     """
     if variant not in ("sps", "sps+"):
         raise ArgumentError(f"scale_by_polyak: variant must be 'sps' or 'sps+', got {variant!r}")
@@ -133,13 +135,19 @@ def scale_by_polyak(f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0
             gap = vnp.maximum(gap, 0)
         stationary = norm_sq <= vnp.finfo(norm_sq.dtype).eps
         step = vnp.where(stationary, 0, vnp.minimum(gap / vnp.where(stationary, 1, norm_sq), max_learning_rate))
-        return map_leaves(lambda u: factor(step, u) * u, updates), state
+        return scaled_by(step, updates), state
 
     return GradientTransformationExtraArgs(init_empty_state, update)
 
 
+class ZeroNansState(NamedTuple):
+    """A boolean per leaf: True if its last update had a NaN."""
+
+    found_nan: Any
+
+
 def zero_nans() -> GradientTransformation:
-    """Updates with zeros in place of NaN; the state tells for each leaf whether there was any."""
+    """Replace NaN by zero; the state tells which leaves had any."""
 
     def init(params: Params) -> ZeroNansState:
         return ZeroNansState(tree.map(lambda p: vnp.array(False), params))
@@ -151,12 +159,6 @@ def zero_nans() -> GradientTransformation:
     return GradientTransformationExtraArgs(init, update)
 
 
-class ZeroNansState(NamedTuple):
-    """A boolean per leaf: whether its last update had a NaN."""
-
-    found_nan: Any
-
-
 def keep_params_nonnegative() -> GradientTransformation:
-    """Updates that would make an element of a parameter negative make it zero instead. Needs the parameters."""
+    """Limit updates so that no element of a parameter becomes negative. Needs the parameters."""
     return leaf_rule_with_params("keep_params_nonnegative", lambda u, p: vnp.where(p + u < 0, -p, u))

@@ -1,4 +1,4 @@
-"""Updates that look back at the last gradient: resilient propagation and optimistic gradients."""
+"""Transformations by the signs of gradients: plain, of a moving average (Lion), with a step size for each element (Rprop)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any, Literal, NamedTuple
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, leaf_rule
-from volta_fn.optim.numerics import decayed, safe_increment
-from volta_fn.optim.tree_rules import count_zero, full_like, map_with_state, zeros_like
+from volta_fn.optim.base import Counter, GradientTransformation, Updates, counting_rule, leaf_rule, stateful_rule
+from volta_fn.optim.numerics import decayed
+from volta_fn.optim.tree_rules import full_like, zeros_like
 
 __all__ = ["ScaleByLionState", "ScaleByRpropState", "scale_by_lion", "scale_by_rprop", "scale_by_sign"]
+
+
+def scale_by_sign() -> GradientTransformation:
+    """Replace updates by their signs."""
+    return leaf_rule(vnp.sign)
 
 
 class ScaleByRpropState(NamedTuple):
@@ -24,27 +29,20 @@ class ScaleByRpropState(NamedTuple):
 def scale_by_rprop(
     learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
 ) -> GradientTransformation:
-    """Steps of the gradients' signs, each element's size growing while its sign stays (Riedmiller and Braun, 1993).
+    """Replace gradients by signs times a step size for each element (Riedmiller and Braun, 1993).
 
-    Where the sign changes, the size shrinks and no step is taken.
+    A step size starts at `learning_rate`, grows by `eta_plus` while the sign of its gradient stays, and shrinks by `eta_minus` where the
+    sign changes; that step is skipped.
     """
 
     def rule(g: Array, size: Array, last: Array) -> tuple[Array, Array, Array]:
         agreement = g * last
         resized = vnp.clip(vnp.where(agreement > 0, eta_plus * size, eta_minus * size), min_step_size, max_step_size)
         size = vnp.where(agreement == 0, size, resized)
-        turned = agreement < 0
-        step = vnp.where(turned, 0, size * vnp.sign(g))
+        step = vnp.where(agreement < 0, 0, size * vnp.sign(g))
         return step, size, step
 
-    def init(params: Params) -> ScaleByRpropState:
-        return ScaleByRpropState(full_like(params, learning_rate), zeros_like(params))
-
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        updates, sizes, last = map_with_state(rule, updates, state.step_sizes, state.prev_updates)
-        return updates, ScaleByRpropState(sizes, last)
-
-    return GradientTransformationExtraArgs(init, update)
+    return stateful_rule(ScaleByRpropState, lambda params: (full_like(params, learning_rate), zeros_like(params)), rule)
 
 
 class ScaleByLionState(NamedTuple):
@@ -62,9 +60,9 @@ def scale_by_lion(
     mode: Literal["hard", "smooth", "refined"] = "hard",
     smooth_beta: Any = 1.0,
 ) -> GradientTransformation:
-    """The update of `lion`, without the learning rate: the sign of a moving average (Chen et al., 2023).
+    """Scale updates as `lion` does, to the sign of a moving average (Chen et al., 2023).
 
-    Mode "smooth" takes ``tanh(smooth_beta * average)`` in the sign's place, "refined" the average clipped to [-1, 1].
+    Mode "smooth" uses ``tanh(smooth_beta * average)`` instead of the sign, "refined" the average clipped to [-1, 1].
     """
     squash = {
         "hard": vnp.sign,
@@ -74,16 +72,7 @@ def scale_by_lion(
     if squash is None:
         raise ArgumentError(f"scale_by_lion: mode must be 'hard', 'smooth' or 'refined', got {mode!r}")
 
-    def init(params: Params) -> ScaleByLionState:
-        return ScaleByLionState(count_zero(), zeros_like(params, mu_dtype))
+    def rule(g: Array, m: Array) -> tuple[Array, Array]:
+        return squash(decayed(b1, g, m)), decayed(b2, g, m)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        updates, mu = map_with_state(lambda g, m: (squash(decayed(b1, g, m)), decayed(b2, g, m)), updates, state.mu)
-        return updates, ScaleByLionState(safe_increment(state.count), mu)
-
-    return GradientTransformationExtraArgs(init, update)
-
-
-def scale_by_sign() -> GradientTransformation:
-    """The signs of the updates."""
-    return leaf_rule(vnp.sign)
+    return counting_rule(ScaleByLionState, lambda params: (zeros_like(params, mu_dtype),), lambda count: rule)

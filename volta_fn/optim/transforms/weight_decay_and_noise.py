@@ -27,15 +27,15 @@ __all__ = ["AddNoiseState", "WeightDecaySchedule", "add_decayed_weights", "add_n
 
 
 class WeightDecaySchedule(NamedTuple):
-    """The number of steps taken (int32), for a weight decay that is a schedule."""
+    """The number of steps (int32), for a weight decay that is a schedule."""
 
     count: Counter
 
 
 def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn | None = None) -> GradientTransformation:
-    """Updates plus `weight_decay` (a number, a scalar array or a schedule) times the parameters, which are needed.
+    """Add `weight_decay` times the parameters, which are needed.
 
-    `mask` (see `masked`) tells which parameters decay.
+    `weight_decay` is a number, a scalar array or a schedule; `mask` (see `masked`) selects the parameters that decay.
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.add_decayed_weights(0.1, mask=lambda params: vf.tree.map(lambda p: p.ndim > 1, params))
@@ -61,25 +61,22 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn | N
 
 
 class AddNoiseState(NamedTuple):
-    """The number of steps taken (int32) and the key of the next noise."""
+    """The number of steps (int32) and the key of the next noise."""
 
     count: Counter
     rng_key: Any
 
 
 def as_key(key: Any) -> Any:
-    """A random key: the one given, or that of an integer seed."""
+    """Return a random key, given a key or an integer seed."""
     return random.key(key) if isinstance(key, int) else key
 
 
 def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
-    """Updates plus normal noise of variance ``eta / t**gamma`` at step t = 1, 2, … (Neelakantan et al., 2015).
+    """Add normal noise of variance ``eta / t**gamma`` in step t = 1, 2, … (Neelakantan et al., 2015).
 
     `key` is a random key or an integer seed.
     """
-
-    def init(params: Params) -> AddNoiseState:
-        return AddNoiseState(count_zero(), as_key(key))
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         count = safe_increment(state.count)
@@ -90,4 +87,4 @@ def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
         noise = treedef.unflatten([random.normal(k, as_value(x).shape, as_value(x).dtype) for k, x in zip(keys, leaves, strict=True)])
         return map_leaves(lambda u, n: u + factor(deviation, u) * n, updates, noise), AddNoiseState(count, next_key)
 
-    return GradientTransformationExtraArgs(init, update)
+    return GradientTransformationExtraArgs(lambda params: AddNoiseState(count_zero(), as_key(key)), update)
