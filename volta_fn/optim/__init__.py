@@ -1,4 +1,4 @@
-"""Optimizers, by the names and the shape of Optax: pure functions over pytrees of parameters, which compose.
+"""Optimizers with Optax's names and interface: pure functions over pytrees of parameters, which compose.
 
 >>> import volta_fn as vf
 >>> from volta_fn import optim
@@ -15,6 +15,10 @@
 ...     params, state, value = step(params, state)
 >>> bool(value < 0.01)
 True
+
+`base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and
+modify transformations. `schedules` compute learning rates, `line_search` step sizes. `tree_rules` and `numerics` are what all of them
+share. Each module's ``__all__`` is public, under ``volta_fn.optim``.
 """
 
 from volta_fn.optim.base import *

@@ -1,1 +1,5 @@
-"""Optimizers: chains of transformations under their usual names."""
+"""Optimizers under their usual names: chains of the transformations in `volta_fn.optim.transforms`.
+
+`sgd` has those without second moments, `adam` the Adam family, `rms` those that divide by roots of squares without bias correction;
+`muon` and `lbfgs` hold Muon and L-BFGS with their own transformations.
+"""

@@ -1,4 +1,4 @@
-"""The optimizers of the Adam family."""
+"""The Adam family."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def adam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Adam (Kingma and Ba, 2015): ``-learning_rate * m / (sqrt(v + eps_root) + eps)``.
+    """Create Adam (Kingma and Ba, 2015): ``-learning_rate * m / (sqrt(v + eps_root) + eps)``.
 
     m and v are moving averages of gradients and of their squares, which decay by `b1` and `b2`, corrected for their start at zero.
 
     Args:
         learning_rate: a number, a scalar array or a schedule.
         b1, b2: decay rates.
-        eps, eps_root: what keeps the division from overflowing; a positive `eps_root` is needed to differentiate through the update.
-        mu_dtype: the dtype in which m is kept, by default the parameters' own. v is kept in float32 at least.
-        nesterov: whether m looks a step ahead, as in `nadam`.
+        eps, eps_root: bound the denominator; differentiation through the update needs a positive `eps_root`.
+        mu_dtype: the dtype of m, by default that of the parameters. v is kept in float32 at least.
+        nesterov: whether m looks one step ahead, as in `nadam`.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -64,19 +64,16 @@ def adamw(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """`adam` with decoupled weight decay: parameters shrink by ``learning_rate * weight_decay`` (Loshchilov and Hutter, 2019).
+    """Create `adam` with decoupled weight decay (Loshchilov and Hutter, 2019).
 
-    `mask` tells which parameters decay (see `masked`). Needs the parameters.
+    Parameters shrink by ``learning_rate * weight_decay``; `mask` selects those that do (see `masked`). Needs the parameters.
 
     >>> import volta_fn as vf
     >>> no_biases = lambda params: vf.tree.map(lambda p: p.ndim > 1, params)
     >>> optimizer = vf.optim.adamw(vf.optim.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 1000), weight_decay=0.1, mask=no_biases)
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    scaled = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return chain(scaled, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
 def nadam(
@@ -89,7 +86,7 @@ def nadam(
     *,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """`adam` with Nesterov's momentum (Dozat, 2016)."""
+    """Create `adam` with Nesterov's momentum (Dozat, 2016)."""
     return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
 
 
@@ -105,7 +102,7 @@ def nadamw(
     *,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """`adamw` with Nesterov's momentum (Dozat, 2016)."""
+    """Create `adamw` with Nesterov's momentum (Dozat, 2016)."""
     return adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov)
 
 
@@ -119,13 +116,16 @@ def amsgrad(
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """`adam` with the greatest v so far, so that step sizes never grow (Reddi et al., 2018)."""
+    """Create `adam` with the maximum of v so far, so that step sizes never grow (Reddi et al., 2018)."""
     scaled = scale_by_amsgrad(b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu)
     return chain(scaled, scale_by_learning_rate(learning_rate))
 
 
 def adamax(learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformationExtraArgs:
-    """`adam` with decaying maxima of magnitudes in place of the root of v (Kingma and Ba, 2015, section 7)."""
+    """Create `adam` with decaying maxima of magnitudes instead of the root of v.
+
+    See Kingma and Ba (2015), section 7.
+    """
     return chain(scale_by_adamax(b1, b2, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -137,7 +137,7 @@ def adamaxw(
     weight_decay: ScalarOrSchedule = 1e-4,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """`adamax` with decoupled weight decay; see `adamw`."""
+    """Create `adamax` with decoupled weight decay; see `adamw`."""
     return chain(scale_by_adamax(b1, b2, eps), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
@@ -151,7 +151,10 @@ def radam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """`adam` that knows how uncertain v is: plain momentum while fewer than `threshold` gradients count (Liu et al., 2020)."""
+    """Create `adam` rectified for the uncertainty of v (Liu et al., 2020).
+
+    While v effectively averages fewer than `threshold` gradients, this is plain momentum.
+    """
     return chain(scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov), scale_by_learning_rate(learning_rate))
 
 
@@ -164,24 +167,23 @@ def lamb(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """LAMB: `adamw` with a learning rate for each layer, for large batches (You et al., 2020). Needs the parameters."""
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_trust_ratio(),
-        scale_by_learning_rate(learning_rate),
-    )
+    """Create LAMB: `adamw` with a learning rate per layer, for large batches (You et al., 2020).
+
+    Needs the parameters.
+    """
+    scaled = scale_by_adam(b1, b2, eps, eps_root)
+    return chain(scaled, add_decayed_weights(weight_decay, mask), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
 
 
 def adabelief(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """`adam` with the moving variance of gradients about their average in place of v (Zhuang et al., 2020)."""
+    """Create `adam` with the moving variance of gradients instead of v (Zhuang et al., 2020)."""
     return chain(scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov), scale_by_learning_rate(learning_rate))
 
 
 def yogi(learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-3) -> GradientTransformationExtraArgs:
-    """`adam` whose v grows and shrinks by bounded amounts (Zaheer et al., 2018)."""
+    """Create `adam` whose v changes by bounded amounts (Zaheer et al., 2018)."""
     return chain(scale_by_yogi(b1, b2, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -195,16 +197,18 @@ def adan(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adan: Nesterov's momentum estimated from differences of gradients (Xie et al., 2022)."""
+    """Create Adan: Nesterov's momentum estimated from differences of gradients (Xie et al., 2022)."""
     return chain(scale_by_adan(b1, b2, b3, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
 def novograd(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-6, eps_root: Any = 0.0, weight_decay: Any = 0.0
 ) -> GradientTransformationExtraArgs:
-    """NovoGrad: momentum of gradients divided by their layers' norms (Ginsburg et al., 2019). Needs the parameters."""
-    scaled = scale_by_novograd(b1, b2, eps, eps_root, weight_decay)
-    return chain(scaled, scale_by_learning_rate(learning_rate))
+    """Create NovoGrad: momentum of gradients divided by their norms (Ginsburg et al., 2019).
+
+    The norms are those of single leaves. Needs the parameters.
+    """
+    return chain(scale_by_novograd(b1, b2, eps, eps_root, weight_decay), scale_by_learning_rate(learning_rate))
 
 
 def optimistic_adam_v2(
@@ -219,9 +223,6 @@ def optimistic_adam_v2(
     mu_dtype: Any = None,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """`adam` followed by `scale_by_optimistic_gradient`, for games (Daskalakis et al., 2018)."""
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        scale_by_optimistic_gradient(alpha, beta),
-        scale_by_learning_rate(learning_rate),
-    )
+    """Create `adam` followed by `scale_by_optimistic_gradient`, for games (Daskalakis et al., 2018)."""
+    scaled = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return chain(scaled, scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))

@@ -1,4 +1,4 @@
-"""L-BFGS: steps scaled by an estimate of the inverse Hessian, made from the last few steps (Liu and Nocedal, 1989)."""
+"""L-BFGS: steps scaled by an estimate of the inverse Hessian from the last few steps (Liu and Nocedal, 1989)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from volta_fn.optim.base import (
 from volta_fn.optim.line_search.zoom import scale_by_zoom_linesearch
 from volta_fn.optim.numerics import global_norm, real_dot, safe_increment, sum_of_squares
 from volta_fn.optim.transforms.scaling import scale, scale_by_learning_rate
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, tree_cast_like, widened, widest_real, zeros_like
+from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, scaled_by, tree_cast_like, widened, widest_real, zeros_like
 from volta_fn.optim.wrappers.chain import chain
 
 __all__ = ["ScaleByLBFGSState", "lbfgs", "scale_by_lbfgs"]
 
 
 class ScaleByLBFGSState(NamedTuple):
-    """The number of steps (int32), the last parameters and gradients, and their last differences, stacked, the newest at the end.
+    """The number of steps (int32), the last parameters and gradients, and their stacked differences.
 
-    `weights_memory` holds one over the inner products of the differences of parameters and of gradients.
+    The newest difference is last. `weights_memory` holds one over the inner products of the differences of parameters and of gradients.
     """
 
     count: Counter
@@ -43,12 +43,12 @@ class ScaleByLBFGSState(NamedTuple):
 
 
 def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> GradientTransformation:
-    """Gradients times L-BFGS's estimate of the inverse Hessian. Needs the parameters.
+    """Multiply gradients by L-BFGS's estimate of the inverse Hessian. Needs the parameters.
 
     Args:
-        memory_size: how many steps are remembered.
-        scale_init_precond: whether the estimate starts from a multiple of the identity that fits the last step (and, before there is one,
-            makes the first step's norm at most 1), or from the identity itself.
+        memory_size: the number of steps remembered.
+        scale_init_precond: whether the estimate starts from the multiple of the identity that fits the last step, instead of the
+            identity. Before there is a last step, the multiple makes the norm of the first step at most 1.
 
     Raises `ArgumentError` for a memory of less than one step.
     """
@@ -58,20 +58,19 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
     def init(params: Params) -> ScaleByLBFGSState:
         wide = tree.map(lambda p: widened(as_value(p)), params)
         stack = tree.map(lambda p: vnp.zeros((memory_size, *p.shape), p.dtype), wide)
-        return ScaleByLBFGSState(
-            count_zero(), zeros_like(params), zeros_like(params), stack, stack, vnp.zeros(memory_size, widest_real(params))
-        )
+        weights = vnp.zeros(memory_size, widest_real(params))
+        return ScaleByLBFGSState(count_zero(), zeros_like(params), zeros_like(params), stack, stack, weights)
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         params = tree_cast_like(require_params("scale_by_lbfgs", params), state.params)
         updates = tree_cast_like(updates, state.updates)
         started = state.count > 0
-        steps, turns = (_differences(new, old, started) for new, old in ((params, state.params), (updates, state.updates)))
-        product = real_dot(turns, steps)
+        steps, changes = (_differences(new, old, started) for new, old in ((params, state.params), (updates, state.updates)))
+        product = real_dot(changes, steps)
         weight = vnp.where(product == 0, 0, 1 / vnp.where(product == 0, 1, product))
         old = (state.diff_params_memory, state.diff_updates_memory, state.weights_memory)
-        memory = tree.map(_remember, old, (steps, turns, weight))
-        initial = _initial_scale(updates, turns, product, started) if scale_init_precond else vnp.ones_like(product)
+        memory = tree.map(_remember, old, (steps, changes, weight))
+        initial = _initial_scale(updates, changes, product, started) if scale_init_precond else vnp.ones_like(product)
         new_updates = tree_cast_like(_two_loops(updates, memory, initial), updates)
         return new_updates, ScaleByLBFGSState(safe_increment(state.count), params, updates, *memory)
 
@@ -79,7 +78,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
 
 
 def _differences(new: Any, old: Any, started: Array) -> Any:
-    """New minus old, in float32 at least; zeros before the first step."""
+    """Return new minus old, in float32 at least; zeros before the first step."""
     return tree.map(lambda a, b: vnp.where(started, widened(as_value(a)) - widened(b), 0), new, old)
 
 
@@ -87,28 +86,27 @@ def _remember(stack: Array, newest: Array) -> Array:
     return vnp.concatenate([stack[1:], newest[None].astype(stack.dtype)])
 
 
-def _initial_scale(updates: Updates, turns: Updates, product: Array, started: Array) -> Array:
-    squares = sum_of_squares(turns)
+def _initial_scale(updates: Updates, changes: Updates, product: Array, started: Array) -> Array:
+    squares = sum_of_squares(changes)
     fitting = vnp.where(squares > 0, product / vnp.where(squares > 0, squares, 1), 1)
     return vnp.where(started, fitting, vnp.minimum(1, 1 / global_norm(updates)))
 
 
 def _two_loops(vector: Any, memory: tuple[Any, Any, Array], initial: Array) -> Any:
-    """The product of the estimated inverse Hessian with a vector: from the newest difference to the oldest and back."""
+    """Multiply a vector by the estimated inverse Hessian: from the newest difference to the oldest and back."""
     vector = tree.map(lambda v: widened(as_value(v)), vector)
 
     def backward(v: Any, remembered: Any) -> tuple[Any, Array]:
-        step, turn, weight = remembered
+        step, change, weight = remembered
         alpha = weight * real_dot(step, v)
-        return _plus(v, -alpha, turn), alpha
+        return _plus(v, -alpha, change), alpha
 
     def forward(v: Any, remembered: Any) -> tuple[Any, None]:
-        step, turn, weight, alpha = remembered
-        return _plus(v, alpha - weight * real_dot(turn, v), step), None
+        step, change, weight, alpha = remembered
+        return _plus(v, alpha - weight * real_dot(change, v), step), None
 
     vector, alphas = lax.scan(backward, vector, memory, reverse=True)
-    vector = map_leaves(lambda v: factor(initial, v) * v, vector)
-    return lax.scan(forward, vector, (*memory, alphas))[0]
+    return lax.scan(forward, scaled_by(initial, vector), (*memory, alphas))[0]
 
 
 def _plus(v: Any, number: Array, direction: Any) -> Any:
@@ -124,15 +122,15 @@ def lbfgs(
     scale_init_precond: bool = True,
     linesearch: GradientTransformation | None = _ZOOM,
 ) -> GradientTransformationExtraArgs:
-    """L-BFGS with a line search, for losses without noise.
+    """Create L-BFGS with a line search, for losses without noise.
 
     With a line search `update` needs ``value=``, ``grad=`` and ``value_fn=`` (see `scale_by_zoom_linesearch`, the default, and
-    `scale_by_backtracking_linesearch`); `value_and_grad_from_state` saves computing loss and gradient twice.
+    `scale_by_backtracking_linesearch`); `value_and_grad_from_state` avoids computing loss and gradient twice.
 
     Args:
-        learning_rate: what the updates are multiplied by before the line search; 1 if None.
-        memory_size, scale_init_precond: as in `scale_by_lbfgs`.
-        linesearch: None for none.
+        learning_rate: multiplies the updates before the line search; 1 if None.
+        memory_size, scale_init_precond: those of `scale_by_lbfgs`.
+        linesearch: a transformation, None for no line search.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim

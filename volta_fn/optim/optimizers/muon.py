@@ -1,9 +1,8 @@
-"""Muon: momentum whose matrices are orthogonalised (Jordan et al., 2024), with AdamW for all that is no matrix."""
+"""Muon: orthogonalised momentum for matrices (Jordan et al., 2024), AdamW for the other parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from volta_fn import numpy as vnp
@@ -48,16 +47,14 @@ class MuonState(NamedTuple):
     mu: Updates
 
 
-def _resolved(weight_dimension_numbers: Any, updates: Updates) -> list[Any]:
-    """The dimension numbers for each leaf of the updates, None where there are none."""
-    numbers = weight_dimension_numbers
-    if is_function(numbers):
-        numbers = numbers(updates)
+def _dimension_numbers(given: Any, updates: Updates) -> list[Any]:
+    """Return the dimension numbers of each leaf of the updates, None for leaves without."""
+    numbers = given(updates) if is_function(given) else given
     if numbers is None:
         return [None] * len(tree.leaves(updates))
     flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, MuonDimensionNumbers))
-    parts = tree.flatten_up_to(treedef, updates, "muon's dimension numbers and the updates")
-    return [number for number, part in zip(flat, parts, strict=True) for _ in tree.leaves(part)]
+    subtrees = tree.flatten_up_to(treedef, updates, "muon's dimension numbers and the updates")
+    return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]
 
 
 def scale_by_muon(
@@ -72,18 +69,16 @@ def scale_by_muon(
     preconditioning: Preconditioning = "frobenius",
     weight_dimension_numbers: Any = None,
 ) -> GradientTransformation:
-    """The orthogonalised momentum of `muon`, for matrices and what `weight_dimension_numbers` makes matrices of.
+    """Replace the updates of matrices by their orthogonalised momentum, as `muon` does.
 
-    With `adaptive` the update is scaled by its inner product with the momentum.
+    `weight_dimension_numbers` says which axes of other weights make matrices. With `adaptive` the result is scaled by its inner product
+    with the momentum.
     """
-
-    def init(params: Params) -> MuonState:
-        return MuonState(count_zero(), zeros_like(params, mu_dtype))
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         count = safe_increment(state.count)
         corrected = momentum_debiaser(beta, count, nesterov)
-        numbers = iter(_resolved(weight_dimension_numbers, updates))
+        numbers = iter(_dimension_numbers(weight_dimension_numbers, updates))
 
         def rule(g: Array, m: Array) -> tuple[Array, Array]:
             m = decayed(beta, g, m)
@@ -94,11 +89,14 @@ def scale_by_muon(
         updates, mu = map_with_state(rule, updates, state.mu)
         return updates, MuonState(count, mu)
 
-    return GradientTransformationExtraArgs(init, update)
+    return GradientTransformationExtraArgs(lambda params: MuonState(count_zero(), zeros_like(params, mu_dtype)), update)
 
 
 def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> GradientTransformation:
-    """Matrices times ``sqrt(max(1, outputs / inputs))``, or times ``sqrt(max(inputs, outputs)) * consistent_rms`` if that is given."""
+    """Multiply matrices by ``sqrt(max(1, outputs / inputs))``.
+
+    If `consistent_rms` is given, the factor is ``sqrt(max(inputs, outputs)) * consistent_rms``.
+    """
 
     def scaled(u: Array, numbers: MuonDimensionNumbers) -> Array:
         _, inputs, outputs = layout_of(u, numbers).stack
@@ -107,7 +105,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         return math.sqrt(max(inputs, outputs)) * consistent_rms * u
 
     def apply(updates: Updates, params: Params | None) -> Updates:
-        numbers = iter(_resolved(weight_dimension_numbers, updates))
+        numbers = iter(_dimension_numbers(weight_dimension_numbers, updates))
         return map_leaves(lambda u: scaled(u, next(numbers) or MuonDimensionNumbers()), updates)
 
     return stateless(apply)
@@ -134,16 +132,19 @@ def muon(
     muon_weight_dimension_numbers: Any = None,
     consistent_rms: Any = None,
 ) -> GradientTransformation:
-    """Muon for matrices, AdamW (with Nesterov's momentum if `nesterov`) for all other parameters.
+    """Create Muon for matrices, with AdamW for the other parameters.
+
+    AdamW uses Nesterov's momentum if `nesterov`.
 
     Args:
         learning_rate, weight_decay, weight_decay_mask: as in `adamw`, for matrices; `adam_learning_rate` (by default the same) and
             `adam_weight_decay` for the others, with `adam_b1`, `adam_b2`, `adam_eps_root`.
         ns_coeffs: the coefficients of `orthogonalize_via_newton_schulz`, or "standard" or "dion".
-        ns_steps, preconditioning, eps: as there; `beta`, `nesterov`, `adaptive`, `mu_dtype` as in `scale_by_muon`.
-        muon_weight_dimension_numbers: a tree of `MuonDimensionNumbers`, with None for what AdamW is to optimise, or a function from
-            parameters to one. By default arrays of two axes are the matrices.
-        consistent_rms: as in `scale_by_shape`.
+        ns_steps, preconditioning, eps: those of `orthogonalize_via_newton_schulz`.
+        beta, nesterov, adaptive, mu_dtype: those of `scale_by_muon`.
+        muon_weight_dimension_numbers: a tree of `MuonDimensionNumbers`, with None for the parameters of AdamW, or a function from
+            parameters to such a tree. By default arrays of two axes are the matrices.
+        consistent_rms: that of `scale_by_shape`.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -155,9 +156,11 @@ def muon(
 
     Raises `ArgumentError` for an unknown name of coefficients.
     """
+    if isinstance(ns_coeffs, str) and ns_coeffs not in NS_COEFFS:
+        raise ArgumentError(f"muon: ns_coeffs must be one of {list(NS_COEFFS)} or numbers, got {ns_coeffs!r}")
     matrices = chain(
         scale_by_muon(
-            _coefficients(ns_coeffs),
+            NS_COEFFS[ns_coeffs] if isinstance(ns_coeffs, str) else ns_coeffs,
             ns_steps,
             beta,
             eps,
@@ -173,24 +176,12 @@ def muon(
     )
     adam_rate = learning_rate if adam_learning_rate is None else adam_learning_rate
     others = adamw(adam_rate, adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay, nesterov=nesterov)
-    return partition({"muon": matrices, "adam": others}, _optimizer_of_each(muon_weight_dimension_numbers))
 
+    def labels(params: Params) -> Any:
+        if muon_weight_dimension_numbers is None:
+            use_muon = [as_value(p).ndim == 2 for p in tree.leaves(params)]
+        else:
+            use_muon = [numbers is not None for numbers in _dimension_numbers(muon_weight_dimension_numbers, params)]
+        return tree.structure(params).unflatten(["muon" if use else "adam" for use in use_muon])
 
-def _coefficients(ns_coeffs: Any) -> Any:
-    """Coefficients, given so or by their name."""
-    if not isinstance(ns_coeffs, str):
-        return ns_coeffs
-    if ns_coeffs not in NS_COEFFS:
-        raise ArgumentError(f"muon: ns_coeffs must be one of {list(NS_COEFFS)} or numbers, got {ns_coeffs!r}")
-    return NS_COEFFS[ns_coeffs]
-
-
-def _optimizer_of_each(weight_dimension_numbers: Any) -> Callable[[Params], Any]:
-    """The function from parameters to a tree that says for each whether "muon" or "adam" optimises it."""
-
-    def numbers_of(params: Params) -> list[Any]:
-        if weight_dimension_numbers is None:
-            return [MuonDimensionNumbers() if as_value(p).ndim == 2 else None for p in tree.leaves(params)]
-        return _resolved(weight_dimension_numbers, params)
-
-    return lambda params: tree.structure(params).unflatten(["adam" if n is None else "muon" for n in numbers_of(params)])
+    return partition({"muon": matrices, "adam": others}, labels)

@@ -1,4 +1,4 @@
-"""Optimizers that divide by roots of sums or averages of squares, without corrections: RMSProp, Adagrad, Adadelta, Adafactor, SM3."""
+"""Optimizers that divide by roots of sums or averages of squares: RMSProp, Adagrad, Adadelta, Adafactor, SM3."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ def rmsprop(
     nesterov: bool = False,
     bias_correction: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """RMSProp (Tieleman and Hinton, 2012): gradients divided by the roots of moving averages of their squares.
+    """Create RMSProp: gradients divided by roots of moving averages of squares.
 
-    PyTorch's has ``eps_in_sqrt=False`` and a momentum that gathers before the learning rate, which is the same for a constant one.
+    See Tieleman and Hinton (2012). PyTorch's RMSprop has ``eps_in_sqrt=False``, and its momentum comes before the learning rate, which
+    is equivalent for a constant learning rate.
 
     Args:
         learning_rate: a number, a scalar array or a schedule.
-        decay: of the averages, which begin at `initial_scale`.
-        eps: what is added to the average (`eps_in_sqrt`) or to its root.
+        decay: of the averages, which start at `initial_scale`.
+        eps: added to the average (`eps_in_sqrt`) or to its root.
+        initial_scale: the initial averages.
+        eps_in_sqrt: see `eps`.
         centered: whether to divide by the standard deviation instead (Graves, 2013).
         momentum, nesterov: momentum of the steps, as in `sgd`.
         bias_correction: whether averages are corrected for their start.
@@ -50,7 +53,7 @@ def rmsprop(
 
 
 def adagrad(learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformationExtraArgs:
-    """Adagrad (Duchi et al., 2011): gradients divided by the roots of the sums of all their squares."""
+    """Create Adagrad: gradients divided by roots of sums of all squares (Duchi et al., 2011)."""
     return chain(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -61,7 +64,10 @@ def adadelta(
     weight_decay: ScalarOrSchedule = 0.0,
     weight_decay_mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adadelta (Zeiler, 2012): steps as long as those before; without a learning rate updates are not negated. Needs the parameters."""
+    """Create Adadelta: steps scaled to the size of the previous ones (Zeiler, 2012).
+
+    Without a learning rate updates are not negated. Needs the parameters.
+    """
     return chain(add_decayed_weights(weight_decay, weight_decay_mask), scale_by_adadelta(rho, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -79,14 +85,17 @@ def adafactor(
     factored: bool = True,
     weight_decay_mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adafactor (Shazeer and Stern, 2018): little memory for large matrices, steps relative to the parameters. Needs the parameters.
+    """Create Adafactor, which needs little memory for large matrices (Shazeer and Stern, 2018).
+
+    Steps are relative to the parameters, which are needed.
 
     Args:
         learning_rate: a number, a scalar array, a schedule or None.
-        min_dim_size_to_factor, decay_rate, decay_offset, eps, factored: as in `scale_by_factored_rms`.
-        multiply_by_parameter_scale: whether steps are in proportion to the root mean squares of parameters.
-        clipping_threshold: the greatest root mean square of an update, None for any.
+        min_dim_size_to_factor, decay_rate, decay_offset, eps, factored: those of `scale_by_factored_rms`.
+        multiply_by_parameter_scale: whether steps are proportional to the root mean squares of parameters.
+        clipping_threshold: the greatest root mean square of an update, None for no limit.
         momentum: the decay of a moving average of updates, kept in `dtype_momentum`; None for no average.
+        dtype_momentum: see `momentum`.
         weight_decay_rate, weight_decay_mask: weight decay, not scaled by the learning rate.
     """
     steps = [scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)]
@@ -104,5 +113,5 @@ def adafactor(
 
 
 def sm3(learning_rate: Any, momentum: Any = 0.9) -> GradientTransformationExtraArgs:
-    """SM3: Adagrad in the memory of a few vectors (Anil et al., 2019)."""
+    """Create SM3: Adagrad in the memory of a few vectors (Anil et al., 2019)."""
     return chain(scale_by_sm3(momentum), scale(-learning_rate))

@@ -20,9 +20,13 @@ __all__ += ["signum"]
 def sgd(
     learning_rate: ScalarOrSchedule, momentum: Any = None, nesterov: bool = False, accumulator_dtype: Any = None
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent, with `momentum` (a decaying sum of gradients) and Nesterov's look ahead if wanted (Sutskever et al., 2013).
+    """Create gradient descent, with momentum if wanted (Sutskever et al., 2013).
 
-    Momentum is kept in `accumulator_dtype`, or the parameters' own.
+    Args:
+        learning_rate: a number, a scalar array or a schedule.
+        momentum: the decay of the sum of gradients, None for no momentum.
+        nesterov: whether the momentum looks one step ahead.
+        accumulator_dtype: the dtype of the sum, by default that of the parameters.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -35,29 +39,35 @@ def sgd(
     >>> w
     Array([ 0.46, -0.46], dtype=float32)
     """
-    gathered = identity() if momentum is None else trace(momentum, nesterov, accumulator_dtype)
-    return chain(gathered, scale_by_learning_rate(learning_rate))
+    accumulated = identity() if momentum is None else trace(momentum, nesterov, accumulator_dtype)
+    return chain(accumulated, scale_by_learning_rate(learning_rate))
 
 
 def noisy_sgd(learning_rate: ScalarOrSchedule, eta: Any = 0.01, gamma: Any = 0.55, key: Any = 0) -> GradientTransformationExtraArgs:
-    """Gradient descent with normal noise of variance ``eta / t**gamma`` at step t (Neelakantan et al., 2015); see `add_noise`."""
+    """Create gradient descent with normal noise of variance ``eta / t**gamma`` in step t.
+
+    See `add_noise` (Neelakantan et al., 2015).
+    """
     return chain(add_noise(eta, gamma, key), scale_by_learning_rate(learning_rate))
 
 
 def dpsgd(
     learning_rate: ScalarOrSchedule, l2_norm_clip: Any, noise_multiplier: Any, key: Any, momentum: Any = None, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Differentially private gradient descent on the gradients of single examples; see `differentially_private_aggregate`."""
+    """Create differentially private gradient descent on the gradients of single examples.
+
+    See `differentially_private_aggregate`.
+    """
     return chain(differentially_private_aggregate(l2_norm_clip, noise_multiplier, key), sgd(learning_rate, momentum, nesterov))
 
 
 def sign_sgd(learning_rate: ScalarOrSchedule) -> GradientTransformationExtraArgs:
-    """Steps of the signs of gradients (Bernstein et al., 2018)."""
+    """Create gradient descent by the signs of gradients (Bernstein et al., 2018)."""
     return chain(scale_by_sign(), scale_by_learning_rate(learning_rate))
 
 
 def signum(learning_rate: ScalarOrSchedule, beta: Any = 0.9, accumulator_dtype: Any = None) -> GradientTransformationExtraArgs:
-    """Steps of the signs of moving averages of gradients (Bernstein et al., 2018)."""
+    """Create descent by the signs of moving averages of gradients (Bernstein et al., 2018)."""
     return chain(ema(beta, debias=False, accumulator_dtype=accumulator_dtype), scale_by_sign(), scale_by_learning_rate(learning_rate))
 
 
@@ -69,9 +79,10 @@ def lion(
     weight_decay: ScalarOrSchedule = 1e-3,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Lion: steps of the sign of ``b1 * average + (1 - b1) * gradient``, the average decaying by b2 (Chen et al., 2023).
+    """Create Lion (Chen et al., 2023): steps by ``sign(b1 * average + (1 - b1) * gradient)``.
 
-    Weight decay as in `adamw`. Learning rates are three to ten times smaller than Adam's, weight decay as much larger.
+    The average of gradients decays by `b2`; weight decay is that of `adamw`. Lion needs learning rates three to ten times smaller than
+    Adam's, and weight decay larger by as much.
 
     >>> import volta_fn as vf
     >>> optimizer = vf.optim.lion(0.5, weight_decay=0.0)
@@ -85,7 +96,10 @@ def lion(
 def rprop(
     learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
 ) -> GradientTransformationExtraArgs:
-    """Resilient propagation, for gradients of full batches (Riedmiller and Braun, 1993); see `scale_by_rprop`."""
+    """Create resilient propagation, for full-batch gradients (Riedmiller and Braun, 1993).
+
+    See `scale_by_rprop`.
+    """
     return chain(scale_by_rprop(learning_rate, eta_minus, eta_plus, min_step_size, max_step_size), scale(-1.0))
 
 
@@ -99,9 +113,9 @@ def lars(
     momentum: Any = 0.9,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """LARS: momentum with a learning rate for each layer, for large batches (You et al., 2017). Needs the parameters.
+    """Create LARS: momentum with a learning rate per layer, for large batches (You et al., 2017).
 
-    The masks tell which parameters decay and which get a rate of their own.
+    The masks select the parameters that decay and those that get their own learning rate. Needs the parameters.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -112,7 +126,10 @@ def lars(
 
 
 def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTransformationExtraArgs:
-    """Fromage: steps in proportion to the norms of layers (Bernstein et al., 2020). Needs the parameters."""
+    """Create Fromage: steps proportional to the norms of layers (Bernstein et al., 2020).
+
+    Needs the parameters.
+    """
 
     def shrinkage(rate: Any) -> Any:
         return (1 + rate**2) ** -0.5
@@ -128,14 +145,19 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
 
 
 def optimistic_gradient_descent(learning_rate: ScalarOrSchedule, alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformationExtraArgs:
-    """Gradient descent that takes the last change of the gradient into account, for games (Mokhtari et al., 2019)."""
+    """Create gradient descent that extrapolates the gradient, for games (Mokhtari et al., 2019).
+
+    See `scale_by_optimistic_gradient`.
+    """
     return chain(scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))
 
 
 def polyak_sgd(
     max_learning_rate: Any = 1.0, scaling: ScalarOrSchedule = 1.0, f_min: Any = 0.0, eps: Any = 0.0, variant: str = "sps"
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with Polyak's step size; `update` needs the loss as ``value=``. See `scale_by_polyak`.
+    """Create gradient descent with Polyak's step size.
+
+    `update` needs the loss as ``value=``. See `scale_by_polyak`.
 
     >>> import volta_fn as vf
     >>> optimizer = vf.optim.polyak_sgd()
