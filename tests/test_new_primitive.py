@@ -1,4 +1,4 @@
-"""One declaration makes an elementwise operation whole: every law holds for a new one without another line."""
+"""One declaration makes an elementwise operation or a reduction: every law holds for a new one without another line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import scipy.special
 
 import volta_fn as vf
+from tests.compiler.ir.oracle import partition_of, run
 from tests.laws import laws_for, missing
 from tests.samples import on_this_device
 from tests.samples.elementwise import samples_of
+from tests.samples.sample import Arg, Sample
 from volta_fn import dtypes, lax
-from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise, promoted
+from volta_fn.primitives.reduction import Reducer, reduction, repeated
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,53 @@ def test_new_functions_are_like_any(softsign: Elementwise, hypotenuse: Elementwi
     total = vf.jit(vf.vmap(lambda a, b: hypotenuse(a, softsign(b)), in_axes=(0, None)))
     assert np.allclose(total(x, np.float32(1.0)), np.hypot(x, 0.5), rtol=1e-6)
     assert "hypotenuse" in total.lower(x, np.float32(1.0)).as_text()
+
+
+@pytest.fixture(scope="module")
+def reduce_logsumexp() -> Iterator[Reducer]:
+    """log(Σ exp(x)). These lines are all it takes."""
+    yield reduction(
+        "reduce_logsumexp",
+        Reduction("logaddexp", lambda dtype: -np.inf, rounds=True),
+        operands=dtypes.FLOATS,
+        tangent=lambda t, x, out, axes: lax.reduce_sum(t * lax.exp(x - repeated(out, x.shape, axes)), axes),
+    )
+    del PRIMITIVES["reduce_logsumexp"]
+
+
+@pytest.mark.parametrize("shape, axes", [((3, 4), (1,)), ((3, 4, 2), (0, 2)), ((5,), (0,))])
+def test_every_law_holds_for_a_reduction(reduce_logsumexp: Reducer, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Values, derivatives, batching and staging."""
+    sample = Sample(
+        "reduce_logsumexp",
+        lambda x: reduce_logsumexp(x, axes),
+        (Arg(shape),),
+        lambda x: scipy.special.logsumexp(x, axes),
+        dtypes=("float32", "float64"),
+    )
+    assert not missing(reduce_logsumexp.primitive, {"reduce_logsumexp"})
+    for law in laws_for(on_this_device(sample)):
+        law(sample)
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "machine code"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_a_new_reduction_is_precise(
+    reduce_logsumexp: Reducer, native: bool, axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long reductions lose no digits."""
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", native)
+    x = np.random.default_rng(0).normal(size=(300, 5000)).astype(np.float32)
+    found = vf.jit(lambda a: reduce_logsumexp(lax.tanh(a), axes))(x)
+    assert np.allclose(found, scipy.special.logsumexp(np.tanh(x.astype(np.float64)), axes), rtol=5e-7)
+
+
+def test_a_new_reduction_is_fused(reduce_logsumexp: Reducer) -> None:
+    """One kernel has it, with what comes before and after."""
+    x = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+    partition = partition_of(lambda a: reduce_logsumexp(lax.tanh(a), (1,)) + 1.0, x)
+    assert len(partition.items) == len(partition.kernels) == 1
+    np.testing.assert_allclose(run(partition, x)[0], scipy.special.logsumexp(np.tanh(x), 1) + 1, rtol=1e-5)
 
 
 def test_incomplete_primitives_are_named() -> None:

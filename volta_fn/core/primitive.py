@@ -17,13 +17,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from volta_fn.core.aval import ShapedArray
+from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
 
 Rule = Callable[..., Any]
 
 #: Result types kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
+
+
+class Reduction(NamedTuple):
+    """How a reduction combines elements: all that compilers and code generators know of it.
+
+    A reduction of one element is that element, and the order of elements does not matter.
+    """
+
+    #: The name of the elementwise primitive that combines two elements; it is associative and commutative.
+    step: str
+    #: From a dtype to the value that the step leaves every other value by.
+    identity: Callable[[np.dtype], Any]
+    #: Whether steps round inexact numbers: then long reductions go pairwise, and those of 16-bit floats accumulate in float32.
+    rounds: bool = False
+    #: Whether combining a value with itself gives that value, so that repeated elements count once.
+    idempotent: bool = False
+    #: For `argmax` and `argmin`: the reduction to whose result the winning element is equal. The result is that element's index.
+    index_of: str | None = None
+
+    def start(self, dtype: np.dtype) -> np.ndarray:
+        """Return the identity as a zero-dimensional array."""
+        return np.asarray(self.identity(dtype)).astype(dtype)
+
+    def accumulator(self, dtype: np.dtype) -> np.dtype:
+        """Return the dtype in which elements of `dtype` are accumulated."""
+        return accumulator(dtype) if self.rounds else dtype
+
+    def is_pairwise(self, dtype: np.dtype) -> bool:
+        """Return True if long reductions of `dtype` combine partial results pairwise, to round less."""
+        return self.rounds and dtype in INEXACT
 
 
 class Primitive:
@@ -41,6 +74,7 @@ class Primitive:
         "batch",
         "bilinear",
         "call_param",
+        "combines",
         "derivatives",
         "domain",
         "dtypes",
@@ -56,6 +90,7 @@ class Primitive:
         "name",
         "overwrites",
         "partial_eval",
+        "reduction",
         "transpose",
         "ufunc_for",
         "views",
@@ -101,6 +136,10 @@ class Primitive:
     maps_tangent: bool
     #: It has two operands, and is linear in each.
     bilinear: bool
+    #: How a reduction along the axes of its parameter `axes` combines elements.
+    reduction: Reduction | None
+    #: How a cumulative operation, a reduction of windows or a scatter combines elements.
+    combines: Reduction | None
 
     # Bounded caches: eager kernels (kept by `jit.eager`) and result types, both by parameters and operands' types.
 
@@ -131,6 +170,7 @@ class Primitive:
         self.multiple_results, self.holds_programs = multiple_results, holds_programs
         self.effectful, self.inplace, self.views = effectful, inplace, views
         self.partial_eval = self.call_param = self.overwrites = self.dtypes = self.domain = None
+        self.reduction = self.combines = None
         self.ufunc_for = lambda dtype: evaluate
         self.arity, self.derivatives, self.linear = 0, (), ()
         self.maps_tangent = self.bilinear = False
@@ -160,6 +200,13 @@ class Primitive:
 
 #: Every primitive by its name, in the order of declaration.
 PRIMITIVES: dict[str, Primitive] = {}
+
+
+def reduction_of(name: str) -> Reduction:
+    """Return how the primitive of that name combines elements, which it has to."""
+    found = PRIMITIVES[name].reduction or PRIMITIVES[name].combines
+    assert found is not None, f"{name} does not combine elements"
+    return found
 
 
 class SharedParams(dict[str, Any]):

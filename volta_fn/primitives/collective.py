@@ -15,7 +15,7 @@ from volta_fn import dtypes, tree
 from volta_fn.core import axes as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError
 from volta_fn.primitives.arithmetic import mul
@@ -61,14 +61,17 @@ def axis_size(axis_name: Any) -> int:
 # Reductions over an axis.
 
 
-def _reduction(name: str, reduce: Callable[[Array, Sequence[int]], Array], repeat: Callable[[Array, int], Array]) -> Primitive:
-    """`repeat` gives the reduction of n equal examples."""
+def _reduction(name: str, reduce: Callable[[Array, Sequence[int]], Array]) -> Primitive:
+    idempotent = reduction_of(reduce.__name__).idempotent  # if not, it is a sum: that of n equal examples is n times as much
 
     def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names) -> tuple[Array, int | None]:
         (value,), (dim,) = args, dims
         if axis.name not in axis_names:
             return bind(primitive, value, axis_names=axis_names), dim
-        reduced = repeat(value, axis.size) if dim is None else reduce(value, (dim,))
+        if dim is not None:
+            reduced = reduce(value, (dim,))
+        else:
+            reduced = value if idempotent else mul(value, as_value(np.asarray(axis.size).astype(value.dtype)))
         rest = tuple([n for n in axis_names if n != axis.name])
         return (bind(primitive, reduced, axis_names=rest) if rest else reduced), None
 
@@ -76,13 +79,9 @@ def _reduction(name: str, reduce: Callable[[Array, Sequence[int]], Array], repea
     return primitive
 
 
-def _times(value: Array, count: int) -> Array:
-    return mul(value, as_value(np.asarray(count).astype(value.dtype)))
-
-
-psum_p = _reduction("psum", reduce_sum, _times)
-pmax_p = _reduction("pmax", reduce_max, lambda value, count: value)
-pmin_p = _reduction("pmin", reduce_min, lambda value, count: value)
+psum_p = _reduction("psum", reduce_sum)
+pmax_p = _reduction("pmax", reduce_max)
+pmin_p = _reduction("pmin", reduce_min)
 
 
 def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives import comparison
@@ -54,6 +54,7 @@ cumsum_p: Primitive = linear_primitive(
     views=False,
 )
 cumsum_p.batch = _batch(cumsum_p)
+cumsum_p.combines = reduction_of("reduce_sum")
 
 
 def _recurrence(a: Array, b: Array, axis: int) -> Array:
@@ -72,7 +73,7 @@ def _recurrence(a: Array, b: Array, axis: int) -> Array:
 Rates = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
-def _declare(name: str, allowed: frozenset[np.dtype], start: float, rates: Rates) -> Primitive:
+def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start: float, rates: Rates) -> Primitive:
     """A cumulative primitive whose recurrence begins with `start`; ``rates(before, x, out)`` are its derivatives by before and by x."""
     primitive = Primitive(name, _abstract(name, allowed))
 
@@ -90,6 +91,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], start: float, rates: Rates
 
     primitive.jvp = jvp
     primitive.batch = _batch(primitive)
+    primitive.combines = combines
     return primitive
 
 
@@ -113,10 +115,10 @@ def _shares(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
     return share(before), share(x)
 
 
-cumprod_p = _declare("cumprod", dtypes.NUMBERS, 1, lambda before, x, out: (x, before))
-cummax_p = _declare("cummax", dtypes.REALS, np.nan, _prevailing(comparison.lt))
-cummin_p = _declare("cummin", dtypes.REALS, np.nan, _prevailing(comparison.gt))
-cumlogsumexp_p = _declare("cumlogsumexp", dtypes.FLOATS, -np.inf, _shares)
+cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduction_of("reduce_prod"), 1, lambda before, x, out: (x, before))
+cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(comparison.lt))
+cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(comparison.gt))
+cumlogsumexp_p = _declare("cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), -np.inf, _shares)
 
 
 # The functions.

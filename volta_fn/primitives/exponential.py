@@ -7,8 +7,11 @@ import math
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.array import Array, as_value
+from volta_fn.primitives import comparison
 from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
+from volta_fn.primitives.selection import select
 
 _POSITIVE = Domain(0.2, 4.0)
 
@@ -54,4 +57,19 @@ cbrt: Elementwise = elementwise(
 )
 logistic: Elementwise = elementwise(
     "logistic", scalar.logistic, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * (1.0 - out))], doc="1 / (1 + exp(-x))."
+)
+
+
+def _gap(x: Array, y: Array) -> Array:
+    """x - y, and 0 for equal infinities, whose difference is NaN."""
+    same = comparison.bitwise_and(comparison.eq(x, y), comparison.bitwise_not(comparison.is_finite(x)))
+    return select(same, as_value(np.zeros((), x.dtype)), x - y)
+
+
+logaddexp: Elementwise = elementwise(
+    "logaddexp",
+    np.logaddexp,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x, y: g * logistic(_gap(x, y)), lambda g, out, x, y: g * logistic(_gap(y, x))],
+    doc="log(exp(x) + exp(y)), without overflow.",
 )

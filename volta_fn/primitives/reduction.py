@@ -1,16 +1,21 @@
-"""Reductions: primitives that combine the elements along some axes into one."""
+"""Reductions: primitives that combine the elements along some axes into one.
+
+`reduction` declares one. From what it declares (`volta_fn.core.primitive.Reduction`) every target derives its kernels.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.movement import (
@@ -24,7 +29,58 @@ from volta_fn.primitives.movement import (
 Axes = tuple[int, ...]
 
 
-def _reduced_shape(operand: ShapedArray, axes: Axes) -> Shape:
+class Reducer(Protocol):
+    """A function that applies a reduction primitive, which it carries."""
+
+    primitive: Primitive
+
+    def __call__(self, operand: Any, axes: Sequence[int]) -> Array:
+        """Return the elements along `axes` combined."""
+
+
+def reduction(
+    name: str,
+    declared: Reduction,
+    *,
+    operands: frozenset[np.dtype],
+    tangent: Callable[[Array, Array, Array, Axes], Array] | None = None,
+    doc: str = "",
+) -> Reducer:
+    """Declare a reduction primitive and return the function that applies it.
+
+    Args:
+        name: the primitive's name, as `jax.lax` has it.
+        declared: its step, identity, and how it accumulates.
+        operands: the dtypes allowed.
+        tangent: ``(operand's tangent, operand, result, axes) -> result's tangent``; None where it is zero.
+        doc: the function's docstring.
+    """
+    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared))
+    primitive.batch = _batch(primitive)
+    primitive.reduction = declared
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
+        (operand,), (moved,) = primals, tangents
+        out = bind(primitive, operand, axes=axes)
+        if tangent is None or type(moved) is Zero or not operand.size:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, tangent(moved, operand, out, axes)
+
+    primitive.jvp = jvp
+
+    def reduce(operand: Any, axes: Sequence[int]) -> Array:
+        value = as_value(operand)
+        return bind(primitive, value, axes=canonical_axes(tuple(axes), value.ndim))
+
+    reduce.__name__ = reduce.__qualname__ = name
+    reduce.__module__ = sys._getframe(1).f_globals["__name__"]  # where pickled functions are found again
+    reduce.__doc__ = doc or f"The elements along `axes` combined by {declared.step}."
+    function: Any = reduce
+    function.primitive = primitive
+    return cast("Reducer", function)
+
+
+def _reduced_shape(operand: ShapedArray | np.ndarray, axes: Axes) -> Shape:
     return tuple([n for i, n in enumerate(operand.shape) if i not in axes])
 
 
@@ -48,31 +104,69 @@ def _batch(primitive: Primitive) -> Callable[..., Any]:
     return batch
 
 
-def _expand(reduced: Array, shape: Shape, axes: Axes) -> Array:
-    """`reduced` repeated along the axes that a reduction of an array of `shape` removed."""
-    return broadcast_in_dim(reduced, shape, [i for i in range(len(shape)) if i not in axes])
+def _evaluate(declared: Reduction) -> Callable[..., np.ndarray]:
+    """Return the evaluation rule: the step's ufunc reduces; without one, or where rounding errors would add up, halves are combined."""
 
-
-def _evaluate(ufunc: np.ufunc) -> Callable[..., np.ndarray]:
     def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
-        if operand.dtype.itemsize == 2 and operand.dtype in dtypes.FLOATS and ufunc in (np.add, np.multiply):
-            return ufunc.reduce(operand.astype(np.float32), axis=axes).astype(operand.dtype)
-        return ufunc.reduce(operand, axis=axes, dtype=operand.dtype)
+        if 0 in [operand.shape[a] for a in axes]:
+            return np.full(_reduced_shape(operand, axes), declared.start(operand.dtype))
+        step: Any = PRIMITIVES[declared.step].evaluate
+        wide = operand.astype(declared.accumulator(operand.dtype), copy=False)
+        if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not declared.rounds):
+            reduced = step.reduce(wide, axis=axes, dtype=wide.dtype)
+        else:
+            reduced = _by_halves(step, wide, axes)
+        return reduced.astype(operand.dtype, copy=False)
 
     return evaluate
 
 
-# sum
+def _by_halves(step: Callable[..., np.ndarray], operand: np.ndarray, axes: Axes) -> np.ndarray:
+    kept = [i for i in range(operand.ndim) if i not in axes]
+    values = operand.transpose(*axes, *kept).reshape(math.prod([operand.shape[a] for a in axes]), *[operand.shape[i] for i in kept])
+    while len(values) > 1:
+        half, odd = divmod(len(values), 2)
+        paired = step(values[:half], values[half : 2 * half])
+        values = np.concatenate([paired, values[-1:]]) if odd else paired
+    return values[0]
+
+
+def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:
+    """Return `reduced` repeated along the axes that a reduction of an array of `shape` removed."""
+    return broadcast_in_dim(reduced, shape, [i for i in range(len(shape)) if i not in axes])
+
+
+def lowest(dtype: np.dtype) -> Any:
+    """Return the identity of `max`: -inf, the smallest integer, or False."""
+    if dtype in dtypes.INTEGERS:
+        return dtypes.iinfo(dtype).min
+    return False if dtype in dtypes.BOOL else -np.inf
+
+
+def highest(dtype: np.dtype) -> Any:
+    """Return the identity of `min`: inf, the largest integer, or True."""
+    if dtype in dtypes.INTEGERS:
+        return dtypes.iinfo(dtype).max
+    return True if dtype in dtypes.BOOL else np.inf
+
+
+def _all_ones(dtype: np.dtype) -> Any:
+    return True if dtype in dtypes.BOOL else dtypes.iinfo(dtype).max if dtype in dtypes.UNSIGNED else -1
+
+
+# sum, which is linear
 
 
 reduce_sum_p = linear_primitive(
     "reduce_sum",
     _abstract("reduce_sum", dtypes.NUMBERS),
-    _evaluate(np.add),
+    None,
     lambda *_, **__: None,
-    lambda ct, operand, *, axes: [_expand(ct, operand.shape, axes)],
+    lambda ct, operand, *, axes: [repeated(ct, operand.shape, axes)],
     views=False,
 )
+reduce_sum_p.reduction = Reduction("add", lambda dtype: 0, rounds=True)
+reduce_sum_p.evaluate = _evaluate(reduce_sum_p.reduction)
 reduce_sum_p.batch = _batch(reduce_sum_p)
 
 
@@ -100,189 +194,118 @@ broadcast_in_dim_p.transpose = _broadcast_transpose
 # product
 
 
-def _prod_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
-    """The derivative of a product by each factor is the product of the others, built by halving so that zeros divide nothing."""
-    (operand,), (tangent,) = primals, tangents
-    out = bind(reduce_prod_p, operand, axes=axes)
-    if type(tangent) is Zero:
-        return out, Zero(out.aval.at_least_vspace())
+def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
+    """The derivative by each factor is the product of the others, built by halving so that zeros divide nothing."""
     kept = [i for i in range(operand.ndim) if i not in axes]
     shape = (*[operand.shape[i] for i in kept], -1)
-    order = (*kept, *axes)
-    count = operand.size // max(out.size, 1)
-    values, rates = (reshape(_transposed(v, order), shape if operand.size else (*shape[:-1], count)) for v in (operand, tangent))
+    values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*kept, *axes)), shape) for v in (operand, tangent))
     while values.shape[-1] > 1:
-        values, rates = _halve(values, rates)
-    if values.shape[-1] == 0:
-        return out, Zero(out.aval.at_least_vspace())
-    return out, reshape(rates, out.shape)
+        values, tangents = _halve(values, tangents)
+    return reshape(tangents, out.shape)
 
 
-def _transposed(value: Array, order: Axes) -> Array:
-    return bind(PRIMITIVES["transpose"], value, permutation=order)
-
-
-def _halve(values: Array, rates: Array) -> tuple[Array, Array]:
+def _halve(values: Array, tangents: Array) -> tuple[Array, Array]:
     """Multiply neighbours along the last axis, by the product rule."""
-    size = values.shape[-1]
-    half, odd = size // 2, size % 2
-    mul, add = PRIMITIVES["mul"], PRIMITIVES["add"]
+    size, axis = values.shape[-1], values.ndim - 1
+    half, odd = divmod(size, 2)
+    mul, add, join = PRIMITIVES["mul"], PRIMITIVES["add"], PRIMITIVES["concatenate"]
 
     def cut(x: Array, start: int, limit: int) -> Array:
-        starts, limits = (0,) * (x.ndim - 1), x.shape[:-1]
+        starts, limits = (0,) * axis, x.shape[:-1]
         return bind(PRIMITIVES["slice"], x, start_indices=(*starts, start), limit_indices=(*limits, limit), strides=None)
 
     left, right = cut(values, 0, half), cut(values, half, 2 * half)
     product = bind(mul, left, right)
-    rate = bind(add, bind(mul, cut(rates, 0, half), right), bind(mul, left, cut(rates, half, 2 * half)))
+    tangent = bind(add, bind(mul, cut(tangents, 0, half), right), bind(mul, left, cut(tangents, half, 2 * half)))
     if not odd:
-        return product, rate
-    join = PRIMITIVES["concatenate"]
-    axis = values.ndim - 1
-    return (
-        bind(join, product, cut(values, size - 1, size), dimension=axis),
-        bind(join, rate, cut(rates, size - 1, size), dimension=axis),
-    )
+        return product, tangent
+    return tuple([bind(join, x, cut(all_, size - 1, size), dimension=axis) for x, all_ in ((product, values), (tangent, tangents))])
 
 
-reduce_prod_p = Primitive("reduce_prod", _abstract("reduce_prod", dtypes.NUMBERS), evaluate=_evaluate(np.multiply), jvp=_prod_jvp)
-reduce_prod_p.batch = _batch(reduce_prod_p)
-
-
-def reduce_prod(operand: Any, axes: Sequence[int]) -> Array:
-    """The product of the elements along `axes`.
+reduce_prod: Reducer = reduction(
+    "reduce_prod",
+    Reduction("mul", lambda dtype: 1, rounds=True),
+    operands=dtypes.NUMBERS,
+    tangent=_product_rule,
+    doc="""The product of the elements along `axes`.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_prod(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([ 2, 12], dtype=int32)
-    """
-    value = as_value(operand)
-    return bind(reduce_prod_p, value, axes=canonical_axes(tuple(axes), value.ndim))
+    """,
+)
 
 
 # maximum and minimum
 
 
-def _extremum_evaluate(ufunc: np.ufunc, start: Callable[[np.dtype], Any]) -> Callable[..., np.ndarray]:
-    def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
-        if not operand.size and any(operand.shape[a] == 0 for a in axes):
-            return np.full(_reduced_shape(operand, axes), start(operand.dtype), operand.dtype)  # type: ignore[arg-type]  # only .shape is read
-        return ufunc.reduce(operand, axis=axes)
-
-    return evaluate
-
-
-def _extremum_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """Among equal extremal elements the tangent is shared equally."""
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
-        (operand,), (tangent,) = primals, tangents
-        out = bind(primitive, operand, axes=axes)
-        if type(tangent) is Zero or not operand.size:
-            return out, Zero(out.aval.at_least_vspace())
-        chosen = bind(PRIMITIVES["eq"], operand, _expand(out, operand.shape, axes))
-        weights = bind(PRIMITIVES["convert_element_type"], chosen, new_dtype=operand.dtype, weak_type=False)
-        total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], tangent, weights), axes=axes)
-        return out, bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
-
-    return jvp
+def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
+    """The tangent's mean over the elements that equal the extremum."""
+    chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
+    weights = bind(PRIMITIVES["convert_element_type"], chosen, new_dtype=operand.dtype, weak_type=False)
+    total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], tangent, weights), axes=axes)
+    return bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
 
 
-def _extremum(name: str, ufunc: np.ufunc, start: Callable[[np.dtype], Any]) -> Primitive:
-    primitive = Primitive(name, _abstract(name, dtypes.ALL), evaluate=_extremum_evaluate(ufunc, start))
-    primitive.jvp = _extremum_jvp(primitive)
-    primitive.batch = _batch(primitive)
-    return primitive
-
-
-def lowest(dtype: np.dtype) -> Any:
-    """The value that `max` of nothing gives: -inf, the smallest integer, or False."""
-    if dtype in dtypes.INTEGERS:
-        return dtypes.iinfo(dtype).min
-    return False if dtype in dtypes.BOOL else -np.inf
-
-
-def highest(dtype: np.dtype) -> Any:
-    """The value that `min` of nothing gives: inf, the largest integer, or True."""
-    if dtype in dtypes.INTEGERS:
-        return dtypes.iinfo(dtype).max
-    return True if dtype in dtypes.BOOL else np.inf
-
-
-reduce_max_p = _extremum("reduce_max", np.maximum, lowest)
-reduce_min_p = _extremum("reduce_min", np.minimum, highest)
-
-
-def reduce_max(operand: Any, axes: Sequence[int]) -> Array:
-    """The largest element along `axes`; NaN if there is one; -inf (or the smallest integer) of no elements.
+reduce_max: Reducer = reduction(
+    "reduce_max",
+    Reduction("max", lowest, idempotent=True),
+    operands=dtypes.ALL,
+    tangent=_shared_equally,
+    doc="""The largest element along `axes`; NaN if there is one; -inf (or the smallest integer) of no elements.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_max(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([2, 4], dtype=int32)
-    """
-    value = as_value(operand)
-    return bind(reduce_max_p, value, axes=canonical_axes(tuple(axes), value.ndim))
-
-
-def reduce_min(operand: Any, axes: Sequence[int]) -> Array:
-    """The smallest element along `axes`; NaN if there is one; inf (or the largest integer) of no elements.
+    """,
+)
+reduce_min: Reducer = reduction(
+    "reduce_min",
+    Reduction("min", highest, idempotent=True),
+    operands=dtypes.ALL,
+    tangent=_shared_equally,
+    doc="""The smallest element along `axes`; NaN if there is one; inf (or the largest integer) of no elements.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_min(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([1, 3], dtype=int32)
-    """
-    value = as_value(operand)
-    return bind(reduce_min_p, value, axes=canonical_axes(tuple(axes), value.ndim))
+    """,
+)
 
 
 # logic
 
 
-def _logical(name: str, ufunc: np.ufunc) -> Primitive:
-    primitive = Primitive(name, _abstract(name, dtypes.BOOL | dtypes.INTEGERS), evaluate=_evaluate(ufunc))
-    primitive.batch = _batch(primitive)
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, axes=axes)
-        return out, Zero(out.aval.at_least_vspace())
-
-    primitive.jvp = jvp
-    return primitive
-
-
-reduce_and_p = _logical("reduce_and", np.bitwise_and)
-reduce_or_p = _logical("reduce_or", np.bitwise_or)
-reduce_xor_p = _logical("reduce_xor", np.bitwise_xor)
-
-
-def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "and" of the elements along `axes`.
+reduce_and: Reducer = reduction(
+    "reduce_and",
+    Reduction("and", _all_ones, idempotent=True),
+    operands=dtypes.BOOL | dtypes.INTEGERS,
+    doc="""Bitwise (for bool: logical) "and" of the elements along `axes`.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_and(vf.numpy.array([[True, False], [True, True]]), (1,))
     Array([False,  True], dtype=bool)
-    """
-    value = as_value(operand)
-    return bind(reduce_and_p, value, axes=canonical_axes(tuple(axes), value.ndim))
-
-
-def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "or" of the elements along `axes`.
+    """,
+)
+reduce_or: Reducer = reduction(
+    "reduce_or",
+    Reduction("or", lambda dtype: 0, idempotent=True),
+    operands=dtypes.BOOL | dtypes.INTEGERS,
+    doc="""Bitwise (for bool: logical) "or" of the elements along `axes`.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_or(vf.numpy.array([[True, False], [False, False]]), (1,))
     Array([ True, False], dtype=bool)
-    """
-    value = as_value(operand)
-    return bind(reduce_or_p, value, axes=canonical_axes(tuple(axes), value.ndim))
-
-
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
-    """Bitwise (for bool: logical) "exclusive or" of the elements along `axes`.
+    """,
+)
+reduce_xor: Reducer = reduction(
+    "reduce_xor",
+    Reduction("xor", lambda dtype: 0),
+    operands=dtypes.BOOL | dtypes.INTEGERS,
+    doc="""Bitwise (for bool: logical) "exclusive or" of the elements along `axes`.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_xor(vf.numpy.array([5, 3]), (0,))
     Array(6, dtype=int32)
-    """
-    value = as_value(operand)
-    return bind(reduce_xor_p, value, axes=canonical_axes(tuple(axes), value.ndim))
+    """,
+)

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives import arithmetic, comparison
@@ -130,10 +130,11 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
     return batch
 
 
-def _declare(name: str) -> Primitive:
+def _declare(name: str, combines: Reduction | None = None) -> Primitive:
     primitive = Primitive(name, _abstract(name))
     primitive.batch = _batch_for(primitive)
     primitive.overwrites = 0
+    primitive.combines = combines
     return primitive
 
 
@@ -172,7 +173,7 @@ scatter_p.transpose = _scatter_transpose
 # scatter_add, the transpose of gather
 
 
-scatter_add_p = _declare("scatter_add")
+scatter_add_p = _declare("scatter_add", reduction_of("reduce_sum"))
 scatter_add_p.jvp = _linear_jvp(scatter_add_p)
 
 
@@ -194,7 +195,7 @@ gather_p.transpose = _gather_transpose
 # scatter_mul
 
 
-scatter_mul_p = _declare("scatter_mul")
+scatter_mul_p = _declare("scatter_mul", reduction_of("reduce_prod"))
 
 
 def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -228,9 +229,9 @@ scatter_mul_p.transpose = _scatter_mul_transpose
 # scatter_min, scatter_max
 
 
-def _extreme(name: str) -> Primitive:
+def _extreme(name: str, combines: Reduction) -> Primitive:
     """Among equal extremes, of the operand and of updates, the tangent is shared equally."""
-    primitive = _declare(name)
+    primitive = _declare(name, combines)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         operand, indices, updates = primals
@@ -249,8 +250,8 @@ def _extreme(name: str) -> Primitive:
     return primitive
 
 
-scatter_min_p = _extreme("scatter_min")
-scatter_max_p = _extreme("scatter_max")
+scatter_min_p = _extreme("scatter_min", reduction_of("reduce_min"))
+scatter_max_p = _extreme("scatter_max", reduction_of("reduce_max"))
 
 
 # The functions.

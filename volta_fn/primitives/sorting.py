@@ -20,6 +20,7 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import neg
 from volta_fn.primitives.gather import take_along_dim
 from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+from volta_fn.primitives.reduction import reduce_max, reduce_min
 
 INT32 = np.dtype(np.int32)
 
@@ -176,7 +177,7 @@ def approx_min_k(
 # argmax and argmin
 
 
-def _declare_extreme(name: str) -> Primitive:
+def _declare_extreme(name: str, value: Primitive) -> Primitive:
     def abstract(operand: ShapedArray, *, axes: tuple[int, ...], index_dtype: np.dtype) -> ShapedArray:
         if operand.dtype in dtypes.COMPLEX:
             raise DTypeError(
@@ -199,11 +200,13 @@ def _declare_extreme(name: str) -> Primitive:
         return bind(primitive, front, axes=(axes[0] + 1,), **params), 0
 
     primitive = Primitive(name, abstract, jvp=jvp, batch=batch)
+    assert value.reduction is not None
+    primitive.reduction = value.reduction._replace(index_of=value.name)
     return primitive
 
 
-argmax_p = _declare_extreme("argmax")
-argmin_p = _declare_extreme("argmin")
+argmax_p = _declare_extreme("argmax", reduce_max.primitive)
+argmin_p = _declare_extreme("argmin", reduce_min.primitive)
 
 
 def _extreme(primitive: Primitive, operand: Any, axis: int, index_dtype: Any) -> Array:

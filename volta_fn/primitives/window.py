@@ -16,10 +16,9 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import add, max, min
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.geometry import (
     Ints,
@@ -32,7 +31,6 @@ from volta_fn.primitives.geometry import (
 )
 from volta_fn.primitives.joining import pad
 from volta_fn.primitives.movement import broadcast, linear_primitive, moveaxis
-from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.primitives.selection import select
 from volta_fn.primitives.slicing import slice
 
@@ -88,9 +86,10 @@ reduce_window_sum_p = linear_primitive(
     views=False,
 )
 reduce_window_sum_p.batch = _batch_of(reduce_window_sum_p)
+reduce_window_sum_p.combines = reduction_of("reduce_sum")
 
 
-def _extremum(name: str, winner: str) -> Primitive:
+def _extremum(name: str, winner: str, combines: Reduction) -> Primitive:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **geometry: Any) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, **geometry)
@@ -100,11 +99,12 @@ def _extremum(name: str, winner: str) -> Primitive:
 
     primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp)
     primitive.batch = _batch_of(primitive)
+    primitive.combines = combines
     return primitive
 
 
-reduce_window_max_p = _extremum("reduce_window_max", "ge")
-reduce_window_min_p = _extremum("reduce_window_min", "le")
+reduce_window_max_p = _extremum("reduce_window_max", "ge", reduction_of("reduce_max"))
+reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_min"))
 
 
 # tangents to and from the winners
@@ -185,18 +185,19 @@ def reduce_window(
         "base_dilation": bases,
         "window_dilation": dilations,
     }
-    for combine, primitive, allowed, identity in _FAST:
-        if computation is combine and value.dtype in allowed:
+    for primitive, allowed in _FAST:
+        combines = reduction_of(primitive.name)
+        if getattr(computation, "primitive", None) is PRIMITIVES[combines.step] and value.dtype in allowed:
             out = bind(primitive, value, **geometry)
-            return out if _is(init, identity(value.dtype)) else combine(out, init)
+            return out if _is(init, combines.start(value.dtype)) else computation(out, init)
     return _folded(value, init, computation, geometry)
 
 
-#: Computations that have a primitive of their own, the dtypes that it takes, and the value that changes nothing.
+#: Primitives that reduce windows, for computations that are their steps, and the dtypes that they take.
 _FAST = (
-    (add, reduce_window_sum_p, dtypes.NUMBERS, lambda dtype: 0),
-    (max, reduce_window_max_p, dtypes.REALS | dtypes.BOOL, lowest),
-    (min, reduce_window_min_p, dtypes.REALS | dtypes.BOOL, highest),
+    (reduce_window_sum_p, dtypes.NUMBERS),
+    (reduce_window_max_p, dtypes.REALS | dtypes.BOOL),
+    (reduce_window_min_p, dtypes.REALS | dtypes.BOOL),
 )
 
 

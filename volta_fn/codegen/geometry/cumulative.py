@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-
-#: Cumulative operations that repeat a reduction's step.
-REDUCTIONS = {"cumsum": "reduce_sum", "cumprod": "reduce_prod", "cummax": "reduce_max", "cummin": "reduce_min"}
+from volta_fn.core.primitive import Reduction, reduction_of
 
 
 class Accumulation(NamedTuple):
@@ -18,6 +16,7 @@ class Accumulation(NamedTuple):
 
     Attributes:
         name: the primitive's.
+        reduction: how it combines elements.
         stored: the dtype in memory.
         dtype: the dtype that is accumulated in.
         rows, size, columns: the axes before, of, and behind the accumulation.
@@ -25,6 +24,7 @@ class Accumulation(NamedTuple):
     """
 
     name: str
+    reduction: Reduction
     stored: np.dtype
     dtype: np.dtype
     rows: int
@@ -36,4 +36,4 @@ class Accumulation(NamedTuple):
 def accumulation(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> Accumulation:
     """That of a primitive along an axis, in a dtype."""
     before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    return Accumulation(name, operand.dtype, dtype, before, operand.shape[axis], behind, reverse)
+    return Accumulation(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], behind, reverse)

@@ -156,7 +156,7 @@ class Group:
         reduced = known(tuple([index[a] for a in eqn.params["axes"]]))
         if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.inner not in (None, reduced):
             return None
-        if eqn.primitive.name.startswith("arg"):
+        if eqn.primitive.reduction is not None and eqn.primitive.reduction.index_of:
             row = sorted(reduced)
             if index[eqn.params["axes"][0]] != row_major(tuple(map(along, row)), tuple([self.sizes[a] for a in row])):
                 return None

@@ -69,7 +69,7 @@ def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
     nodes: list[Node] = []
     new: list[int] = []
     for node in kernel.nodes:
-        if isinstance(node, Reduce) and not node.op.startswith("arg"):
+        if isinstance(node, Reduce) and not node.is_index:
             new.append(new[node.operand])
             continue
         if isinstance(node, Reduce):

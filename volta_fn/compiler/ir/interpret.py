@@ -95,7 +95,7 @@ class _Interpreter:
         evaluate = PRIMITIVES[node.op].evaluate
         if evaluate is None:
             raise VoltaError(f"the primitive {node.op} has no evaluation rule")
-        params = {"index_dtype": node.dtype} if node.op in ("argmax", "argmin") else {}
+        params = {"index_dtype": node.dtype} if node.is_index else {}
         reduced = np.asarray(evaluate(flat, axes=(outer,), **params))
         return reduced.reshape((*rows, *(1,) * (len(sizes) - outer)))
 

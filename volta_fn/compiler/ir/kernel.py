@@ -23,6 +23,7 @@ import numpy as np
 
 from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape
+from volta_fn.core.primitive import Reduction, reduction_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,16 @@ class Reduce:
     dtype: np.dtype
     op: str
     operand: int
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the primitive combines elements."""
+        return reduction_of(self.op)
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the result is an element's number (``argmax``, ``argmin``)."""
+        return self.reduction.index_of is not None
 
 
 Node = Constant | Load | Position | Inside | Apply | Reduce

@@ -17,24 +17,21 @@ from volta_fn.core.jaxpr import Equation, Var
 #: An index of which some dimensions may be anything (None), as the array repeats along them.
 PartialIndex = tuple[Affine | None, ...]
 
-#: Reductions, which are views of operands along whose reduced dimensions there is one element.
-REDUCTIONS = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin".split())
-
 #: Views that keep the row-major order of elements, so that a contiguous operand serves as the result.
 _IN_ORDER = frozenset({"reshape", "squeeze", "stop_gradient"})
 
 
 def is_view(eqn: Equation) -> bool:
     """Whether the equation's result is a view of its one operand."""
-    name = eqn.primitive.name
-    if name in REDUCTIONS and not name.startswith("arg"):
+    reduction = eqn.primitive.reduction
+    if reduction is not None and reduction.index_of is None:  # of one element each
         return all(eqn.invars[0].aval.shape[a] == 1 for a in eqn.params["axes"])
-    return name in _OPERAND_INDEX
+    return eqn.primitive.name in _OPERAND_INDEX
 
 
 def reduces(eqn: Equation) -> bool:
     """Whether the equation is a reduction, and no view."""
-    return eqn.primitive.name in REDUCTIONS and not is_view(eqn)
+    return eqn.primitive.reduction is not None and not is_view(eqn)
 
 
 def reduces_rows(eqn: Equation) -> bool:
@@ -49,7 +46,7 @@ def is_alias(eqn: Equation) -> bool:
     """Whether the equation's result is its operand's memory, if that is contiguous, under another shape."""
     if eqn.primitive.name == "broadcast_in_dim":
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
-    return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.name in REDUCTIONS)
+    return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
 
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
@@ -69,7 +66,7 @@ def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
 def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
     """Where a view's element comes from. Raises `SplitAxis` or `NotAffine`."""
     shape = eqn.invars[0].aval.shape
-    if eqn.primitive.name in REDUCTIONS:
+    if eqn.primitive.reduction is not None:
         return _with_ones(index, eqn.params["axes"])
     return _OPERAND_INDEX[eqn.primitive.name](index, shape, eqn.outvars[0].aval.shape, sizes, **eqn.params)
 

@@ -30,6 +30,7 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel,
 from volta_fn.compiler.ir.views import is_alias, is_view, operand_index, reduces, row_major
 from volta_fn.compiler.lowering.op_kinds import is_elementwise, is_product
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
+from volta_fn.core.primitive import reduction_of
 
 _BOOL = np.dtype(np.bool_)
 
@@ -282,13 +283,14 @@ class _Lowering:
         name, dtype, shape = eqn.primitive.name, eqn.outvars[0].aval.dtype, operand.aval.shape
         axes = eqn.params["axes"]
         value = self.element(operand, index)
-        if name in ("argmax", "argmin"):
+        reduction = reduction_of(name)
+        if reduction.index_of is not None:
             if row_major(tuple([index[a] for a in axes]), tuple([shape[a] for a in axes])) != self.row_number():
                 raise NotAffine(f"{name} counts along another order than the row's")
             return self.add(Reduce(dtype, name, value)) if self.loop.inner else self.constant(0, dtype)
         if not self.loop.inner:
             return value
-        wide = dtypes.accumulator(dtype) if name in ("reduce_sum", "reduce_prod") else dtype
+        wide = reduction.accumulator(dtype)
         total = self.add(Reduce(wide, name, self.converted(value, wide)))
         return self.converted(total, dtype)
 

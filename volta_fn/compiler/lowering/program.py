@@ -82,7 +82,10 @@ class Lane:
         dtypes = [v.aval.dtype for v in eqn.invars]
         if is_elementwise(eqn):
             return self.supports(eqn.primitive.name, dtypes, eqn.params)
-        return not reduces(eqn) or dtypes[0].kind != "c" or self.adds_complex
+        reduction = eqn.primitive.reduction
+        if reduction is None or not reduces(eqn):
+            return True
+        return (dtypes[0].kind != "c" or self.adds_complex) and self.supports(reduction.step, [reduction.accumulator(dtypes[0])] * 2, {})
 
     def overwritable(self, item: Item, result: int) -> list[int]:
         """The operands of an item whose memory may hold a result, if they are read there for the last time."""

@@ -16,6 +16,7 @@ _ALGEBRA = [
     listed(arithmetic.RULES),
     listed(select_rules.RULES),
     listed(movement_rules.RULES),
+    movement_rules.reduction_rules,
     listed(contraction_rules.RULES),
     broadcasting_rules,
 ]

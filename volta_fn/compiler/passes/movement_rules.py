@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.passes.rewriting import Rewriter, Table, rule
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Table, rule
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation
+from volta_fn.core.primitive import Primitive
 
 RULES: Table = {}
 
@@ -80,15 +84,26 @@ def _without_units(shape: Shape) -> Shape:
     return tuple([n for n in shape if n != 1])
 
 
-@rule(RULES, "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor")
-def reduction(eqn: Equation, program: Rewriter) -> Atom | None:
+def reduction_rules(primitive: Primitive) -> Sequence[Rule]:
+    """Return the rules of reductions."""
+    return [_unit_reduction] if primitive.reduction and not primitive.reduction.index_of else []
+
+
+def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
     """Over unit axes, where it leaves each element as it is: a float sum turns -0.0 into 0.0, a complex product infinities into NaN."""
     (x,) = eqn.invars
-    name, dtype = eqn.primitive.name, x.aval.dtype
-    changes = (name == "reduce_sum" and dtype in dtypes.INEXACT) or dtype in dtypes.COMPLEX
-    if changes or any(x.aval.shape[a] != 1 for a in eqn.params["axes"]):
+    if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) or not _keeps_elements(eqn.primitive, x.aval.dtype):
         return None
     return _reshaped(program, eqn, x)
+
+
+@cache
+def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
+    """Whether a reduction of one element is that element, even of -0.0."""
+    evaluate = primitive.evaluate
+    if dtype in dtypes.COMPLEX or evaluate is None:
+        return False
+    return dtype not in dtypes.FLOATS or bool(np.signbit(evaluate(np.asarray([-0.0], dtype), axes=(0,))))
 
 
 @rule(RULES, "rev")

@@ -13,6 +13,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
+from volta_fn.primitives import exponential
 from volta_fn.primitives.declare import promoted
 from volta_fn.transforms.custom_jvp import custom_jvp
 
@@ -85,31 +86,23 @@ def _sinc_radius(dtype: np.dtype) -> float:
     return float((float(dtypes.finfo(dtype).eps) * math.factorial(11) / 4) ** 0.1)
 
 
-def _log_adder(log_one_plus: Callable[[Array], Array], power: Callable[[Array], Array], scale: float) -> Callable[..., Array]:
-    """log(base**a + base**b), with a derivative that is right where a and b are equal, and so can be derived again."""
-
-    def add_exponentials(a: Array, b: Array) -> Array:
-        return lax.add(lax.max(a, b), log_one_plus(power(lax.neg(lax.abs(_gap(a, b))))))
-
-    function = custom_jvp(add_exponentials)
-
-    @function.defjvp
-    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        (a, b), (rate_a, rate_b) = primals, tangents
-        odds = lax.mul(_gap(a, b), scale)
-        return function(a, b), lax.add(lax.mul(rate_a, lax.logistic(odds)), lax.mul(rate_b, lax.logistic(lax.neg(odds))))
-
-    return function
-
-
 def _gap(a: Array, b: Array) -> Array:
     """a - b, and 0 for equal infinities, which have no difference."""
     same = lax.bitwise_and(lax.eq(a, b), is_infinite(a))
     return lax.select(same, full_like_scalar(a, 0.0), lax.sub(a, b))
 
 
-_log_add_exp = _log_adder(lax.log1p, lax.exp, 1.0)
-_log2_add_exp2 = _log_adder(lambda v: lax.mul(lax.log1p(v), 1.0 / math.log(2.0)), lax.exp2, math.log(2.0))
+@custom_jvp
+def _log2_add_exp2(a: Array, b: Array) -> Array:
+    return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(_gap(a, b))))), 1.0 / math.log(2.0)))
+
+
+@_log2_add_exp2.defjvp
+def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The derivative is right where a and b are equal, too, and can be derived again."""
+    (a, b), (rate_a, rate_b) = primals, tangents
+    odds = lax.mul(_gap(a, b), math.log(2.0))
+    return _log2_add_exp2(a, b), lax.add(lax.mul(rate_a, lax.logistic(odds)), lax.mul(rate_b, lax.logistic(lax.neg(odds))))
 
 
 def logaddexp(x1: Any, x2: Any, /) -> Array:
@@ -119,7 +112,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     >>> jnp.logaddexp(jnp.array([1000.0, -jnp.inf]), jnp.array([1000.0, 0.0]))
     Array([1000.6932,    0.    ], dtype=float32)
     """
-    return _log_add_exp(*_reals("logaddexp", x1, x2))
+    return exponential.logaddexp(*_reals("logaddexp", x1, x2))
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Array:

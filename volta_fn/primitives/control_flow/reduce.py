@@ -6,44 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from volta_fn import dtypes, tree
+from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.flatten import check_callable
-from volta_fn.core.trace import Tracer
+from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
+from volta_fn.core.trace import Tracer, bind
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives import arithmetic, comparison
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.control_flow.associative import Combine, combining, every_other
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, canonical_axes, reshape, transpose
-from volta_fn.primitives.reduction import (
-    highest,
-    lowest,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
-    reduce_prod,
-    reduce_sum,
-    reduce_xor,
-)
 from volta_fn.primitives.slicing import slice_in_dim
-
-#: The reductions that `reduce` knows by the function that combines two elements: the reduction, and its value for no elements.
-_MONOIDS: dict[Any, tuple[Callable[..., Array], Callable[[np.dtype], Any]]] = {
-    arithmetic.add: (reduce_sum, lambda dtype: 0),
-    arithmetic.mul: (reduce_prod, lambda dtype: 1),
-    arithmetic.max: (reduce_max, lowest),
-    arithmetic.min: (reduce_min, highest),
-    comparison.bitwise_and: (
-        reduce_and,
-        lambda dtype: True if dtype in dtypes.BOOL else dtypes.iinfo(dtype).max if dtype in dtypes.UNSIGNED else -1,
-    ),
-    comparison.bitwise_or: (reduce_or, lambda dtype: 0),
-    comparison.bitwise_xor: (reduce_xor, lambda dtype: 0),
-}
 
 
 def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int]) -> Any:
@@ -89,8 +62,10 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     inits = tree.flatten_up_to(structure, init_values, "reduce: init_values")
     starts = [_initial(init, value) for init, value in zip(inits, values, strict=True)]
     axes = canonical_axes(tuple(dimensions), values[0].ndim, "dimensions")
-    if len(values) == 1 and computation in _MONOIDS:
-        return tree.unflatten(structure, [_reduce_by_kernel(values[0], starts[0], computation, axes)])
+    reduction = _primitive_that_repeats(computation)
+    if len(values) == 1 and reduction is not None:
+        reduced = bind(reduction, values[0], axes=axes) if axes else values[0]
+        return tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)])
     combine = combining("reduce", computation, structure)
     return tree.unflatten(structure, _reduce_by_neighbours(values, starts, combine, sorted(axes)))
 
@@ -104,12 +79,16 @@ def _initial(init_value: Any, operand: Array) -> Array:
     return convert_element_type(start, operand.dtype)
 
 
-def _reduce_by_kernel(value: Array, start: Array, computation: Callable[..., Any], axes: Sequence[int]) -> Array:
-    reduction, identity = _MONOIDS[computation]
-    reduced = reduction(value, axes)
-    if not isinstance(start, Tracer) and start == as_value(np.asarray(identity(value.dtype), value.dtype)):
-        return reduced
-    return computation(start, reduced)
+def _primitive_that_repeats(computation: Any) -> Primitive | None:
+    """Return the reduction whose step `computation` is."""
+    step = getattr(computation, "primitive", None)
+    found = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
+    return found[0] if found else None
+
+
+def _with_start(primitive: Primitive, start: Array, reduced: Array, computation: Callable[..., Any]) -> Array:
+    identity = reduction_of(primitive.name).start(reduced.dtype)
+    return reduced if not isinstance(start, Tracer) and start == as_value(identity) else computation(start, reduced)
 
 
 def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combine, axes: Sequence[int]) -> list[Array]:

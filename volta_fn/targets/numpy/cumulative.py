@@ -10,34 +10,18 @@ import math
 import ml_dtypes
 import numpy as np
 
+from volta_fn.core.primitive import PRIMITIVES, reduction_of
+
 #: The number of elements behind an axis from which on they accumulate together.
 _ROW = 64
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
-def cumsum(operand: np.ndarray, *, axis: int, reverse: bool) -> np.ndarray:
-    """Sums of the elements so far; integers wrap around."""
-    return _accumulate(np.add, operand, axis, reverse)
-
-
-def cumprod(operand: np.ndarray, *, axis: int, reverse: bool) -> np.ndarray:
-    """Products of the elements so far; integers wrap around."""
-    return _accumulate(np.multiply, operand, axis, reverse)
-
-
-def cummax(operand: np.ndarray, *, axis: int, reverse: bool) -> np.ndarray:
-    """The greatest element so far; NaN once there was a NaN."""
-    return _accumulate(np.maximum, operand, axis, reverse)
-
-
-def cummin(operand: np.ndarray, *, axis: int, reverse: bool) -> np.ndarray:
-    """The least element so far; NaN once there was a NaN."""
-    return _accumulate(np.minimum, operand, axis, reverse)
-
-
-def cumlogsumexp(operand: np.ndarray, *, axis: int, reverse: bool) -> np.ndarray:
-    """``log(sum(exp(x)))`` of the elements so far (real floats), without overflow: log(eᵃ + eᵇ) = max + log1p(e^-|a-b|)."""
-    return _accumulate(np.logaddexp, operand, axis, reverse)
+def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> np.ndarray:
+    """Evaluate the cumulative primitive of that name by the ufunc of its step; integers wrap around, and NaN stays."""
+    ufunc = PRIMITIVES[reduction_of(name).step].evaluate
+    assert isinstance(ufunc, np.ufunc)
+    return _accumulate(ufunc, operand, axis, reverse)
 
 
 def _accumulate(ufunc: np.ufunc, operand: np.ndarray, axis: int, reverse: bool) -> np.ndarray:

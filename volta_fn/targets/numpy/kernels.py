@@ -39,11 +39,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     # convolution
     "conv_general_dilated": convolution.conv_general_dilated,
     # cumulative
-    "cumsum": cumulative.cumsum,
-    "cumprod": cumulative.cumprod,
-    "cummax": cumulative.cummax,
-    "cummin": cumulative.cummin,
-    "cumlogsumexp": cumulative.cumlogsumexp,
+    **{name: partial(cumulative.cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
     # Fourier transforms
     "fft": fourier.fft,
     # indexing
@@ -80,7 +76,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 TYPED["dot_general"] = contraction.typed_dot_general
-TYPED |= {name: reductions.typed_reduction(name) for name in reductions.UFUNCS}
+TYPED |= reductions.typed_reductions()
 
 for _name, _function in KERNELS.items():
     PRIMITIVES[_name].evaluate = _function

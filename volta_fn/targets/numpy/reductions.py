@@ -10,20 +10,19 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES
-
-#: Reductions that are a ufunc's, and for which that is so: for narrow floats sums are made in float32, and nothing has no largest element.
-UFUNCS: dict[str, np.ufunc] = {"reduce_sum": np.add, "reduce_max": np.maximum, "reduce_min": np.minimum}
+from volta_fn.core.primitive import PRIMITIVES, Primitive
 
 
-def typed_reduction(name: str) -> Callable[..., Callable[..., np.ndarray]]:
-    """What makes the kernel of a reduction for an operand of a type."""
+def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
+    """Return what makes the kernels of reductions whose step is a ufunc that rounds nothing, or adds (which NumPy does pairwise)."""
+    steps: dict[str, Any] = {
+        name: PRIMITIVES[p.reduction.step].evaluate for name, p in PRIMITIVES.items() if p.reduction and not p.reduction.index_of
+    }
+    return {name: partial(_typed, PRIMITIVES[name], step) for name, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
-    def typed(operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
-        plain = operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size
-        if plain:
-            return partial(UFUNCS[name].reduce, axis=axes)
-        evaluate: Any = PRIMITIVES[name].evaluate
-        return partial(evaluate, axes=axes)
 
-    return typed
+def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
+    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size:
+        return partial(step.reduce, axis=axes)
+    evaluate: Any = primitive.evaluate
+    return partial(evaluate, axes=axes)

@@ -7,7 +7,7 @@ import pytest
 import volta_fn  # noqa: F401  # declares the primitives
 from tests.targets.cpu.scalars.running import address_list, compiled
 from volta_fn import dtypes
-from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.primitive import PRIMITIVES, reduction_of
 from volta_fn.targets.cpu import scalars
 from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
 
@@ -122,8 +122,8 @@ REDUCTIONS = [
 def test_reductions(op, dtype):
     def body(f, pointers, n):
         x = scalars.load(f, dtype, pointers[0], 8)
-        first = scalars.constant(f, scalars.identity(op, dtype), 8)
-        total = scalars.horizontal(f, op, scalars.combine(f, op, first, x))
+        first = scalars.constant(f, reduction_of(op).start(dtype), 8)
+        total = scalars.horizontal(f, reduction_of(op), scalars.combine(f, reduction_of(op), first, x))
         assert total.lanes == 1
         scalars.store(f, total, pointers[1])
 
@@ -140,7 +140,7 @@ def test_reductions(op, dtype):
 def test_extrema_keep_nan():
     def body(f, pointers, n):
         x = scalars.load(f, np.dtype("f4"), pointers[0], 16)
-        scalars.store(f, scalars.horizontal(f, "reduce_max", x), pointers[1])
+        scalars.store(f, scalars.horizontal(f, reduction_of("reduce_max"), x), pointers[1])
 
     function = compile_body(body)
     for place in range(16):

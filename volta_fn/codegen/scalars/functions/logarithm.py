@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum_ordered
-from volta_fn.codegen.scalars.functions.exponential import LN2, LOG2_E
+from volta_fn.codegen.scalars.functions.exponential import LN2, LOG2_E, exp
 from volta_fn.codegen.scalars.values import BIAS, SIGNIFICAND, Values
 
 #: (log(1 + f) - f + f^2 / 2) / f^3 for -1/4 <= f <= 1/2: with an error of 2^-27 log(1 + f).
@@ -146,3 +146,10 @@ def log1p(x: Values) -> Values:
     most = shift.above(one - (1 << SIGNIFICAND[x.bits])).select(one - (1 << SIGNIFICAND[x.bits]), shift)
     f = (x.as_bits() - shift).as_float() + ((one - most).as_float() - 1.0)
     return _finished(_natural(k, f), total).signed(x)
+
+
+def logaddexp(x: Values, y: Values) -> Values:
+    """log(e^x + e^y) = max + log1p(e^-|x - y|); equal infinities, whose difference is NaN, add log 2 to themselves."""
+    distance = x.equals(y).select(0.0, (x - y).abs())
+    largest = (x.is_nan() | y.is_nan()).select(x + y, x.at_least(y))
+    return largest + log1p(exp(-distance))

@@ -29,6 +29,7 @@ APPROXIMATE: dict[str, Callable[..., Any]] = {
     "log": logarithm.log,
     "log2": logarithm.log2,
     "log1p": logarithm.log1p,
+    "logaddexp": logarithm.logaddexp,
     "sin": trigonometric.sin,
     "cos": trigonometric.cos,
     "tan": trigonometric.tan,

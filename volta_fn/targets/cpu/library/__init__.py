@@ -13,17 +13,18 @@ read:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.cpu.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from volta_fn.targets.cpu.library.cumulative import cumulative
 from volta_fn.targets.cpu.library.dynamic_slices import COPY as COPY
 from volta_fn.targets.cpu.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.targets.cpu.library.gather import gather
-from volta_fn.targets.cpu.library.pooling import reduce_window_max, reduce_window_min, reduce_window_sum
+from volta_fn.targets.cpu.library.pooling import reduce_window
 from volta_fn.targets.cpu.library.pooling_cotangents import select_and_scatter_add
 from volta_fn.targets.cpu.library.pooling_tangents import select_and_gather_add
-from volta_fn.targets.cpu.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.targets.cpu.library.scatter import scatter
 from volta_fn.targets.cpu.library.sort import sort
 from volta_fn.targets.cpu.library.top_k import top_k
 from volta_fn.targets.cpu.routine import Routine
@@ -31,21 +32,11 @@ from volta_fn.targets.cpu.routine import Routine
 #: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]] = {
     "gather": gather,
-    "scatter": scatter,
-    "scatter_add": scatter_add,
-    "scatter_mul": scatter_mul,
-    "scatter_min": scatter_min,
-    "scatter_max": scatter_max,
+    **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "cummax": cummax,
-    "cummin": cummin,
-    "cumlogsumexp": cumlogsumexp,
-    "reduce_window_sum": reduce_window_sum,
-    "reduce_window_max": reduce_window_max,
-    "reduce_window_min": reduce_window_min,
+    **{name: partial(cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    **{name: partial(reduce_window, name=name) for name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min")},
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from volta_fn.codegen.geometry.cumulative import REDUCTIONS, accumulation
+from volta_fn.codegen.geometry.cumulative import accumulation
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import lanes_for, working
@@ -23,15 +23,6 @@ from volta_fn.targets.cpu.llvm.index_arith import counting, greatest, known, min
 from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
-
-#: The operations that each takes, and of how many operands they are.
-_NEEDED = {
-    "cumsum": {"add": 2},
-    "cumprod": {"mul": 2},
-    "cummax": {"max": 2},
-    "cummin": {"min": 2},
-    "cumlogsumexp": {"exp": 1, "log": 1, "log1p": 1, "abs": 1, "neg": 1, "max": 2, "sub": 2, "add": 2},
-}
 
 #: Elements of a part of a row that is cut, and how many elements a task has at least.
 _PART = 1 << 16
@@ -48,25 +39,17 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     if not operand.size:
         return nothing()
     dtype = working(operand.dtype)
-    needed = (
-        ["exp", "log1p", "max", "sub", "abs", "neg"]
-        if name == "cumlogsumexp"
-        else [{"cumsum": "add", "cumprod": "mul"}.get(name, name[3:])]
-    )
-    if not all(supports(op, (dtype,) * (2 if op in ("add", "mul", "max", "min", "sub") else 1), {}) for op in needed):
-        return None
     scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    if not supports(scan.reduction.step, (dtype, dtype), {}):
+        return None
     if scan.columns > 1:
         return _across(scan)
-    one_by_one = name == "cumprod" and dtype.kind in "fc"
+    one_by_one = scan.reduction.step == "mul" and dtype.kind in "fc"
     return _one_by_one(scan) if one_by_one else _along(scan)
 
 
-cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
-
-
 def _cost(scan: Scan) -> float:
-    each = 4.0 if scan.name == "cumlogsumexp" else 0.4
+    each = 4.0 if scan.reduction.step == "logaddexp" else 0.4
     return scan.rows * scan.size * scan.columns * each * scan.dtype.itemsize / 4
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.codegen.geometry.windows import Axis, Windows, windows_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
 from volta_fn.targets.cpu.llvm.index_arith import least, minus, nest, plus, quotient, times
 from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.scalars import Number, combine, constant, identity, load, store, supports
+from volta_fn.targets.cpu.scalars import Number, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 #: The elements of a padded row that are made at once, at most (about).
@@ -24,8 +24,6 @@ _MOST_BYTES = 1 << 15
 _VECTORS = 4
 _TASK = 1 << 14
 
-_OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
-
 
 class _Pool(NamedTuple):
     """What is to be reduced, and how many positions across are one tile."""
@@ -33,7 +31,7 @@ class _Pool(NamedTuple):
     windows: Windows
     stored: np.dtype
     dtype: np.dtype
-    op: str
+    reduction: Reduction
     tile: int
 
     @property
@@ -44,23 +42,24 @@ class _Pool(NamedTuple):
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """One step."""
-        return combine(f, self.op, x, y)
+        return combine(f, self.reduction, x, y)
 
 
-def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], op: str) -> Routine | None:
-    """The routine of the primitives that reduce windows; `op` is a reduction primitive."""
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
+    """Return the routine of the primitive of that name, which reduces windows."""
+    reduction = reduction_of(name)
     (operand,) = avals
     windows = windows_of(operand.shape, params)
     if not windows.outer * windows.results * windows.across.positions:
         return nothing()
     dtype = working(operand.dtype)
-    if not supports(_OPERATIONS[op], (dtype, dtype), {}):
+    if not supports(reduction.step, (dtype, dtype), {}):
         return None
     lanes = lanes_for(dtype)
-    pool = _Pool(windows, operand.dtype, dtype, op, _tile(windows.across, lanes))
+    pool = _Pool(windows, operand.dtype, dtype, reduction, _tile(windows.across, lanes))
     if pool.span * dtype.itemsize > _MOST_BYTES:
         windows = windows.upright()
-        pool = _Pool(windows, operand.dtype, dtype, op, windows.across.positions)
+        pool = _Pool(windows, operand.dtype, dtype, reduction, windows.across.positions)
     axis = windows.across
     rows = windows.outer * windows.results
     tasks = pieces(rows, max(1, _TASK // (axis.size * windows.taps // axis.taps + 1)))
@@ -75,11 +74,6 @@ def _tile(axis: Axis, lanes: int) -> int:
     if (axis.positions - 1) * axis.stride + (axis.taps - 1) * axis.dilation < _TILE:
         return axis.positions
     return min(axis.positions, max(lanes, (_TILE - axis.taps * axis.dilation) // axis.stride // lanes * lanes))
-
-
-reduce_window_sum = partial(reduce_window, op="reduce_sum")
-reduce_window_max = partial(reduce_window, op="reduce_max")
-reduce_window_min = partial(reduce_window, op="reduce_min")
 
 
 def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, Value], lanes: int) -> None:
@@ -114,7 +108,7 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 
 def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
     """Fill the padded row with what changes nothing."""
-    neutral = constant(f, identity(pool.op, pool.dtype), lanes)
+    neutral = constant(f, pool.reduction.start(pool.dtype), lanes)
 
     def some(i: Value, _: int, count: Value | None) -> None:
         store(f, neutral, f.at(padded, f"[{pool.dtype.itemsize} x i8]", i), count=count)
@@ -152,7 +146,7 @@ def _down(
     each = 2 if pool.dtype.kind == "c" else 1
 
     def some(i: Value, counts: list[Value | None]) -> None:
-        start = constant(f, identity(pool.op, pool.dtype), lanes)
+        start = constant(f, pool.reduction.start(pool.dtype), lanes)
 
         def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
             result: list[Value] = []

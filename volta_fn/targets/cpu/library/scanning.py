@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
+from volta_fn.codegen.geometry.cumulative import Accumulation
+from volta_fn.core.primitive import reduction_of
 from volta_fn.targets.cpu.library.numbers import converted
 from volta_fn.targets.cpu.llvm.text import Function, Value, element_of
-from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, identity, load, splat, store
+from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store
 
 
 class Scan(Accumulation):
@@ -17,14 +16,11 @@ class Scan(Accumulation):
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """`x`, which came before, with `y`."""
-        if self.name == "cumlogsumexp":
-            return _log_add_exp(f, x, y)
-        return combine(f, REDUCTIONS[self.name], x, y)
+        return combine(f, self.reduction, x, y)
 
     def neutral(self, f: Function, lanes: int) -> Number:
         """What changes nothing."""
-        value = np.asarray(-np.inf, self.dtype) if self.name == "cumlogsumexp" else identity(REDUCTIONS[self.name], self.dtype)
-        return constant(f, value, lanes)
+        return constant(f, self.reduction.start(self.dtype), lanes)
 
     def read(self, f: Function, base: Value, place: Value, lanes: int, count: Value | None = None) -> Number:
         """Numbers from a place on."""
@@ -36,24 +32,11 @@ class Scan(Accumulation):
         store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", place), count=count)
 
 
-def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
-    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
-    dtype = x.dtype
-
-    def op(name: str, *operands: Number, result: np.dtype = dtype) -> Number:
-        return apply(f, name, operands, result, {})
-
-    same = op("eq", x, y, result=np.dtype(bool))
-    zero = constant(f, np.zeros((), dtype), x.lanes)
-    distance = op("select_n", same, op("abs", op("sub", x, y)), zero)
-    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
-
-
 def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
     """The scan of a vector, and its last number in all lanes; `before` has in all lanes what came before the vector."""
-    if scan.name != "cumlogsumexp":
+    if scan.reduction.step != "logaddexp":
         return _combined(f, scan, before, x)
-    greatest = splat(f, horizontal(f, "reduce_max", _op(f, "max", before, x)), x.lanes)
+    greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _op(f, "max", before, x)), x.lanes)
     start = _op(f, "max", before, taken(f, x, [_first(scan, x.lanes)] * x.lanes))
     near = _op(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
@@ -79,7 +62,7 @@ def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number
 
     That is as accurate where the first result is not much less than the greatest number.
     """
-    sums = scan._replace(name="cumsum")
+    sums = scan._replace(reduction=reduction_of("cumsum"))
     earlier = _op(f, "exp", _op(f, "sub", before, greatest))
     total, _ = _combined(f, sums, earlier, _op(f, "exp", _op(f, "sub", x, greatest)))
     result = _op(f, "add", greatest, _op(f, "log", total))

@@ -7,7 +7,6 @@ those windows that are its own. float16 and bfloat16 are summed and multiplied i
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.codegen.geometry.window_offsets import Layout, Starts, scatter_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
 from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
@@ -26,7 +26,6 @@ from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import apply, load, store, supports
 
-_OPERATIONS = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 _MOST_TASKS = 8
 #: Windows that are runs of so many bytes are fetched into the cache ahead of their turn: they lie anywhere, so the processor cannot guess.
 _FETCHED = range(65, 2049)
@@ -45,19 +44,20 @@ class _Scatter(NamedTuple):
     layout: Layout
     operand: ShapedArray
     dtype: np.dtype
-    combine: str
+    combines: Reduction | None
     shared: tuple[int, int] | None
     tasks: int
 
 
-def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], combine: str = "set") -> Routine | None:
-    """The routine of the primitives; `combine` is "set", "add", "mul", "min" or "max"."""
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
+    """Return the routine of the primitive of that name."""
+    combines = PRIMITIVES[name].combines
     operand, indices, updates = avals
     if not operand.size:
         return nothing()
-    summed = combine in ("add", "mul")
+    summed = combines is not None and combines.rounds
     dtype = working(operand.dtype) if summed else operand.dtype
-    if combine != "set" and not supports(_OPERATIONS[combine], (dtype, dtype), {}):
+    if combines and not supports(combines.step, (dtype, dtype), {}):
         return None
     wide = dtype != operand.dtype
     writer = Writer("scatter", 4 + wide)
@@ -66,7 +66,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], combine: str
     else:
         copy_operand(writer, operand, 3)
     if updates.size:
-        what = _described(operand, indices, updates, params, combine, dtype)
+        what = _described(operand, indices, updates, params, combines, dtype)
         cost = what.starts.number * 2.0 * what.tasks + updates.size * dtype.itemsize / 4
         writer.phase(what.tasks, cost, lambda f, pointers, task: _walk(f, what, pointers[1], pointers[2], pointers[4 if wide else 3], task))
     if wide:
@@ -74,24 +74,21 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], combine: str
     return writer.routine(operand.size * dtype.itemsize if wide else 0)
 
 
-scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, combine=how) for how in _OPERATIONS)
-
-
 def _described(
-    operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combine: str, dtype: np.dtype
+    operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combines: Reduction | None, dtype: np.dtype
 ) -> _Scatter:
     starts, sizes, layout = scatter_of((operand, indices, updates), params)
     strides = row_major(operand.shape)
     window = math.prod(sizes) * operand.dtype.itemsize
     candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.places]
     if not candidates:
-        return _Scatter(starts, layout, operand, dtype, combine, None, 1)
+        return _Scatter(starts, layout, operand, dtype, combines, None, 1)
     dim = max(candidates, key=lambda d: operand.shape[d])
     # To look at a window of another task costs some nanoseconds: there are as many tasks as make that a small part of the work.
     most = min(_MOST_TASKS, int(window / 48), updates.size * operand.dtype.itemsize // (TASK_BYTES // 4), operand.shape[dim])
     tasks = 1 << max(0, most.bit_length() - 1)
     shift = max(0, (63 // (strides[dim] * operand.dtype.itemsize)).bit_length())
-    return _Scatter(starts, layout, operand, dtype, combine, (dim, shift), tasks)
+    return _Scatter(starts, layout, operand, dtype, combines, (dim, shift), tasks)
 
 
 def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
@@ -145,7 +142,8 @@ def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
     """One window of updates."""
     sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
     old, dtype = what.operand.dtype, what.dtype
-    if what.combine == "set":
+    combines = what.combines
+    if combines is None:
         copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
         return
     runs = bool(sizes) and here[-1] == there[-1] == 1
@@ -154,7 +152,7 @@ def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
     def combined(lanes: int, to: Value, at: Value, count: Value | None) -> None:
         new = converted(f, load(f, old, at, lanes, count=count), dtype)
         before = load(f, dtype, to, lanes, count=count)
-        store(f, apply(f, _OPERATIONS[what.combine], (before, new), dtype, {}), to, count=count)
+        store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
 
     def run(indices: list[Value]) -> None:
         to = f.at(target, unit(dtype.itemsize), dotted(f, indices, there[:loops]))

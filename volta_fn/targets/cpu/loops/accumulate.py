@@ -13,7 +13,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.ir.kernel import Reduce
 from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
-from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, identity
+from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
 
 State = tuple[Value, ...]
 
@@ -27,34 +27,25 @@ class Accumulator(NamedTuple):
     dtype: np.dtype
 
     @property
-    def is_arg(self) -> bool:
-        """Whether it looks for a place."""
-        return self.node.op.startswith("arg")
-
-    @property
-    def _op(self) -> str:
-        return {"argmax": "reduce_max", "argmin": "reduce_min"}.get(self.node.op, self.node.op)
-
-    @property
     def rounds(self) -> bool:
         """Whether long sums are better made of short ones."""
-        return self.node.op in ("reduce_sum", "reduce_prod") and self.dtype in dtypes.INEXACT
+        return self.node.reduction.is_pairwise(self.dtype)
 
     def start(self, lanes: int) -> State:
         """Nothing accumulated yet."""
-        first = constant(self.f, np.asarray(identity(self._op, self.dtype)), lanes).parts
-        if not self.is_arg:
+        first = constant(self.f, self.node.reduction.start(self.dtype), lanes).parts
+        if not self.node.is_index:
             return first
         zero = Value("i64", "0") if self.node.dtype.itemsize == 8 else Value(f"i{8 * self.node.dtype.itemsize}", "0")
         return (*first, self.f.splat(zero, lanes))
 
     def step(self, state: State, x: Number, place: Number | None, count: Value | None) -> State:
         """With another vector, of which the first `count` lanes are there."""
-        if self.is_arg:
+        if self.node.is_index:
             assert place is not None
             new = self._better(state, (*x.parts, *place.parts), in_order=True)
         else:
-            new = combine(self.f, self.node.op, Number(self.dtype, state), x).parts
+            new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).parts
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
@@ -63,9 +54,9 @@ class Accumulator(NamedTuple):
 
     def merge(self, x: State, y: State) -> State:
         """Two states as one."""
-        if self.is_arg:
+        if self.node.is_index:
             return self._better(x, y, in_order=False)
-        return combine(self.f, self.node.op, Number(self.dtype, x), Number(self.dtype, y)).parts
+        return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).parts
 
     def merged(self, states: Sequence[State]) -> State:
         """Several states as one, by a tree."""
@@ -76,8 +67,8 @@ class Accumulator(NamedTuple):
 
     def across(self, state: State) -> State:
         """The lanes of a state as one, by a tree."""
-        if not self.is_arg:
-            return horizontal(self.f, self.node.op, Number(self.dtype, state)).parts
+        if not self.node.is_index:
+            return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).parts
         lanes = lanes_of(state[0].type)
         while lanes > 1:
             lanes //= 2
@@ -88,13 +79,13 @@ class Accumulator(NamedTuple):
 
     def result(self, state: State) -> Number:
         """The reduction's value."""
-        return Number(self.node.dtype, state[-1:] if self.is_arg else state)
+        return Number(self.node.dtype, state[-1:] if self.node.is_index else state)
 
     def _better(self, x: State, y: State, in_order: bool) -> State:
         """The better of two values; the earlier of equal ones, which is `x` if they come `in_order`. NaN is better than any number."""
         f, lanes = self.f, lanes_of(x[0].type)
         (value, place), (other, there) = x, y
-        higher = self.node.op == "argmax"
+        higher = self.node.reduction.step == "max"
         if self.dtype in dtypes.FLOATS:
             better = f.compare("fcmp ogt" if higher else "fcmp olt", other, value)
             is_nan, was_nan = f.compare("fcmp uno", other, other), f.compare("fcmp uno", value, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from volta_fn import dtypes
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
@@ -34,6 +33,6 @@ def routine(kernel: Kernel) -> Routine | None:
 
 def _is_supported(facts: KernelAnalysis) -> bool:
     for reduce in facts.reduces.values():
-        if facts.kernel.nodes[reduce.operand].dtype in dtypes.COMPLEX and reduce.op not in ("reduce_sum", "reduce_prod"):
+        if not supports(reduce.reduction.step, [facts.kernel.nodes[reduce.operand].dtype] * 2, {}):
             return False
     return all(supports(a.op, tuple([facts.kernel.nodes[i].dtype for i in a.operands]), dict(a.params)) for _, a in facts.applies())

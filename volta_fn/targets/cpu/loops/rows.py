@@ -235,7 +235,7 @@ class RowCode:
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
             x = turn.spread(self.facts.reduces[number].operand)
-            place = self._place(accumulator, turn) if accumulator.is_arg else None
+            place = self._place(accumulator, turn) if accumulator.node.is_index else None
             new.append(accumulator.step(state, x, place, turn.count if self.inside else None))
         return new
 

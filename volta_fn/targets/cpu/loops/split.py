@@ -36,7 +36,7 @@ def is_split(schedule: Schedule) -> bool:
     """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
     facts = schedule.facts
     once = facts.passes == 2 and not schedule.passes[1].has_turns
-    found = any(reduce.op.startswith("arg") for reduce in facts.reduces.values())
+    found = any(reduce.is_index for reduce in facts.reduces.values())
     few = schedule.cut.tasks < _FEW or is_wide(schedule)
     return once and not found and few and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
 

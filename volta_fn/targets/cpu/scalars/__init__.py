@@ -5,7 +5,6 @@ In the order in which to read: `values` (vectors with operators), `number` (dtyp
 `cost`, and `avx512` (instructions that some CPUs have).
 """
 
-from volta_fn.codegen.scalars.reductions import identity as identity
 from volta_fn.targets.cpu.scalars.cost import cost as cost
 from volta_fn.targets.cpu.scalars.memory import load as load
 from volta_fn.targets.cpu.scalars.memory import store as store

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from volta_fn.codegen.scalars.reductions import STEPS
+from volta_fn.core.primitive import Reduction
 from volta_fn.targets.cpu.llvm.text import Function, element_of, i64
 from volta_fn.targets.cpu.scalars.number import Number
 from volta_fn.targets.cpu.scalars.operations import apply
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 
-def combine(f: Function, op: str, x: Number, y: Number) -> Number:
+def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
     """One step of a reduction, lane by lane. NaN wins against anything in maxima and minima."""
-    return apply(f, STEPS[op], (x, y), x.dtype, {})
+    return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
-def horizontal(f: Function, op: str, x: Number) -> Number:
+def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
     """The lanes (a power of two of them) combined: the upper half with the lower half, until one is left."""
     while x.lanes > 1:
         half = x.lanes // 2
-        x = combine(f, op, _taken(f, x, 0, half), _taken(f, x, half, half))
+        x = combine(f, reduction, _taken(f, x, 0, half), _taken(f, x, half, half))
     return x
 
 

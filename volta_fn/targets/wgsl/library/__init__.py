@@ -16,23 +16,22 @@ to read:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from volta_fn.targets.wgsl.library.cumulative import cumulative
 from volta_fn.targets.wgsl.library.dynamic_slices import dynamic_slice, dynamic_update_slice
 from volta_fn.targets.wgsl.library.gather import gather
 from volta_fn.targets.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
 from volta_fn.targets.wgsl.library.padding import bitcast_convert_type, pad
 from volta_fn.targets.wgsl.library.pooling import (
-    reduce_window_max,
-    reduce_window_min,
-    reduce_window_sum,
+    reduce_window,
     select_and_gather_add,
     select_and_scatter_add,
 )
-from volta_fn.targets.wgsl.library.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.targets.wgsl.library.scatter import scatter
 from volta_fn.targets.wgsl.library.sort import sort
 from volta_fn.targets.wgsl.library.top_k import top_k
 from volta_fn.targets.wgsl.routine import Routine
@@ -42,21 +41,11 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCap
     "pad": pad,
     "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,
-    "scatter": scatter,
-    "scatter_add": scatter_add,
-    "scatter_mul": scatter_mul,
-    "scatter_min": scatter_min,
-    "scatter_max": scatter_max,
+    **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "cummax": cummax,
-    "cummin": cummin,
-    "cumlogsumexp": cumlogsumexp,
-    "reduce_window_sum": reduce_window_sum,
-    "reduce_window_max": reduce_window_max,
-    "reduce_window_min": reduce_window_min,
+    **{name: partial(cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    **{name: partial(reduce_window, name=name) for name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min")},
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,

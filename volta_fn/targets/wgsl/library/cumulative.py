@@ -11,12 +11,11 @@ float16 and bfloat16 accumulate in float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.geometry.cumulative import REDUCTIONS, accumulation
+from volta_fn.codegen.geometry.cumulative import accumulation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
@@ -56,15 +55,12 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
     scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(facts):
         return None
-    one_by_one = name == "cumprod" and operand.dtype.kind not in "iu"
+    one_by_one = scan.reduction.step == "mul" and operand.dtype.kind not in "iu"
     if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
         return _Tiles(scan, facts).routine()
     if one_by_one and scan.size > _STRETCH:
         return _stretches(scan, facts)
     return _lines(scan, 1 if one_by_one else _parts(scan), facts)
-
-
-cumsum, cumprod, cummax, cummin, cumlogsumexp = (partial(cumulative, name=name) for name in [*REDUCTIONS, "cumlogsumexp"])
 
 
 # lines

@@ -7,16 +7,15 @@ winner gets is summed by the winner, window after window, so that sums are the s
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.codegen.geometry.windows import Windows, windows_of
-from volta_fn.codegen.scalars.reductions import identity
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import reduction_of
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.numbers import result_array, working
 from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
@@ -24,7 +23,6 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports
 
 _UINT32 = np.dtype(np.uint32)
-_OPERATIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
 
 #: The winner of a window without elements.
 _NONE = 0xFFFFFFFF
@@ -36,35 +34,31 @@ _AT_ONCE = 4
 _FEW = 16
 
 
-def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, op: str) -> Routine | None:
-    """The routine of the primitives that reduce windows; `op` is a reduction primitive."""
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
+    """Return the routine of the primitive of that name, which reduces windows."""
+    reduction = reduction_of(name)
     (operand,) = avals
     windows, dtype = windows_of(operand.shape, params), working(operand.dtype)
     count = window_count(windows)
     if not count:
         return Routine(())
-    if not supports(_OPERATIONS[op], (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.iterations:
+    if not supports(reduction.step, (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.iterations:
         return None
     shader = Shader(facts, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
     def reduced(number: str) -> Number:
-        start = constant(dtype, identity(op, dtype))
+        start = constant(dtype, reduction.start(dtype))
         total = Number(dtype, shader.var(start.type, start.text))
 
         def add(place: str) -> None:
-            value = combine(shader, op, total, convert(shader, source.load(place), dtype))
+            value = combine(shader, reduction, total, convert(shader, source.load(place), dtype))
             shader.line(f"{total.text} = {value.text};")
 
         over_taps(shader, windows, number, add)
         return convert(shader, total, operand.dtype)
 
     return Routine((fill(shader, target, count, reduced),))
-
-
-reduce_window_sum = partial(reduce_window, op="reduce_sum")
-reduce_window_max = partial(reduce_window, op="reduce_max")
-reduce_window_min = partial(reduce_window, op="reduce_min")
 
 
 def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Windows | None:
@@ -84,7 +78,7 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
 
     def meet(place: str) -> None:
         here = (operand.load(place), Number(_UINT32, shader.let("u32", place)))
-        value, where = combine_places(shader, "argmax" if select == "ge" else "argmin", (best, at), here)
+        value, where = combine_places(shader, reduction_of("reduce_max" if select == "ge" else "reduce_min"), (best, at), here)
         first = f"{at.text} == {_NONE}u"
         taken = shader.let("u32", f"select({where.text}, {here[1].text}, {first})")
         shader.line(f"{best.text} = select({value.text}, {here[0].text}, {first});")
@@ -145,7 +139,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
             window = shader.let("u32", window)
             winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
             with shader.block(f"if ({winner} == {number})"):
-                value = combine(shader, "reduce_sum", total, convert(shader, given.load(window), dtype))
+                value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, given.load(window), dtype))
                 shader.line(f"{total.text} = {value.text};")
 
         over_windows(shader, windows, number, add)

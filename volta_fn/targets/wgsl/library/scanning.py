@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from volta_fn.codegen.geometry.cumulative import REDUCTIONS, Accumulation
-from volta_fn.codegen.scalars.reductions import STEPS, identity
+from volta_fn.codegen.geometry.cumulative import Accumulation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
-from volta_fn.targets.wgsl.scalars import Number, Shader, apply, combine, constant, supports
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, supports
 from volta_fn.targets.wgsl.text import Function
-
-_BOOL = np.dtype(bool)
 
 
 class Scan(Accumulation):
@@ -24,39 +19,21 @@ class Scan(Accumulation):
 
     def supported(self, facts: TargetCapabilities) -> bool:
         """Whether the device can compute it."""
-        one, two = (self.dtype,), (self.dtype, self.dtype)
-        if self.name != "cumlogsumexp":
-            return supports(STEPS[REDUCTIONS[self.name]], two, {}, facts)
-        return all(supports(op, two if op in ("max", "sub", "add") else one, {}, facts) for op in _LOG_ADD_EXP)
+        return supports(self.reduction.step, (self.dtype, self.dtype), {}, facts)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """`x`, which came before, with `y`."""
-        return _log_add_exp(f, x, y) if self.name == "cumlogsumexp" else combine(f, REDUCTIONS[self.name], x, y)
+        return combine(f, self.reduction, x, y)
 
     def neutral(self) -> Number:
         """What changes nothing."""
-        value = -np.inf if self.name == "cumlogsumexp" else identity(REDUCTIONS[self.name], self.dtype)
-        return constant(self.dtype, value)
+        return constant(self.dtype, self.reduction.start(self.dtype))
 
     def place(self, line: str, i: str) -> str:
         """Where the element of a line is that comes as number `i`."""
         turned = f"({self.size - 1}u - {i})" if self.reverse else i
         start = times(quotient(line, self.columns), self.size * self.columns)
         return plus(start, remainder(line, self.columns), times(turned, self.columns))
-
-
-_LOG_ADD_EXP = ("max", "sub", "abs", "neg", "exp", "log1p", "add")
-
-
-def _log_add_exp(f: Function, x: Number, y: Number) -> Number:
-    """log(eᵃ + eᵇ) = max + log1p(e^-|a - b|); equal infinities (whose difference is NaN) add log 2 to themselves."""
-
-    def op(name: str, *operands: Number) -> Number:
-        return apply(f, name, operands, x.dtype, {})
-
-    same = apply(f, "eq", (x, y), _BOOL, {})
-    distance = op("select_n", same, op("abs", op("sub", x, y)), constant(x.dtype, 0))
-    return op("add", op("max", x, y), op("log1p", op("exp", op("neg", distance))))
 
 
 def variable(f: Function, value: Number) -> Number:

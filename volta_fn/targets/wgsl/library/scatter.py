@@ -9,26 +9,25 @@ float32, and rounded once.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.numbers import summing
 from volta_fn.targets.wgsl.library.scatter_rows import Rows, rows_of
 from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, convert, identity, supports, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, convert, supports, wgsl_type
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
 
 _UINT32 = np.dtype(np.uint32)
 _GROUP = 256
-_REDUCTIONS = {"add": "reduce_sum", "mul": "reduce_prod", "min": "reduce_min", "max": "reduce_max"}
 
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 
@@ -39,13 +38,14 @@ _FEW = 32
 _FEW_PLACES, _ROWS_OF_GROUP = 2048, 4096
 
 
-def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, how: str = "set") -> Routine | None:
-    """The routine of the primitives; `how` is "set", "add", "mul", "min" or "max"."""
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
+    """Return the routine of the primitive of that name."""
+    combines = PRIMITIVES[name].combines
     operand, _, updates = avals
     if not operand.size:
         return Routine(())
     dtype = summing(operand.dtype)
-    if how != "set" and not supports(how, (dtype, dtype), {}, facts):
+    if combines and not supports(combines.step, (dtype, dtype), {}, facts):
         return None
     whole = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
@@ -53,19 +53,16 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
     rows = rows_of(avals, params)
     alone = rows.number == 1 or params["unique_indices"]
     spaces: tuple[int, ...] = ()
-    if how == "set":
+    if combines is None:
         dispatches, spaces = _replace(avals, rows, alone, facts)
     elif alone or rows.number <= _FEW:
-        dispatches = [_few(avals, rows, _REDUCTIONS[how], alone, facts)]
-    elif how != "mul" and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
+        dispatches = [_few(avals, rows, combines, alone, facts)]
+    elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
         few = rows.elements == 1 and operand.size <= _FEW_PLACES and rows.number >= 4 * _ROWS_OF_GROUP
-        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, how, facts)]
+        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, facts)]
     else:
-        dispatches, spaces = combine_sorted(avals, rows, _REDUCTIONS[how], facts)
+        dispatches, spaces = combine_sorted(avals, rows, combines, facts)
     return Routine((whole, *dispatches), spaces)
-
-
-scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, how=how) for how in _REDUCTIONS)
 
 
 def _later(shader: Shader, rows: Rows, number: str, target: str, indices: Any) -> str:
@@ -125,7 +122,7 @@ def _find_last(rows: Rows, facts: TargetCapabilities) -> Dispatch:
     return for_each(shader, rows.number, mark)
 
 
-def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: TargetCapabilities) -> Dispatch:
+def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
     """Integers, in any order."""
     shader = Shader(facts, INVOCATIONS)
     dtype = avals[OPERAND].dtype
@@ -136,17 +133,17 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: TargetC
         with shader.block(f"if ({row.valid or 'true'})"):
             here, there = rows.within(shader, remainder(index, rows.elements))
             value = source.load(shader.let("u32", plus(row.source, here)))
-            shader.line(f"{_ATOMIC[how]}(&{target.name}[{plus(row.target, there)}], {value.text});")
+            shader.line(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, there)}], {value.text});")
 
     return for_each(shader, rows.number * rows.elements, write)
 
 
-def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, facts: TargetCapabilities) -> Dispatch:
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
     """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
     shader = Shader(facts, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
-    neutral = constant(dtype, identity(_REDUCTIONS[how], dtype)).text
+    neutral = constant(dtype, combines.start(dtype)).text
     shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
         shader.line(f"atomicStore(&found[{i}], {neutral});")
@@ -155,15 +152,15 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, how: str, fact
     with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
-            shader.line(f"{_ATOMIC[how]}(&found[{row.target}], {source.load(row.source).text});")
+            shader.line(f"{_ATOMIC[combines.step]}(&found[{row.target}], {source.load(row.source).text});")
     shader.line("workgroupBarrier();")
     with shader.loop(size, shader.local, _GROUP) as i:
         one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
-        shader.line(f"if ({one} != {neutral}) {{ {_ATOMIC[how]}(&{target.name}[{i}], {one}); }}")
+        shader.line(f"if ({one} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {one}); }}")
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts: TargetCapabilities) -> Dispatch:
+def _few(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, alone: bool, facts: TargetCapabilities) -> Dispatch:
     """The first row of each slot goes on with the later ones."""
     shader = Shader(facts, INVOCATIONS)
     stored = avals[OPERAND].dtype
@@ -190,7 +187,7 @@ def _few(avals: tuple[ShapedArray, ...], rows: Rows, op: str, alone: bool, facts
 
             def add(other_source: str) -> None:
                 value = convert(shader, source.load(shader.let("u32", plus(other_source, here))), dtype)
-                shader.line(f"{total.text} = {combine(shader, op, total, value).text};")
+                shader.line(f"{total.text} = {combine(shader, combines, total, value).text};")
 
             add(row.source)
             if not alone:

@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Reduction
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
 from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.numbers import summing
@@ -43,7 +44,7 @@ Load = Callable[[str], list[Number]]
 
 
 def combine_sorted(
-    avals: tuple[ShapedArray, ...], rows: Rows, op: str, facts: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: Rows, op: Reduction, facts: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
     spaces = Spaces(_SPACES)
@@ -61,7 +62,9 @@ def combine_sorted(
 class _Segments:
     """The rows' elements are single ones, or fours of `lanes`."""
 
-    def __init__(self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: str, facts: TargetCapabilities, spaces: Spaces) -> None:
+    def __init__(
+        self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: Reduction, facts: TargetCapabilities, spaces: Spaces
+    ) -> None:
         self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
         self.stored = avals[0].dtype
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
@@ -71,7 +74,7 @@ class _Segments:
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         if rows.elements >= _LONG:
             length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
-        self.length = rows.number if op == "reduce_prod" else min(rows.number, length)
+        self.length = rows.number if op.step == "mul" else min(rows.number, length)
         self.pieces = -(-rows.number // self.length)
         self.walked = rows.elements >= _LONG and self.pieces > 1
         count = 2 * self.pieces * rows.elements * lanes

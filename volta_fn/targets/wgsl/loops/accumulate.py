@@ -10,19 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes
 from volta_fn.compiler.ir.kernel import Reduce
 from volta_fn.targets.wgsl.loops.widening import INT32
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, identity, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, wgsl_type
 from volta_fn.targets.wgsl.text import Function
 
 State = tuple[Number, ...]
 
-#: Reductions one step of which is one operation, for most dtypes.
-_SHORT = ("reduce_sum", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor")
+#: Steps that are one operator, for most dtypes; others are functions of the module.
+_OPERATORS = ("add", "mul", "and", "or", "xor")
 
-#: Functions that make one number of two, where neither is NaN.
-_EXTREMA = {"reduce_max": "max", "reduce_min": "min"}
+#: Steps for which WGSL has functions, if neither number is NaN.
+_EXTREMA = ("max", "min")
 
 
 class Accumulator(NamedTuple):
@@ -34,34 +33,28 @@ class Accumulator(NamedTuple):
     dtype: np.dtype
 
     @property
-    def is_place(self) -> bool:
-        """Whether it looks for a place."""
-        return self.node.op.startswith("arg")
-
-    @property
     def dtypes(self) -> tuple[np.dtype, ...]:
         """The dtypes of what is carried."""
-        return (self.dtype, INT32) if self.is_place else (self.dtype,)
+        return (self.dtype, INT32) if self.node.is_index else (self.dtype,)
 
     @property
     def rounds(self) -> bool:
         """Whether long sums are better made of short ones."""
-        return self.node.op in ("reduce_sum", "reduce_prod") and self.dtype in dtypes.INEXACT
+        return self.node.reduction.is_pairwise(self.dtype)
 
     @property
     def start(self) -> State:
         """Nothing accumulated yet. (If the least number of all is the greatest in a row, it is at the row's beginning.)"""
-        op = {"argmax": "reduce_max", "argmin": "reduce_min"}.get(self.node.op, self.node.op)
-        first = constant(self.dtype, identity(op, self.dtype))
-        return (first, constant(INT32, 0)) if self.is_place else (first,)
+        first = constant(self.dtype, self.node.reduction.start(self.dtype))
+        return (first, constant(INT32, 0)) if self.node.is_index else (first,)
 
     def merge(self, x: State, y: State) -> State:
         """Two states as one."""
-        if self.node.op in _SHORT:
-            return (combine(self.shader, self.node.op, x[0], y[0]),)
+        if self.node.reduction.step in _OPERATORS:
+            return (combine(self.shader, self.node.reduction, x[0], y[0]),)
         name = self.shader.module.define(f"{self.node.op}_{self.dtype.name}", self._merging)
         both = ", ".join(number.text for number in (*x, *y))
-        if not self.is_place:
+        if not self.node.is_index:
             return (Number(self.dtype, self.shader.let(wgsl_type(self.dtype), f"{name}({both})")),)
         found = self.shader.let(f"{name}_state", f"{name}({both})")
         return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
@@ -70,10 +63,10 @@ class Accumulator(NamedTuple):
         """A function that merges two states."""
         f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
         x, y = Number(self.dtype, "x"), Number(self.dtype, "y")
-        if not self.is_place:
-            answer = combine(f, self.node.op, x, y).text
+        if not self.node.is_index:
+            answer = combine(f, self.node.reduction, x, y).text
             return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.lines, f"  return {answer};", "}"])
-        value, place = combine_places(f, self.node.op, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
+        value, place = combine_places(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
         return "\n".join(
             [
                 f"struct {name}_state {{ value: {type_}, place: i32 }}",
@@ -88,7 +81,7 @@ class Accumulator(NamedTuple):
         """Several states as one, by a tree."""
         if len(states) == 1:
             return states[0]
-        if len(states) > 2 and self.dtype == np.float32 and self.node.op in _EXTREMA:
+        if len(states) > 2 and self.dtype == np.float32 and self.node.reduction.step in _EXTREMA:
             return (self._extremum([x.text for (x,) in states]),)
         half = (len(states) + 1) // 2
         return self.merge(self.merged(states[:half]), self.merged(states[half:]))
@@ -96,7 +89,7 @@ class Accumulator(NamedTuple):
     def _extremum(self, texts: Sequence[str]) -> Number:
         """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the sum of their magnitudes."""
         shader = self.shader
-        best = _by_tree(texts, lambda x, y: shader.let("f32", f"{_EXTREMA[self.node.op]}({x}, {y})"))
+        best = _by_tree(texts, lambda x, y: shader.let("f32", f"{self.node.reduction.step}({x}, {y})"))
         total = _by_tree([f"abs({x})" for x in texts], lambda x, y: shader.let("f32", f"{x} + {y}"))
         is_nan = f"(bitcast<u32>({total}) & 0x7fffffffu) > 0x7f800000u"
         return Number(self.dtype, shader.let("f32", f"select({best}, {total}, {is_nan})"))

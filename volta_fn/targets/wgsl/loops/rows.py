@@ -171,7 +171,7 @@ class _Rows:
     def contributions(self, number: int, accumulator: Accumulator, place: Place) -> list[State]:
         """What one place has to be accumulated: a state for each lane."""
         values = place.spread(self.facts.reduces[number].operand)
-        if not accumulator.is_place:
+        if not accumulator.node.is_index:
             return [(x,) for x in values]
         where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in place.affine(self.number_in_row)]
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]

@@ -177,7 +177,7 @@ def _beside(device: TargetCapabilities, parts: int, rows: int, few: bool) -> int
 
 def _turns(facts: KernelAnalysis, lanes: int) -> int:
     """How many iterations of a loop are unrolled."""
-    statements = lanes * (_per_element(facts) + sum(4 if r.op.startswith("arg") else 2 for r in facts.reduces.values()))
+    statements = lanes * (_per_element(facts) + sum(4 if r.is_index else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
@@ -235,7 +235,7 @@ def cut_of(facts: KernelAnalysis, schedule: Schedule) -> Cut | None:
 def shared(facts: KernelAnalysis, schedule: Schedule) -> int:
     """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
-    size = sum(size for _, size in kinds) + (4 if any(r.op.startswith("arg") for r in facts.reduces.values()) else 0)
+    size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 

@@ -91,7 +91,7 @@ class Split:
         """Buffers for what the chunks give."""
         reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
         values = self.workspaces.new(Buffer(size, self.kernel.nodes[reduce.operand].dtype))
-        return OfChunks(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.op.startswith("arg") else None)
+        return OfChunks(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.is_index else None)
 
     def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
@@ -137,7 +137,7 @@ class Split:
             reduce = self.facts.reduces[n]
             nodes.copy([reduce.operand])
             operand = nodes.new[reduce.operand]
-            value = Reduce(nodes.nodes[operand].dtype, _VALUE.get(reduce.op, reduce.op), operand)
+            value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
             partial.append((Store(shape, index, nodes.add(value)), given.values))
             if given.places is not None:
                 partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.places))
@@ -167,7 +167,7 @@ class Split:
             dtype = self.kernel.nodes[reduce.operand].dtype
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
             more.append(given.values)
-            result = nodes.add(Reduce(dtype, _VALUE.get(reduce.op, reduce.op), value))
+            result = nodes.add(Reduce(dtype, reduce.reduction.index_of or reduce.op, value))
             if given.places is not None:
                 place = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
                 more.append(given.places)
@@ -186,10 +186,6 @@ class Split:
         nodes, more = self.begun()
         outputs = self.stored(nodes, stores)
         return self.made(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
-
-
-#: Which reduction gives the value whose place is looked for.
-_VALUE = {"argmax": "reduce_max", "argmin": "reduce_min"}
 
 
 def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.primitive import reduction_of
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine
@@ -23,12 +24,12 @@ _KEY = """fn {name}(x: f32) -> i32 {{
 _UNKEY = """fn float_of_key(key: i32) -> f32 {
   return bitcast<f32>(key ^ ((key >> 31u) & 0x7fffffff));
 }"""
-_NAN_KEYS = {"reduce_max": "0x7fffffff", "reduce_min": "bitcast<i32>(0x80000000u)"}
+_NAN_KEYS = {"max": "0x7fffffff", "min": "bitcast<i32>(0x80000000u)"}
 
 
 def is_possible(accumulator: Accumulator) -> bool:
     """Whether invocations can exchange what a reduction carries."""
-    return not accumulator.is_place and accumulator.dtype in (np.float32, np.int32, np.uint32)
+    return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
 def has_rows(facts: TargetCapabilities, parts: int, invocations: int) -> bool:
@@ -39,11 +40,11 @@ def has_rows(facts: TargetCapabilities, parts: int, invocations: int) -> bool:
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, parts: int | None = None) -> Number:
     """A number combined over the subgroup, or each so many neighbours in it, known to all of them, who have the same bits."""
-    op = accumulator.node.op
-    if x.dtype != np.float32 or op not in _NAN_KEYS:
+    op, step = accumulator.node.op, accumulator.node.reduction.step
+    if x.dtype != np.float32 or step not in _NAN_KEYS:
         return _exchanged(shader, op, x, parts)
     # Extrema of floats take several operations, because of NaN; those of integers, one.
-    key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[op]))
+    key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[step]))
     best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"), parts)
     return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best.text})"))
 
@@ -58,7 +59,7 @@ def _exchanged(shader: Shader, op: str, x: Number, parts: int | None) -> Number:
 
         def exchange(reach: str) -> None:
             other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
-            f.line(f"{total.text} = {combine(f, op, total, other).text};")
+            f.line(f"{total.text} = {combine(f, reduction_of(op), total, other).text};")
 
         if parts is not None:
             for power in reversed(range(parts.bit_length() - 1)):

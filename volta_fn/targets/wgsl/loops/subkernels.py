@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Node, Reduce, operands
-from volta_fn.targets.wgsl.scalars import identity
 
 
 class Nodes:
@@ -61,6 +60,6 @@ def of_nothing(kernel: Kernel) -> Kernel:
     def known(node: Node) -> Node:
         if not (empty and isinstance(node, Reduce)):
             return node
-        return Constant.of(0 if node.op.startswith("arg") else identity(node.op, node.dtype), node.dtype)
+        return Constant.of(0 if node.is_index else node.reduction.start(node.dtype), node.dtype)
 
     return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(known, kernel.nodes)))

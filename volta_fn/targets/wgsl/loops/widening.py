@@ -19,7 +19,7 @@ INT32 = np.dtype(np.int32)
 def widened(kernel: Kernel) -> Kernel:
     """The same kernel, in which what is reduced has four bytes or more, and places in a row are int32."""
     reduced = [node for node in kernel.nodes if isinstance(node, Reduce)]
-    if not any(node.op.startswith("arg") or kernel.nodes[node.operand].dtype.itemsize < 4 for node in reduced):
+    if not any(node.is_index or kernel.nodes[node.operand].dtype.itemsize < 4 for node in reduced):
         return kernel
     nodes: list[Node] = []
     new: list[int] = []
@@ -36,7 +36,7 @@ def widened(kernel: Kernel) -> Kernel:
         if isinstance(node, Reduce):
             wide = _wide(nodes[new[node.operand]].dtype)
             operand = converted(new[node.operand], wide)
-            nodes.append(Reduce(INT32 if node.op.startswith("arg") else wide, node.op, operand))
+            nodes.append(Reduce(INT32 if node.is_index else wide, node.op, operand))
             new.append(converted(len(nodes) - 1, node.dtype))
         else:
             nodes.append(node)

@@ -125,7 +125,7 @@ class Together:
         shader.line("workgroupBarrier();")
         first = shader.let("u32", f"{team.part} & {rest - 1}u") if rest > 1 else "0u"
         slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(parts // rest)]
-        if len(states) == 1 and not accumulator.is_place:
+        if len(states) == 1 and not accumulator.node.is_index:
             return [accumulator.merged([self._read(accumulator, names[0], slot) for slot in slots])]
         return self._read_in_a_loop(accumulator, names, parts, rest, first)
 

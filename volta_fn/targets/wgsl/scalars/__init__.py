@@ -6,7 +6,6 @@ accurately), `integers`, `floats`, `special`, `complex_functions`, `convert` (on
 in `targets.scalars`), `operations` (all of them by name), `reductions`.
 """
 
-from volta_fn.codegen.scalars.reductions import identity as identity
 from volta_fn.targets.wgsl.scalars.convert import convert as convert
 from volta_fn.targets.wgsl.scalars.memory import Array as Array
 from volta_fn.targets.wgsl.scalars.number import Number as Number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.codegen.scalars.reductions import STEPS
+from volta_fn.core.primitive import Reduction
 from volta_fn.targets.wgsl.scalars.number import Number, kind
 from volta_fn.targets.wgsl.scalars.operations import apply
 from volta_fn.targets.wgsl.scalars.values import Lanes
@@ -12,20 +12,20 @@ from volta_fn.targets.wgsl.text import Function
 Place = tuple[Number, Number]
 
 
-def combine(f: Function, op: str, x: Number, y: Number) -> Number:
+def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
     """One step of a reduction. NaN wins against anything in maxima and minima."""
-    return apply(f, STEPS[op], (x, y), x.dtype, {})
+    return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
-def combine_places(f: Function, op: str, x: Place, y: Place) -> Place:
-    """One step of ``argmax`` or ``argmin``: the number that wins, and its place; of equal ones, and of NaNs, the first."""
+def combine_places(f: Function, reduction: Reduction, x: Place, y: Place) -> Place:
+    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index; of equal ones, and of NaNs, the first."""
     a, b = [Lanes(f, number.type, number.text) for number, _ in (x, y)]
     first = Lanes(f, y[1].type, y[1].text).below(Lanes(f, x[1].type, x[1].text))
     if kind(x[0].dtype) == "bool":
-        better = ~a & b if op == "argmax" else a & ~b
+        better = ~a & b if reduction.step == "max" else a & ~b
         tie = ~(a ^ b)
     else:
-        better, tie = b.above(a) if op == "argmax" else b.below(a), a.equals(b)
+        better, tie = b.above(a) if reduction.step == "max" else b.below(a), a.equals(b)
     if kind(x[0].dtype) == "float":
         a_nan, b_nan = a.is_nan(), b.is_nan()
         better, tie = better | (b_nan & ~a_nan), tie | (a_nan & b_nan)
