@@ -1,4 +1,6 @@
-"""volta_fn: immutable arrays, pure functions, and transforms of functions: `grad`, `jit`, `vmap` and their kin.
+"""Immutable arrays, pure functions and their transforms: `grad`, `jit`, `vmap`, ….
+
+`__init__.pyi` lists all names, which are loaded on first use.
 
 >>> import volta_fn as vf
 >>> loss = lambda w, x: vf.numpy.sum((x * w) ** 2)

@@ -1,4 +1,7 @@
-"""The primitives as functions, under the names that `jax.lax` gives them. Strict about dtypes; `volta_fn.numpy` promotes."""
+"""The primitives as functions with the names of `jax.lax`.
+
+They are strict about dtypes; `volta_fn.numpy` promotes. `lax.pyi` lists all names.
+"""
 
 from volta_fn import lazy_imports as _lazy_imports
 

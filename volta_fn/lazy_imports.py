@@ -1,4 +1,4 @@
-"""Imports on first use: a package's public names (PEP 562), and modules that few programs need.
+"""Imports on first use: public names of packages (PEP 562), and single modules.
 
 A package's public names stand once, in the stub (`.pyi`) next to its source: type checkers read the stub as it is, and `attach` reads
 it when the package is first asked for a name that it has not loaded. No other module imports by name at run time, so that
@@ -32,7 +32,7 @@ def is_installed(package: str) -> bool:
 
 @functools.cache
 def public_names(package: str) -> dict[str, tuple[str, str]]:
-    """Return the names in a package's stub, each with the module that defines it and its name there."""
+    """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
     stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(".pyi"))).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
@@ -40,7 +40,7 @@ def public_names(package: str) -> dict[str, tuple[str, str]]:
 
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package (or a module) whose stub lists its public names.
+    """Return `__getattr__` and `__dir__` for a package with a stub of public names.
 
     Every name is stored in the package once it has been loaded, so that only its first use passes through `__getattr__`.
     `__all__` consists of all names in the stub.

@@ -1,6 +1,6 @@
-"""Linear algebra on its own name: everything of `volta_fn.numpy.linalg`, and what `jax.scipy.linalg` has besides.
+"""Linear algebra: all of `volta_fn.numpy.linalg`, and more of `jax.scipy.linalg`.
 
-`factors` has factorisations and the systems that they solve, `structured` matrices made of parts, `exponential` that of a matrix.
+`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`.
 
 >>> import volta_fn as vf
 >>> factor = vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))

@@ -1,4 +1,4 @@
-"""Factorisations to be kept, and the systems that they solve: triangular, Cholesky's and LU."""
+"""Factorisations to keep, and the systems they solve: triangular, Cholesky, LU."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
 def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Array:
-    """X with op(a) X = b, for triangular matrices a.
+    """Solve op(a) X = b for triangular matrices a.
 
     Args:
         a: matrices (*batch, N, N), of which one triangle is read.
         b: right-hand sides (*batch, N, K), or (*batch, N) for single ones.
-        trans: what op does: nothing (0 or "N"), transpose (1 or "T"), or transpose and conjugate (2 or "C").
+        trans: op is the identity (0 or "N"), transposition (1 or "T"), or the adjoint (2 or "C").
         lower: whether the lower triangle is read, or the upper.
         unit_diagonal: whether the diagonal counts as ones.
 
@@ -47,9 +47,9 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
 
 
 def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
-    """Cholesky's factor of positive definite Hermitian matrices, and `lower`, as `cho_solve` takes them.
+    """Return the Cholesky factor of Hermitian matrices and `lower`, for `cho_solve`.
 
-    Of `a` (*batch, N, N) one triangle is read. The factor is L with L Lᴴ = a if `lower`, else U with Uᴴ U = a; NaN where a matrix is not
+    One triangle of `a` (*batch, N, N) is read. The factor is L with L Lᴴ = a if `lower`, else U with Uᴴ U = a; NaN where a matrix is not
     positive definite.
 
     >>> import volta_fn as vf
@@ -63,7 +63,9 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
-    """X with a X = b, given `cho_factor` of a; b is (*batch, N, K), or (*batch, N) for single right-hand sides.
+    """Solve a X = b, given `cho_factor` of a.
+
+    b is (*batch, N, K), or (*batch, N) for single right-hand sides.
 
     >>> import volta_fn as vf
     >>> vf.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
@@ -75,10 +77,10 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
 
 
 def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
-    """P, L and U with P L U = a: a permutation matrix, a lower triangular one with ones on its diagonal, and an upper triangular one.
+    """Factor P L U = a: a permutation, a unit lower and an upper triangular matrix.
 
-    Of matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
-    `permute_l` the two matrices P L and U.
+    For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
+    `permute_l`, return the two matrices P L and U.
 
     >>> import volta_fn as vf
     >>> p, l, u = vf.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
@@ -93,15 +95,16 @@ def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
     lower = tril(lax.slice_in_dim(packed, 0, count, axis=packed.ndim - 1), -1)
     lower = lower + eye_like(lower)
     upper = triu(lax.slice_in_dim(packed, 0, count, axis=packed.ndim - 2))
-    places = lax.broadcasted_iota(INDEX, (rows, rows), 0)
-    exchange = to_dtype(lax.eq(lax.expand_dims(permutation, (permutation.ndim - 1,)), places), packed.dtype)
+    positions = lax.broadcasted_iota(INDEX, (rows, rows), 0)
+    exchange = to_dtype(lax.eq(lax.expand_dims(permutation, (permutation.ndim - 1,)), positions), packed.dtype)
     return (matmul(exchange, lower), upper) if permute_l else (exchange, lower, upper)
 
 
 def lu_factor(a: Any) -> tuple[Array, Array]:
-    """The LU factorisation of square matrices (*batch, N, N) in one matrix, and its int32 pivots (*batch, N), as `lu_solve` takes them.
+    """Return L and U of square matrices in one matrix, and pivots, for `lu_solve`.
 
-    L lies below the diagonal, which is ones, and U on and above it; step i exchanged rows i and pivots[i].
+    The matrices are (*batch, N, N), the int32 pivots (*batch, N). L lies below the diagonal, which is ones, and U on and above it; step i
+    exchanged rows i and pivots[i].
 
     >>> import volta_fn as vf
     >>> vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[1]
@@ -112,10 +115,10 @@ def lu_factor(a: Any) -> tuple[Array, Array]:
 
 
 def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0) -> Array:
-    """X with op(a) X = b, given `lu_factor` of a; b is (*batch, N, K), or (*batch, N) for single right-hand sides.
+    """Solve op(a) X = b, given `lu_factor` of a.
 
-    `trans` says what op does, as in `solve_triangular`. Raises `ShapeError` where the factors and b do not fit together, `ArgumentError`
-    for an unknown `trans`, `ArgumentTypeError` for pivots that are no integers.
+    b is (*batch, N, K), or (*batch, N) for single right-hand sides; `trans` as in `solve_triangular`. Raises `ShapeError` where the factors
+    and b do not fit together, `ArgumentError` for an unknown `trans`, `ArgumentTypeError` for pivots that are no integers.
 
     >>> import volta_fn as vf
     >>> factors = vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
@@ -134,7 +137,7 @@ def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0) -> Array
 
 
 def _system(function: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
-    """Matrices and right-hand sides of one dtype and batch, these as columns, and whether each was a single one."""
+    """Return matrices and columns of one dtype, and True if b had single columns."""
     left, right = promote_inexact(function, a, b)
     matrix = matrices(function, "a", left, square=True)
     single = right.ndim == matrix.ndim - 1
@@ -151,15 +154,15 @@ def _op(function: str, trans: int | str) -> int:
 
 
 def _permutation(pivots: Array) -> Array:
-    """The order of rows that exchanging rows i and pivots[i], for every i in turn, leads to."""
+    """Return the order of rows after exchanging rows i and pivots[i] for every i."""
     last = pivots.ndim - 1
-    places = lax.broadcasted_iota(INDEX, pivots.shape, last)
+    positions = lax.broadcasted_iota(INDEX, pivots.shape, last)
 
     def exchange(step: Array, order: Array) -> Array:
-        here = lax.eq(places, step)
-        there = lax.eq(places, lax.dynamic_index_in_dim(pivots, step, last))
+        here = lax.eq(positions, step)
+        there = lax.eq(positions, lax.dynamic_index_in_dim(pivots, step, last))
         first, second = (lax.reduce_sum(lax.select(at, order, np.int32(0)), (last,)) for at in (here, there))
         moved = lax.select(there, lax.expand_dims(first, (last,)), order)
         return lax.select(here, lax.expand_dims(second, (last,)), moved)
 
-    return lax.fori_loop(0, pivots.shape[last], exchange, places)
+    return lax.fori_loop(0, pivots.shape[last], exchange, positions)

@@ -1,4 +1,4 @@
-"""The exponential of matrices, by scaling, Padé's approximation and squaring (Higham, 2005)."""
+"""Matrix exponentials by scaling, Padé approximation and squaring (Higham, 2005)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _PADE = {
 
 
 def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
-    """exp(A) = Σ Aᵏ / k! of square matrices (*batch, N, N), in their floating or complex dtype.
+    """Return exp(A) = Σ Aᵏ / k! of square matrices (*batch, N, N), in their dtype.
 
-    Matrices are halved until they are small, and the result is squared as often: at most `max_squarings` times. A matrix that needs more
-    gives NaN. With `upper_triangular` the system within is solved as a triangular one.
+    Matrices are halved until they are small, and the result is squared as often, at most `max_squarings` times; matrices that need more
+    give NaN. With `upper_triangular` the system within is solved as a triangular one.
 
     >>> import volta_fn as vf
     >>> vf.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
@@ -53,7 +53,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
 
 
 def _pade(x: Array, coefficients: tuple[int, ...], upper_triangular: bool) -> Array:
-    """(V - U)⁻¹ (V + U), where V has the terms of even degree and U those of odd degree."""
+    """Return (V - U)⁻¹ (V + U), with the even terms in V and the odd ones in U."""
     square = matmul(x, x)
     power = identity_like(x)
     even, odd = (lax.mul(power, full_like_scalar(x, c)) for c in coefficients[:2])
@@ -65,11 +65,11 @@ def _pade(x: Array, coefficients: tuple[int, ...], upper_triangular: bool) -> Ar
 
 
 def _squared(x: Array, times: Array, most: int) -> Array:
-    """Each matrix multiplied by itself as often as `times` says, in turns of which those are left out that no matrix needs."""
+    """Square each matrix `times` times, skipping iterations that no matrix needs."""
 
-    def turn(x: Array, number: Array) -> tuple[Array, None]:
+    def step(x: Array, number: Array) -> tuple[Array, None]:
         wanted = lax.lt(number, times)
         needed = lax.reduce_or(wanted, tuple(range(wanted.ndim)))
         return lax.cond(needed, lambda x: lax.select(wanted, matmul(x, x), x), lambda x: x, x), None
 
-    return lax.scan(turn, x, lax.iota(times.dtype, most))[0]
+    return lax.scan(step, x, lax.iota(times.dtype, most))[0]

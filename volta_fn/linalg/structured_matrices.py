@@ -1,4 +1,4 @@
-"""Matrices made of parts: blocks on a diagonal, and diagonals of one value each."""
+"""Block diagonal and Toeplitz matrices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from volta_fn.primitives.complex_parts import conj
 
 
 def block_diag(*arrs: Any) -> Array:
-    """The matrix with the given ones along its diagonal, corner to corner, and zeros elsewhere.
+    """Create the matrix with the given blocks along its diagonal and zeros elsewhere.
 
-    Vectors count as single rows, scalars as 1×1. The dtype is that in which the parts combine. Without any the result is a 1×0 matrix, as
+    Vectors count as single rows, scalars as 1×1; the blocks are promoted to one dtype. Without any the result is a 1×0 matrix, like
     SciPy's. Raises `ShapeError` for an array of more than two dimensions.
 
     >>> import volta_fn as vf
@@ -38,13 +38,15 @@ def block_diag(*arrs: Any) -> Array:
 
 
 def toeplitz(c: Any, r: Any = None) -> Array:
-    """The matrix with first column `c` and first row `r`, the same along every diagonal: element (i, j) is c[i - j] or r[j - i].
+    """Create the Toeplitz matrix with first column `c` and first row `r`.
+
+    Element (i, j) is c[i - j] or r[j - i].
 
     Args:
         c: the first columns (*batch, M).
-        r: the first rows (*batch, N), of which element 0 does not count. None: the conjugates of `c`, which makes Hermitian matrices.
+        r: the first rows (*batch, N), whose element 0 is ignored. None: the conjugates of `c`, which makes Hermitian matrices.
 
-    The result is (*batch, M, N), of the dtype in which both combine. Raises `ShapeError` for a scalar or two different batches.
+    The result is (*batch, M, N), of the common dtype. Raises `ShapeError` for a scalar or two different batches.
 
     >>> import volta_fn as vf
     >>> vf.linalg.toeplitz(vf.numpy.array([1, 2, 3]), vf.numpy.array([0, 8, 9]))

@@ -1,7 +1,7 @@
-"""What the functions of this package share: taking arguments as arrays, promoting them, reading axes, naming faults.
+"""Arguments of this package's functions: conversion to arrays, promotion, axes.
 
-A function here accepts arrays, tracers, NumPy arrays and scalars. Lists and tuples are refused as in JAX, because converting one
-element by element is slow and hides mistakes; `asarray` converts them.
+Arrays, tracers, NumPy arrays and scalars are accepted. Lists and tuples are refused as in JAX, because converting one element by
+element is slow and hides mistakes; `asarray` converts them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOOL = np.dtype(np.bool_)
 
 
 def operand(function: str, argument: str, value: Any) -> Array:
-    """`value` as an array; an `ArgumentTypeError` that names the function and the argument if it is none."""
+    """Return `value` as an array; an `ArgumentTypeError` names the argument."""
     if isinstance(value, Array):
         return value
     try:
@@ -35,12 +35,15 @@ def operand(function: str, argument: str, value: Any) -> Array:
 
 
 def operands(function: str, **values: Any) -> list[Array]:
-    """Each named argument as an array."""
+    """Return each named argument as an array."""
     return [operand(function, name, value) for name, value in values.items()]
 
 
 def narrow(value: Any) -> Any:
-    """Integers of a NumPy array as int32 if they fit, for places and counts: a device may have no wider ones. Other values as they are."""
+    """Return int64 indices of the host as int32 if they fit; other values unchanged.
+
+    A device may have no wider integers.
+    """
     if not isinstance(value, np.ndarray) or value.dtype not in (np.int64, np.uint64):
         return value
     info = np.iinfo(INDEX)
@@ -48,17 +51,17 @@ def narrow(value: Any) -> Any:
 
 
 def promote(function: str, *values: Any) -> list[Array]:
-    """The arguments as arrays of the dtype in which they combine."""
+    """Return the arguments as arrays of their common dtype."""
     return _promoted(function, values, lambda dtype: dtype)
 
 
 def promote_inexact(function: str, *values: Any) -> list[Array]:
-    """The arguments as arrays of the floating or complex dtype in which they combine."""
+    """Return the arguments as arrays of their common floating or complex dtype."""
     return _promoted(function, values, dtypes.to_inexact)
 
 
 def promote_numeric(function: str, *values: Any) -> list[Array]:
-    """Like `promote`, with booleans counted as int32."""
+    """Promote like `promote`, with booleans as int32."""
     return _promoted(function, values, lambda dtype: INDEX if dtype == BOOL else dtype)
 
 
@@ -69,12 +72,12 @@ def _promoted(function: str, values: Sequence[Any], adjust: Callable[[np.dtype],
 
 
 def is_python_scalar(value: Any) -> bool:
-    """Whether a value is a number of Python's own, whose type is weak."""
+    """Return True for Python's own numbers, which have a weak type."""
     return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
 
 def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) -> Array:
-    """`value` in another dtype. A Python integer that it cannot hold is an `ArgumentError`, not a wrapped number."""
+    """Convert `value` to a dtype; raise `ArgumentError` for an int that does not fit."""
     if not is_python_scalar(value):
         return lax.convert_element_type(operand(function, "value", value), dtype, weak)
     try:
@@ -84,18 +87,17 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
 
 
 def no_out(function: str, out: None) -> None:
-    """Refuse NumPy's `out`, which nothing here can write to."""
+    """Raise `ArgumentError` if NumPy's `out` is given: arrays are immutable."""
     if out is not None:
         raise ArgumentError(f"{function}: arrays are immutable, so out= is not supported; use the returned array")
 
 
 def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
-    """The dtype asked for, or the default where none was."""
     return default if dtype is None else dtypes.as_dtype(dtype)
 
 
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """The dimensions that an `axis` argument names, counted from the front; None names all."""
+    """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:
         return canonical_axes(axis, ndim, "axis")
     except ShapeError as error:
@@ -105,50 +107,49 @@ def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 def axis_of(function: str, axis: int, ndim: int) -> int:
-    """The one dimension that an `axis` argument names, counted from the front."""
+    """Return the single dimension that `axis` names, counted from the front."""
     if isinstance(axis, (tuple, list)) or axis is None:
         raise ArgumentTypeError(f"{function}: axis must be one integer, got {axis!r}")
     return axes_of(function, axis, ndim)[0]
 
 
 def flat_or_axis(function: str, a: Array, axis: int | None) -> tuple[Array, int]:
-    """NumPy's convention that no axis means the flattened array: the array to work on, and the axis to work along."""
+    """Return the array and the axis to work along: flattened and 0 if `axis` is None."""
     if axis is None:
         return lax.reshape(a, (a.size,)), 0
     return a, axis_of(function, axis, a.ndim)
 
 
 def concrete(function: str, argument: str, value: Any, remedy: str) -> np.ndarray:
-    """The numbers of an argument that must be known while tracing, on the host."""
+    """Return the values of an argument that must be known while tracing."""
     return np.asarray(concrete_or_raise(value, f"argument {argument} of {function}", remedy))
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a value has no numbers yet."""
     return isinstance(value, Tracer)
 
 
 def full_like_scalar(a: Array, value: Any) -> Array:
-    """A constant to combine with `a`: zero-dimensional, of its dtype, and weak, so that the result is as weak as `a` is."""
+    """Return a scalar of `a`'s dtype, weak so that `a` combined with it stays as weak."""
     return from_host(np.asarray(value, a.dtype), a.dtype != BOOL)
 
 
 def broadcast_together(*arrays: Array) -> list[Array]:
-    """The arrays, all broadcast to one shape."""
+    """Broadcast the arrays to one shape."""
     shape = lax.broadcast_shapes(*[a.shape for a in arrays])
     return [broadcast_to(a, shape) for a in arrays]
 
 
 def is_float(a: Array) -> bool:
-    """Whether the elements are real floating-point numbers."""
+    """Return True if the elements are real floating-point numbers."""
     return a.dtype in dtypes.FLOATS
 
 
 def is_complex(a: Array) -> bool:
-    """Whether the elements are complex."""
+    """Return True if the elements are complex."""
     return a.dtype in dtypes.COMPLEX
 
 
 def is_inexact(a: Array) -> bool:
-    """Whether the elements are floating-point or complex numbers."""
+    """Return True if the elements are floating-point or complex numbers."""
     return a.dtype in dtypes.INEXACT

@@ -1,4 +1,4 @@
-"""Making arrays: from data, filled with a value, as ramps."""
+"""Creation of arrays: from data, filled with a value, as ranges."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _STEP_ADVICE = "The length of the result depends on it: compute it outside the t
 
 
 def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None = None, ndmin: int = 0, *, device: Any = None) -> Array:
-    """An array from an array, a scalar, or nested lists and tuples of these.
+    """Create an array from an array, a scalar, or nested lists and tuples of these.
 
-    Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures
-    are promoted. With `copy` (not in `asarray`) the result lives on when the original is donated or deleted; since arrays are immutable,
-    they may share memory until then.
+    Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures are
+    promoted. With `copy` (not in `asarray`) the result outlives a donated or deleted original; both may share memory until then.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.array([[1, 2], [3, 4.5]])
@@ -50,7 +49,7 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
 
 
 def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None) -> Array:
-    """`a` as an array: itself if it is one of that dtype already. See `array`.
+    """Convert `a` to an array; an array of that dtype is returned unchanged.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.asarray((1, 2, 3))
@@ -75,7 +74,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
 
 
 def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
-    """A Python scalar in a dtype; an integer that does not fit is an error, not a wrapped number."""
+    """Convert a Python scalar to a dtype; raise for an integer that does not fit."""
     try:
         return np.asarray(value, dtype)
     except OverflowError:
@@ -83,7 +82,6 @@ def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def _from_host(value: Any, dtype: np.dtype | None) -> Array:
-    """Anything that NumPy can read as an array of numbers."""
     values = np.asarray(value)
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
@@ -108,7 +106,7 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
 
 
 def _distinct_types(leaves: Sequence[Any]) -> list[Any]:
-    """Enough of the leaves to tell the common dtype: one of each type, and of integers the extremes."""
+    """Return leaves that decide the dtype: one per type, and the extreme integers."""
     samples = {type(leaf) if not hasattr(leaf, "dtype") else (type(leaf), leaf.dtype): leaf for leaf in leaves}
     integers = [leaf for leaf in leaves if type(leaf) is int]
     extremes = [min(integers), max(integers)] if integers else []
@@ -125,18 +123,18 @@ def _not_numbers(leaves: Sequence[Any]) -> Exception:
 
 
 def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
-    """A nest that holds arrays or tracers, stacked level by level."""
-    parts = [_from_object(item, dtype) for item in value]
-    shapes = {p.shape for p in parts}
+    """Stack nested sequences that hold arrays or tracers, level by level."""
+    items = [_from_object(item, dtype) for item in value]
+    shapes = {p.shape for p in items}
     if len(shapes) > 1:
         raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
-    common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in parts])
-    rows = [lax.expand_dims(lax.convert_element_type(p, common, weak), (0,)) for p in parts]
+    common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in items])
+    rows = [lax.expand_dims(lax.convert_element_type(p, common, weak), (0,)) for p in items]
     return lax.concatenate(rows, 0)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
-    """`x` converted to a dtype (None: float32). Complex to real drops the imaginary part.
+    """Convert `x` to a dtype (None: float32); complex to real drops imaginary parts.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.astype(jnp.array([0.0, 1.7]), bool)
@@ -147,7 +145,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 
 def copy(a: Any, order: str | None = None) -> Array:
-    """An array equal to `a` that lives on when `a` is donated or deleted.
+    """Return an equal array that outlives `a` when `a` is donated or deleted.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.arange(3)
@@ -160,7 +158,7 @@ def copy(a: Any, order: str | None = None) -> Array:
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """An array of `shape` in which every element is `fill_value` (which may be an array that broadcasts to the shape).
+    """Create an array of `shape` filled with `fill_value`, which broadcasts to it.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.full((2, 2), 7, "int8")
@@ -171,7 +169,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """An array of zeros; float32 unless `dtype` says otherwise.
+    """Create an array of zeros, float32 by default.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.zeros(3)
@@ -181,7 +179,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """An array of ones; float32 unless `dtype` says otherwise.
+    """Create an array of ones, float32 by default.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ones((1, 2), int)
@@ -191,12 +189,14 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """An array to be filled in later: zeros, because nothing here is left undefined."""
+    """Create an array of zeros; no memory is left uninitialised."""
     return zeros(shape, dtype, device=device)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """An array of `a`'s shape and dtype in which every element is `fill_value`; `dtype` and `shape` override.
+    """Create an array of `a`'s shape and dtype filled with `fill_value`.
+
+    `dtype` and `shape` override those of `a`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.full_like(jnp.zeros(2), 3)
@@ -210,7 +210,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Zeros of `a`'s shape and dtype.
+    """Create zeros of `a`'s shape and dtype.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.zeros_like(jnp.array([1, 2]))
@@ -220,7 +220,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Ones of `a`'s shape and dtype.
+    """Create ones of `a`'s shape and dtype.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ones_like(jnp.array([1, 2]))
@@ -230,12 +230,12 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Zeros of `prototype`'s shape and dtype: nothing here is left undefined."""
+    """Create zeros of `prototype`'s shape and dtype; no memory is left uninitialised."""
     return full_like(prototype, 0, dtype, shape, device=device)
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Array:
-    """The numbers from `start` (0 if only one bound is given) up to but not including `stop`, `step` apart.
+    """Return the numbers from `start` (default 0) up to, excluding, `stop`, by `step`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.arange(1, 7, 2)
@@ -258,7 +258,6 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
 
 
 def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:
-    """A ramp made on the device."""
     for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
         _exactly(bound, dtype)
     ramp = lax.iota(dtype, len(numbers))
@@ -273,9 +272,10 @@ def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0,
     *, device: Any = None,
 ) -> Any:  # fmt: skip
-    """`num` evenly spaced numbers from `start` to `stop` (inclusive if `endpoint`), along a new dimension at `axis`.
+    """Return `num` evenly spaced numbers from `start` to `stop`.
 
-    With `retstep` the pair (numbers, spacing).
+    `stop` is included if `endpoint`. The numbers lie along a new dimension at `axis`. With `retstep` the result is the pair (numbers,
+    spacing).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linspace(0, 1, 5)
@@ -297,26 +297,26 @@ def linspace(
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
     if wanted in dtypes.INTEGERS:
         numbers = lax.floor(numbers)
-    place = axis_of("linspace", axis, len(shape) + 1)
-    numbers = lax.convert_element_type(_move_first(numbers, place), wanted)
+    dim = axis_of("linspace", axis, len(shape) + 1)
+    numbers = lax.convert_element_type(_move_first(numbers, dim), wanted)
     numbers = numbers if device is None else device_put(numbers, device)
     step = lax.reshape((high - low) / gaps if gaps > 0 else full_like(low, math.nan), shape)
     return (numbers, step) if retstep else numbers
 
 
 def _counting(dtype: np.dtype) -> np.dtype:
-    """A dtype in which the index of an element is exact before it is converted to `dtype`."""
+    """Return the dtype that holds indices exactly before conversion to `dtype`."""
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
 
 
-def _move_first(x: Array, place: int) -> Array:
+def _move_first(x: Array, dim: int) -> Array:
     order = list(range(1, x.ndim))
-    order.insert(place, 0)
+    order.insert(dim, 0)
     return lax.transpose(x, order)
 
 
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:
-    """`num` numbers from base**start to base**stop, evenly spaced on a logarithmic scale.
+    """Return `num` numbers from base**start to base**stop, evenly spaced in exponent.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.logspace(0, 2, 3).round(3)
@@ -329,7 +329,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
-    """`num` numbers from `start` to `stop`, each a constant multiple of the one before.
+    """Return `num` numbers from `start` to `stop` in a geometric progression.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.geomspace(1, 8, 4)
@@ -338,14 +338,14 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     low, high = promote_inexact("geomspace", start, stop)
     sign = lax.sign(low)
     exponents = linspace(lax.log2(lax.div(low, sign)), lax.log2(lax.div(high, sign)), num, endpoint, axis=axis)
-    place = axis_of("geomspace", axis, exponents.ndim)
-    sign = lax.expand_dims(broadcast_to(sign, exponents.shape[:place] + exponents.shape[place + 1 :]), (place,))
+    dim = axis_of("geomspace", axis, exponents.ndim)
+    sign = lax.expand_dims(broadcast_to(sign, exponents.shape[:dim] + exponents.shape[dim + 1 :]), (dim,))
     result = lax.mul(sign, lax.exp2(exponents))
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
 def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
-    """The N×M matrix with ones on the k-th diagonal and zeros elsewhere.
+    """Create the N×M matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.eye(2)
@@ -359,12 +359,12 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
 
 
 def diagonal_offset(k: int, rows: int, columns: int) -> Array:
-    """The number of a diagonal as int32; of those beyond a matrix's corners, the nearest to it."""
+    """Return a diagonal's offset as int32, limited to the corners of the matrix."""
     return as_value(np.int32(max(-rows, min(as_integer(k, "k"), columns))))
 
 
 def identity(n: int, dtype: Any = None) -> Array:
-    """The n×n identity matrix.
+    """Create the n×n identity matrix.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.identity(2)
@@ -375,7 +375,7 @@ def identity(n: int, dtype: Any = None) -> Array:
 
 
 def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:
-    """An array of the first `count` items (-1: all) of an iterable of numbers.
+    """Create an array from the first `count` items (-1: all) of an iterable.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fromiter(range(3), "int32")
@@ -385,10 +385,10 @@ def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Array:
-    """An array from the bytes of a buffer."""
+    """Create an array from the bytes of a buffer."""
     return array(np.frombuffer(buffer, dtypes.as_dtype(dtype), count, offset))
 
 
 def from_dlpack(x: Any, /, *, device: Device | None = None, copy: bool | None = None) -> Array:
-    """An array from another library's, through the DLPack protocol."""
+    """Create an array from another library's array through the DLPack protocol."""
     return array(x if isinstance(x, Array) else np.from_dlpack(x), device=device)

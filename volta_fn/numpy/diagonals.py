@@ -1,4 +1,4 @@
-"""Diagonals and triangles of matrices: diag, tril, triu, trace, eye's kin, and the indices of their elements."""
+"""Diagonals and triangles of matrices, and the indices of their elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from volta_fn.numpy.statistics import reductions
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
-    """The N×M matrix with ones on and below the k-th diagonal.
+    """Create the N×M matrix with ones on and below the k-th diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.tri(2, 3)
@@ -34,7 +34,7 @@ def _on_or_below(rows: int, columns: int, k: int) -> Array:
 
 
 def tril(m: Any, k: int = 0) -> Array:
-    """The lower triangle of a matrix or a stack of them: zeros above the k-th diagonal.
+    """Return the lower triangle of matrices: zeros above the k-th diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.tril(jnp.ones((2, 2)))
@@ -46,7 +46,7 @@ def tril(m: Any, k: int = 0) -> Array:
 
 
 def triu(m: Any, k: int = 0) -> Array:
-    """The upper triangle of a matrix or a stack of them: zeros below the k-th diagonal.
+    """Return the upper triangle of matrices: zeros below the k-th diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.triu(jnp.ones((2, 2)))
@@ -65,7 +65,7 @@ def _matrices(function: str, m: Any) -> Array:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """The elements a[i, i + offset] in the plane of two axes, as the last dimension of the result.
+    """Return the elements a[i, i + offset] of two axes as the result's last dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.diagonal(jnp.arange(6).reshape(2, 3), 1)
@@ -90,7 +90,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
 
 
 def diag(v: Any, k: int = 0) -> Array:
-    """Of a matrix its k-th diagonal, of a vector the matrix with it as k-th diagonal.
+    """Return a matrix's k-th diagonal, or the matrix with a vector as k-th diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.diag(jnp.array([1, 2]))
@@ -112,7 +112,7 @@ def diag(v: Any, k: int = 0) -> Array:
 
 
 def diagflat(v: Any, k: int = 0) -> Array:
-    """The matrix with the flattened `v` as k-th diagonal.
+    """Create the matrix with the flattened `v` as k-th diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.diagflat(jnp.array([1, 2]))
@@ -124,7 +124,7 @@ def diagflat(v: Any, k: int = 0) -> Array:
 
 
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
-    """The sum of a diagonal.
+    """Sum a diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.trace(jnp.eye(3))
@@ -135,7 +135,9 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
-    """A copy of `a` with `val` (repeated as needed) on its main diagonal. `inplace=False` must be said.
+    """Return a copy of `a` with `val` (repeated as needed) on its main diagonal.
+
+    `inplace=False` is required.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5.0, inplace=False)
@@ -157,7 +159,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The indices of the main diagonal of an array with `ndim` dimensions of length `n`.
+    """Return the indices of the main diagonal of `ndim` dimensions of length `n`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.eye(2).at[jnp.diag_indices(2)].add(1.0)
@@ -168,7 +170,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
 
 def diag_indices_from(arr: Any) -> tuple[Array, ...]:
-    """The indices of the main diagonal of `arr`, all of whose dimensions must be equal."""
+    """Return the indices of the main diagonal of `arr`, whose dimensions are equal."""
     value = operand("diag_indices_from", "arr", arr)
     if value.ndim < 2 or len(set(value.shape)) > 1:
         raise ShapeError(f"diag_indices_from: arr must have at least two dimensions, all equal, got shape {value.shape}")
@@ -181,7 +183,7 @@ def _indices(pair: Any) -> tuple[Array, Array]:
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of the lower triangle of an n×m matrix.
+    """Return the indices of the lower triangle of an n×m matrix.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.tril_indices(2)
@@ -191,7 +193,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of the upper triangle of an n×m matrix.
+    """Return the indices of the upper triangle of an n×m matrix.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.triu_indices(2)
@@ -201,17 +203,19 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The indices of the lower triangle of the matrix `arr`."""
+    """Return the indices of the lower triangle of the matrix `arr`."""
     return tril_indices(_matrices("tril_indices_from", arr).shape[-2], k, arr.shape[-1])
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The indices of the upper triangle of the matrix `arr`."""
+    """Return the indices of the upper triangle of the matrix `arr`."""
     return triu_indices(_matrices("triu_indices_from", arr).shape[-2], k, arr.shape[-1])
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Array, ...]:
-    """The indices of the elements of an n×n matrix that `mask_func` (such as `triu`) leaves nonzero; `size` as in `nonzero`.
+    """Return the indices of an n×n matrix that `mask_func` (`triu`, …) keeps nonzero.
+
+    `size` as in `nonzero`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.mask_indices(2, jnp.triu)

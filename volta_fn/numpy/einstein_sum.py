@@ -1,4 +1,4 @@
-"""`einsum`: sums of products by index letters, contracted two operands at a time in the order that NumPy's planner finds cheapest."""
+"""`einsum`, contracted two operands at a time in the order NumPy's planner finds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Labelled = tuple[Array, str]
 
 def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "optimal", precision: Any = None,
            preferred_element_type: Any = None) -> Array:  # fmt: skip
-    """The sum of products that `subscripts` describe, such as ``"bij,bjk->bik"``.
+    """Sum the products that `subscripts` describe, such as ``"bij,bjk->bik"``.
 
     Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
-    integers. Raises `ArgumentError` for subscripts that make no sense and `ShapeError` for operands that do not fit them.
+    integers. Raises `ArgumentError` for invalid subscripts and `ShapeError` for operands that do not fit them.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
@@ -52,7 +52,9 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
-    """The order in which NumPy's planner would contract the operands, and its report; only their shapes matter.
+    """Return the contraction order of NumPy's planner, and its report.
+
+    Only the operands' shapes matter.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.einsum_path("ij,jk,k->i", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4))[0]
@@ -63,7 +65,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") ->
 
 
 def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """The form (operand, [0, 1], operand, [1, 2], [0, 2]) as letters."""
+    """Convert the form (operand, [0, 1], operand, [1, 2], [0, 2]) to letters."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
     def spell(numbers: Sequence[Any]) -> str:
@@ -77,7 +79,7 @@ def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, with ``...`` spelled out in letters of its own."""
+    """Return the letters of each operand and of the result, with ``...`` expanded."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     inputs = left.split(",")
@@ -117,7 +119,7 @@ def _letter_sizes(inputs: Sequence[str], values: Sequence[Array]) -> dict[str, i
 
 
 def _simplify(value: Array, letters: str, sizes: dict[str, int]) -> Labelled:
-    """Diagonals of repeated letters; dimensions of size 1 that broadcast are dropped."""
+    """Reduce repeated letters to diagonals, and drop broadcast dimensions of size 1."""
     for letter in [c for c, n in Counter(letters).items() if n > 1]:
         while letters.count(letter) > 1:
             value, letters = _diagonal(value, letters, letter)
@@ -129,7 +131,7 @@ def _simplify(value: Array, letters: str, sizes: dict[str, int]) -> Labelled:
 
 
 def _diagonal(value: Array, letters: str, letter: str) -> Labelled:
-    """Two dimensions of one letter become one: every (n + 1)-th element of the flattened square."""
+    """Merge two dimensions of one letter: every (n + 1)-th element of the square."""
     first = letters.index(letter)
     second = letters.index(letter, first + 1)
     order = [i for i in range(value.ndim) if i not in (first, second)]
@@ -152,7 +154,7 @@ def _order(inputs: Sequence[str], result: str, values: Sequence[Array], optimize
 
 
 def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
-    """Sum (of booleans: whether any is True) over the letters that nothing else has."""
+    """Sum (booleans: or) over the letters that occur in this term alone."""
     value, letters = term
     axes = [i for i, c in enumerate(letters) if c not in needed]
     total = reduce_or if value.dtype in dtypes.BOOL else reduce_sum
@@ -160,7 +162,7 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
 
 
 def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any) -> Labelled:
-    """The product of two terms, summed over the letters that are not needed any more."""
+    """Multiply two terms and sum over the letters that are no longer needed."""
     (x, x_letters), (y, y_letters) = _sum_unneeded(a, needed | set(b[1])), _sum_unneeded(b, needed | set(a[1]))
     shared = [c for c in x_letters if c in y_letters]
     batch = [c for c in shared if c in needed]
@@ -178,7 +180,7 @@ def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type
 
 
 def _spread(value: Array, letters: str, wanted: str) -> Array:
-    """Dimensions in the order of the wanted letters, with size 1 for those that the term lacks."""
+    """Permute to the wanted letters, with size 1 for those that the term lacks."""
     present = [c for c in wanted if c in letters]
     ordered = transpose(value, [letters.index(c) for c in present])
     sizes = dict(zip(present, ordered.shape, strict=True))
@@ -186,7 +188,7 @@ def _spread(value: Array, letters: str, wanted: str) -> Array:
 
 
 def _arrange(value: Array, letters: str, result: str, sizes: dict[str, int]) -> Array:
-    """Dimensions in the order of the result; letters that only broadcast operands had are stretched."""
+    """Permute to the result's letters; stretch those of broadcast operands alone."""
     present = [c for c in result if c in letters]
     ordered = transpose(value, [letters.index(c) for c in present])
     if len(present) == len(result):

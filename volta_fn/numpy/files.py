@@ -1,4 +1,4 @@
-"""Arrays from and to NumPy's files."""
+"""NumPy's files, and arrays as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from volta_fn.numpy.creation import array
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """The array in an .npy file, or the archive of an .npz file; arguments are those of `numpy.load`."""
+    """Load the array of an .npy file or the archive of an .npz file.
+
+    The arguments are those of `numpy.load`.
+    """
     loaded = np.load(file, *args, **kwargs)
     return array(loaded) if isinstance(loaded, np.ndarray) else loaded
 
@@ -29,12 +32,12 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
 
 
 def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0) -> Array:
-    """An array from the bytes (with `sep`, the text) of a file."""
+    """Read an array from the bytes (with `sep`, the text) of a file."""
     return array(np.fromfile(file, dtypes.as_dtype(dtype), count, sep, offset))
 
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
-    """An array from the numbers in a text, separated by `sep`.
+    """Read an array from the numbers in a text, separated by `sep`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fromstring("1 2 3", dtype=int, sep=" ")
@@ -49,13 +52,13 @@ set_printoptions = np.set_printoptions
 
 
 def array_repr(arr: Array, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None) -> str:
-    """The text that `repr` gives, with other options for once."""
+    """Return what `repr` returns, with other print options."""
     with _options(max_line_width, precision, suppress_small):
         return repr(arr)
 
 
 def array_str(a: Array, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None) -> str:
-    """The text that `str` gives, with other options for once.
+    """Return what `str` returns, with other print options.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.array_str(jnp.array([1.23456]), precision=2)

@@ -1,4 +1,4 @@
-"""Coordinates of grids: meshgrid, indices, ix_, and the index-notation builders mgrid, ogrid, r_, c_, s_."""
+"""Coordinates of grids: meshgrid, indices, ix_, and index notation (mgrid, r_, …)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from volta_fn.numpy.shapes import swapaxes
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
-    """Coordinate arrays from coordinate vectors: one array per vector, all of the grid's shape (size 1 elsewhere if `sparse`).
+    """Return coordinate arrays from coordinate vectors, one for each vector.
+
+    All have the grid's shape (size 1 in the other dimensions if `sparse`).
 
     >>> import volta_fn.numpy as jnp
     >>> [g.tolist() for g in jnp.meshgrid(jnp.array([1, 2]), jnp.array([5, 6, 7]))]
@@ -41,7 +43,9 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
-    """The index of every element of a grid of the given dimensions, one array per dimension, stacked unless `sparse`.
+    """Return the index of every element of a grid: one array per dimension.
+
+    They are stacked unless `sparse`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.indices((2, 2)).tolist()
@@ -57,7 +61,9 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
 
 def ix_(*args: Any) -> tuple[Array, ...]:
-    """Vectors of indices (or masks) as an open grid: x[ix_(rows, columns)] is the sub-matrix of those rows and columns.
+    """Convert vectors of indices (or masks) into an open grid.
+
+    x[ix_(rows, columns)] is the sub-matrix of those rows and columns.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1]))]
@@ -75,7 +81,7 @@ def ix_(*args: Any) -> tuple[Array, ...]:
 
 
 def _ramp(item: slice) -> Array:
-    """A slice's numbers: start:stop:step, or start:stop:nj for n numbers including both ends."""
+    """Return the numbers of start:stop:step, or of start:stop:nj, n with both ends."""
     start = 0 if item.start is None else item.start
     if item.stop is None:
         raise ArgumentError(f"a grid's slice needs a stop, got {item}")
@@ -85,7 +91,7 @@ def _ramp(item: slice) -> Array:
 
 
 class _Grid:
-    """Index notation for coordinates: ``mgrid[0:2, 0:3]`` (dense, stacked) and ``ogrid[0:2, 0:3]`` (open, a list)."""
+    """Index notation for coordinates: ``mgrid[0:2, 0:3]``, ``ogrid[0:2, 0:3]``."""
 
     def __init__(self, sparse: bool) -> None:
         self.sparse = sparse
@@ -103,7 +109,7 @@ mgrid, ogrid = _Grid(sparse=False), _Grid(sparse=True)
 
 
 class _Joiner:
-    """Index notation for joining: ``r_[1:4, 0, x]`` along the first dimension, ``c_[x, y]`` vectors as columns."""
+    """Index notation for joining: ``r_[1:4, 0, x]``, and ``c_[x, y]`` for columns."""
 
     def __init__(self, axis: int, ndmin: int, trans1d: int) -> None:
         self.options = axis, ndmin, trans1d
@@ -118,9 +124,9 @@ class _Joiner:
 
 
 def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Up to three comma-separated integers that replace the options."""
+    """Parse up to three comma-separated integers that replace the options."""
     try:
-        given = [int(part) for part in text.split(",")]
+        given = [int(number) for number in text.split(",")]
     except ValueError:
         raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
     axis, ndmin, trans1d = (*given, *options[len(given) :])[:3]
@@ -128,7 +134,10 @@ def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]
 
 
 def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
-    """An item as an array of at least `ndmin` dimensions, its own starting at place `trans1d` of the result (-1: at the end)."""
+    """Return an item with at least `ndmin` dimensions.
+
+    Its own dimensions start at `trans1d` of the result (-1: at the end).
+    """
     value = _ramp(item) if isinstance(item, slice) else array(item)
     scalar = value.ndim == 0
     value = lax.reshape(value, (1,)) if scalar else value
@@ -143,7 +152,7 @@ r_, c_ = _Joiner(0, 1, -1), _Joiner(-1, 2, 0)
 
 
 class _Index:
-    """Index notation kept as it is: ``s_[1:2, ...]`` is the tuple ``(slice(1, 2), Ellipsis)``."""
+    """Index notation as it is: ``s_[1:2, ...]`` is ``(slice(1, 2), Ellipsis)``."""
 
     def __init__(self, always_tuple: bool) -> None:
         self.always_tuple = always_tuple

@@ -1,7 +1,7 @@
-"""Choosing and placing elements: where, take, put, nonzero, select, choose, compress, …
+"""Selecting and replacing elements: where, take, put, nonzero, select, choose, ….
 
-An index out of range raises `OutOfBoundsError` where it is known; a traced one follows `mode`: "fill" (NaN, or for integers the
-lowest number, and negative indices count from the end), "clip", "wrap".
+A concrete index out of range raises `OutOfBoundsError`; a traced one follows `mode`: "fill" (NaN, or for integers the lowest number;
+negative indices count from the end), "clip" or "wrap".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIZE_ADVICE = "The number of results depends on it: give size= inside traced fu
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """`x` where `condition`, else `y`, element by element; with the condition alone, `nonzero(condition)`.
+    """Return `x` where `condition` holds, else `y`; or `nonzero(condition)`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.where(jnp.array([True, False]), jnp.array([1.0, 2.0]), 0.5)
@@ -57,9 +57,9 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
 
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
-    """The indices of the nonzero elements, one array per dimension, in row-major order.
+    """Return the indices of the nonzero elements, row-major, one array per dimension.
 
-    Their number must be known while tracing: inside traced functions give `size`; surplus ones are cut, missing ones filled with
+    Their number must be known while tracing: inside traced functions give `size`; surplus indices are cut, missing ones filled with
     `fill_value` (0, or one value per dimension).
 
     >>> import volta_fn.numpy as jnp
@@ -84,7 +84,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
 
 def _positions_of(mask: Array, count: int) -> Array:
-    """The positions of the first `count` true elements; 0 where there are fewer."""
+    """Return the positions of the first `count` true elements; 0 if there are fewer."""
     if not mask.size or not count:
         return broadcast_to(array(np.int32(0)), (count,))
     rank = lax.cumsum(lax.convert_element_type(mask, INDEX), 0) - 1
@@ -94,7 +94,7 @@ def _positions_of(mask: Array, count: int) -> Array:
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The indices of the nonzero elements of the flattened array; see `nonzero`.
+    """Return the indices of nonzero elements of the flattened array; see `nonzero`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.flatnonzero(jnp.array([[0, 1], [2, 0]]))
@@ -105,7 +105,7 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The indices of the nonzero elements, one row for each; see `nonzero`.
+    """Return the indices of the nonzero elements, one row for each; see `nonzero`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.argwhere(jnp.array([[1, 0], [0, 2]]))
@@ -124,17 +124,17 @@ def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
     indices_are_sorted: bool = False, fill_value: Any = None,
 ) -> Array:  # fmt: skip
-    """The slices of `a` at `indices` along `axis` (None: elements of the flattened array).
+    """Return the slices of `a` at `indices` along `axis` (None: elements, flattened).
 
     Args:
-        a: what to take from.
+        a: the array to take from.
         indices: integers of any shape, which replaces that of the axis.
-        axis: along which to take.
+        axis: the axis to take along.
         out: not supported.
-        mode: what becomes of indices out of range: "raise" (known ones only), "clip", "wrap" or "fill" (with `fill_value`). By default
-            known ones raise and traced ones fill.
-        unique_indices, indices_are_sorted: promises that nothing here needs.
-        fill_value: what "fill" gives; NaN by default, or for integers the lowest number.
+        mode: for indices out of range: "raise" (concrete ones only), "clip", "wrap" or "fill" (with `fill_value`). By default concrete
+            ones raise and traced ones fill.
+        unique_indices, indices_are_sorted: hints, unused.
+        fill_value: for "fill"; by default NaN, or for integers the lowest number.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.take(jnp.array([10, 20, 30]), jnp.array([2, 0]))
@@ -142,9 +142,9 @@ def take(
     """
     no_out("take", out)
     value = operand("take", "a", a)
-    value, place = flat_or_axis("take", value, axis)
+    value, dim = flat_or_axis("take", value, axis)
     index = _index_array("take", narrow(indices))
-    length = value.shape[place]
+    length = value.shape[dim]
     if mode == "wrap":
         index, mode = _wrapped(index, length), "promise_in_bounds"
     elif mode == "clip":
@@ -153,11 +153,11 @@ def take(
     elif mode == "raise":
         concrete("take", "indices", index, "Choose what becomes of traced indices out of range: mode='fill', 'clip' or 'wrap'.")
         mode = None
-    return _get(value, (slice(None),) * place + (index,), mode or _usual_mode(index), fill_value)
+    return _get(value, (slice(None),) * dim + (index,), mode or _usual_mode(index), fill_value)
 
 
 def _usual_mode(index: Array) -> str | None:
-    """What becomes of indices out of range unless the caller says: known ones raise, as ``x[index]`` does; others are filled."""
+    """Return the default mode: concrete indices raise, traced ones fill."""
     return None if is_concrete(index) else "fill"
 
 
@@ -175,14 +175,13 @@ def _index_array(function: str, indices: Any) -> Array:
 
 
 def _wrapped(index: Array, length: int) -> Array:
-    """Indices counted round and round an axis."""
     return index % max(length, 1)
 
 
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
-    """For each vector of `arr` along `axis`, the elements at its own `indices` (whose other dimensions broadcast).
+    """Return, for each vector of `arr` along `axis`, the elements at its `indices`.
 
-    Indices out of range are treated as `take` treats them.
+    The other dimensions of `indices` broadcast. Indices out of range are treated as `take` treats them.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.take_along_axis(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [0]]), axis=1)
@@ -191,41 +190,41 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     """
     value = operand("take_along_axis", "arr", arr)
     index = _index_array("take_along_axis", narrow(indices))
-    value, place = flat_or_axis("take_along_axis", value, axis)
+    value, dim = flat_or_axis("take_along_axis", value, axis)
     if index.ndim != value.ndim:
         raise ShapeError(f"take_along_axis: arr and indices must have as many dimensions, got {value.shape} and {index.shape}")
-    others = tuple([i for i in range(value.ndim) if i != place])
-    if mode is fill_value is None and value.shape[place] and all(value.shape[i] == index.shape[i] for i in others):
-        return _take_along(value, index, place, others)
-    return _get(value, _grid("take_along_axis", value, index, place), mode or _usual_mode(index), fill_value)
+    others = tuple([i for i in range(value.ndim) if i != dim])
+    if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
+        return _take_along(value, index, dim, others)
+    return _get(value, _grid("take_along_axis", value, index, dim), mode or _usual_mode(index), fill_value)
 
 
-def _take_along(value: Array, index: Array, place: int, others: tuple[int, ...]) -> Array:
-    """The usual case, as one gather of which all other dimensions are batch dimensions."""
-    length = value.shape[place]
+def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -> Array:
+    """Gather in one operation in which all other dimensions are batch dimensions."""
+    length = value.shape[dim]
     if is_concrete(index):
-        found, mode = as_value(known_places(np.asarray(index), place, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        found, mode = as_value(known_places(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
         found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
-    numbers = lax.GatherDimensionNumbers((), (place,), (place,), others, others)
+    numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
     window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
     return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, window, mode=mode)
 
 
-def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array, ...]:
-    """The full index of every element that `index` names along one axis."""
-    others = [i for i in range(value.ndim) if i != place]
+def _grid(function: str, value: Array, index: Array, dim: int) -> tuple[Array, ...]:
+    """Return the full index of every element that `index` names along one axis."""
+    others = [i for i in range(value.ndim) if i != dim]
     try:
         sizes = lax.broadcast_shapes(*[tuple(s[i] for i in others) for s in (value.shape, index.shape)])
     except ShapeError:
         raise ShapeError(
-            f"{function}: arr {value.shape} and indices {index.shape} must broadcast in all dimensions but axis {place}"
+            f"{function}: arr {value.shape} and indices {index.shape} must broadcast in all dimensions but axis {dim}"
         ) from None
     full = list(sizes)
-    full.insert(place, index.shape[place])
+    full.insert(dim, index.shape[dim])
     grid = []
     for i in range(value.ndim):
-        if i == place:
+        if i == dim:
             grid.append(broadcast_to(index, tuple(full)))
         elif value.shape[i] == 1:
             grid.append(broadcast_to(array(np.int32(0)), tuple(full)))
@@ -235,7 +234,9 @@ def _grid(function: str, value: Array, index: Array, place: int) -> tuple[Array,
 
 
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None) -> Array:
-    """A copy of `arr` with `values` at the places that `take_along_axis` would read. `inplace=False` must be said.
+    """Return a copy of `arr` with `values` where `take_along_axis` would read.
+
+    `inplace=False` is required.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[1], [0]]), 5.0, axis=1, inplace=False)
@@ -245,8 +246,8 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplac
     _refuse_in_place("put_along_axis", inplace)
     value = operand("put_along_axis", "arr", arr)
     index = _index_array("put_along_axis", narrow(indices))
-    flat, place = flat_or_axis("put_along_axis", value, axis)
-    grid = _grid("put_along_axis", flat, index, place)
+    flat, dim = flat_or_axis("put_along_axis", value, axis)
+    grid = _grid("put_along_axis", flat, index, dim)
     new = lax.convert_element_type(operand("put_along_axis", "values", values), value.dtype)
     return lax.reshape(flat.at[grid].set(new, mode=mode), value.shape)
 
@@ -257,7 +258,9 @@ def _refuse_in_place(function: str, inplace: bool) -> None:
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
-    """A copy of `a` with `v` (repeated as needed) at the flattened indices `ind`. `inplace=False` must be said.
+    """Return a copy of `a` with `v` (repeated as needed) at the flat indices `ind`.
+
+    `inplace=False` is required.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.put(jnp.zeros(3), jnp.array([0, 2]), jnp.array([5.0, 6.0]), inplace=False)
@@ -278,7 +281,9 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
-    """A copy of `arr` with `vals` (in order, repeated as needed) where `mask` is true. `inplace=False` must be said.
+    """Return a copy of `arr` with `vals` (in order, repeated) where `mask` is true.
+
+    `inplace=False` is required.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([False, True, True]), jnp.array([8, 9]), inplace=False)
@@ -299,7 +304,9 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
 
 
 def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None) -> Array:
-    """The slices along `axis` (None: the elements) where `condition`, a vector, is true; `size` as in `nonzero`.
+    """Return the slices along `axis` (None: elements) where `condition` is true.
+
+    `condition` is a vector; `size` as in `nonzero`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
@@ -308,21 +315,21 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
     no_out("compress", out)
     mask = truth("compress", array(condition))
     value = operand("compress", "a", a)
-    value, place_ = flat_or_axis("compress", value, axis)
+    value, dim = flat_or_axis("compress", value, axis)
     if mask.ndim != 1:
         raise ShapeError(f"compress: condition must be one-dimensional, got shape {mask.shape}")
-    if mask.shape[0] > value.shape[place_]:
-        surplus = lax.slice_in_dim(mask, value.shape[place_], None)
+    if mask.shape[0] > value.shape[dim]:
+        surplus = lax.slice_in_dim(mask, value.shape[dim], None)
         if not is_traced(surplus) and np.asarray(surplus).any():
-            raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[place_]} elements of the axis")
-        mask = lax.slice_in_dim(mask, 0, value.shape[place_])
-    (found,) = nonzero(mask, size=size, fill_value=value.shape[place_])
-    index = (slice(None),) * place_ + (found,)
+            raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[dim]} elements of the axis")
+        mask = lax.slice_in_dim(mask, 0, value.shape[dim])
+    (found,) = nonzero(mask, size=size, fill_value=value.shape[dim])
+    index = (slice(None),) * dim + (found,)
     return value[index] if size is None else _get(value, index, "fill", fill_value)
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
-    """The elements of `arr` where `condition` is true; `size` as in `nonzero`.
+    """Return the elements of `arr` where `condition` is true; `size` as in `nonzero`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.extract(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
@@ -334,7 +341,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
-    """For each element the choice that belongs to the first true condition; `default` if none is.
+    """Select from the choice of the first true condition, or `default` if none is.
 
     >>> import volta_fn.numpy as jnp
     >>> x = jnp.arange(4)
@@ -350,7 +357,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
-    """``choices[a]`` element by element; `mode` "clip" or "wrap" brings indices into range.
+    """Return ``choices[a]`` elementwise; `mode` "clip" or "wrap" limits the indices.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.choose(jnp.array([1, 0]), [jnp.array([1, 2]), jnp.array([10, 20])])
@@ -375,9 +382,9 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
-    """`x` with each element passed through the function (or replaced by the constant) of the last true condition.
+    """Apply to each element the function (or constant) of its last true condition.
 
-    One more function than conditions: the last serves where none is true; without it, 0.
+    One more function than conditions: the last one applies where none is true; without it, the result is 0 there.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.piecewise(jnp.array([-2.0, 3.0]), [jnp.array([True, False])], [lambda v: -v, lambda v: 10 * v])
@@ -400,7 +407,9 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
-    """Flat indices as one index array per dimension of `shape`; those out of range are brought to the nearest end.
+    """Convert flat indices to one index array per dimension of `shape`.
+
+    Indices out of range are clamped.
 
     >>> import volta_fn.numpy as jnp
     >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
@@ -420,21 +429,21 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
 
 
 def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C", *, dtype: Any = None) -> Array:
-    """One index array per dimension as flat indices into an array of shape `dims`.
+    """Convert one index array per dimension to flat indices into shape `dims`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ravel_multi_index((jnp.array([1]), jnp.array([2])), (2, 3))
     Array([5], dtype=int32)
     """
     sizes = [int(n) for n in dims]
-    parts = [_index_array("ravel_multi_index", i) for i in multi_index]
-    if len(parts) != len(sizes):
-        raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(parts)}")
+    components = [_index_array("ravel_multi_index", i) for i in multi_index]
+    if len(components) != len(sizes):
+        raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(components)}")
     if order not in ("C", "F"):
         raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
-    parts = [_bounded(i, n, mode) for i, n in zip(parts, sizes, strict=True)]
+    components = [_bounded(i, n, mode) for i, n in zip(components, sizes, strict=True)]
     strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
-    terms = promote("ravel_multi_index", *parts)
+    terms = promote("ravel_multi_index", *components)
     terms = terms if dtype is None else [lax.convert_element_type(t, dtype) for t in terms]
     total = full_like_scalar(terms[0], 0)
     for term, stride in zip(terms, strides.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Putting arrays together and taking them apart: concatenate, stack, split, block, append, insert, delete, pad, trim_zeros."""
+"""Joining and splitting: concatenate, stack, split, block, insert, delete, …."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATIC_ADVICE = "It decides the shape of the result, so it must be known while 
 
 
 def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
-    """The arrays to join, promoted to one dtype."""
+    """Return the arrays to join, promoted to one dtype."""
     if isinstance(arrays, (Array, np.ndarray)):
         arrays = list(array(arrays)) if np.ndim(arrays) else arrays
     if not isinstance(arrays, (list, tuple)):
@@ -30,7 +30,7 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
-    """The arrays joined along an existing dimension (None: flattened and joined), promoted to one dtype.
+    """Join arrays along an existing dimension (None: flattened), in one dtype.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
@@ -47,12 +47,12 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
-    """The arrays joined along an existing dimension: `concatenate` by its name in the Array API standard."""
+    """Join arrays along an existing dimension: the Array API's name of `concatenate`."""
     return concatenate(arrays, axis)
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
-    """Arrays of one shape joined along a new dimension.
+    """Join arrays of one shape along a new dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
@@ -64,8 +64,8 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
         raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(v.shape) for v in values)}")
-    place = axis_of("stack", axis, values[0].ndim + 1)
-    return lax.concatenate([lax.expand_dims(v, (place,)) for v in values], place)
+    dim = axis_of("stack", axis, values[0].ndim + 1)
+    return lax.concatenate([lax.expand_dims(v, (dim,)) for v in values], dim)
 
 
 def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
@@ -73,7 +73,7 @@ def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
 
 
 def vstack(tup: Any, dtype: Any = None) -> Array:
-    """Rows on top of one another: joined along the first dimension, vectors counting as rows.
+    """Stack rows: join along the first dimension, vectors as rows.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -84,7 +84,7 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
 
 
 def hstack(tup: Any, dtype: Any = None) -> Array:
-    """Side by side: joined along the second dimension, vectors along their only one.
+    """Join along the second dimension, vectors along their only one.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
@@ -95,7 +95,7 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
 
 
 def dstack(tup: Any, dtype: Any = None) -> Array:
-    """Joined along the third dimension.
+    """Join along the third dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
@@ -105,7 +105,7 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
 
 
 def column_stack(tup: Any) -> Array:
-    """Vectors as the columns of a matrix; matrices side by side.
+    """Join vectors as the columns of a matrix, and matrices next to one another.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -116,7 +116,9 @@ def column_stack(tup: Any) -> Array:
 
 
 def block(arrays: Any) -> Array:
-    """An array from nested lists of blocks: the innermost lists are joined along the last dimension, the next along the one before.
+    """Assemble an array from nested lists of blocks.
+
+    The innermost lists are joined along the last dimension, the next along the one before.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.block([[jnp.ones((1, 1)), jnp.zeros((1, 2))]])
@@ -150,7 +152,7 @@ def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
-    """`values` after `arr` along `axis` (None: both flattened).
+    """Append `values` to `arr` along `axis` (None: both flattened).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
@@ -160,50 +162,50 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
-    """Parts along `axis`: so many equal ones, or cut before the given indices.
+    """Split along `axis` into a number of equal sections, or before the given indices.
 
     >>> import volta_fn.numpy as jnp
-    >>> [part.tolist() for part in jnp.split(jnp.arange(5), [1, 3])]
+    >>> [section.tolist() for section in jnp.split(jnp.arange(5), [1, 3])]
     [[0], [1, 2], [3, 4]]
 
     Raises `ShapeError` if an equal division leaves a rest (`array_split` allows one).
     """
     value = operand("split", "ary", ary)
-    place = axis_of("split", axis, value.ndim)
+    dim = axis_of("split", axis, value.ndim)
     cuts = concrete("split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
-    if cuts.ndim == 0 and (cuts < 1 or value.shape[place] % int(cuts)):
-        raise ShapeError(f"split: axis {place} of shape {value.shape} does not divide into {cuts} equal parts; use array_split")
-    return _parts(value, cuts, place)
+    if cuts.ndim == 0 and (cuts < 1 or value.shape[dim] % int(cuts)):
+        raise ShapeError(f"split: axis {dim} of shape {value.shape} does not divide into {cuts} equal sections; use array_split")
+    return _sections(value, cuts, dim)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
-    """Like `split`, with the first parts one longer where an equal division leaves a rest.
+    """Split like `split`; if sections cannot be equal, the first are one longer.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.array_split(jnp.arange(5), 2)
     [Array([0, 1, 2], dtype=int32), Array([3, 4], dtype=int32)]
     """
     value = operand("array_split", "ary", ary)
-    place = axis_of("array_split", axis, value.ndim)
+    dim = axis_of("array_split", axis, value.ndim)
     cuts = concrete("array_split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
     if cuts.ndim == 0 and cuts < 1:
-        raise ArgumentError(f"array_split: the number of parts must be positive, got {cuts}")
-    return _parts(value, cuts, place)
+        raise ArgumentError(f"array_split: the number of sections must be positive, got {cuts}")
+    return _sections(value, cuts, dim)
 
 
-def _parts(value: Array, cuts: np.ndarray, place: int) -> list[Array]:
-    length = value.shape[place]
+def _sections(value: Array, cuts: np.ndarray, dim: int) -> list[Array]:
+    length = value.shape[dim]
     if cuts.ndim == 0:
         count = int(cuts)
         small, rest = divmod(length, count)
         bounds = np.cumsum([0] + [small + 1] * rest + [small] * (count - rest)).tolist()
     else:
         bounds = [0, *(slice(0, int(c)).indices(length)[1] for c in cuts.ravel()), length]
-    return [lax.slice_in_dim(value, lo, max(lo, hi), axis=place) for lo, hi in pairwise(bounds)]
+    return [lax.slice_in_dim(value, lo, max(lo, hi), axis=dim) for lo, hi in pairwise(bounds)]
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the first dimension.
+    """Split along the first dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.vsplit(jnp.ones((4, 2)), 2)]
@@ -213,7 +215,7 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the second dimension (of a vector: along its only one).
+    """Split along the second dimension (a vector along its only one).
 
     >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.hsplit(jnp.ones((2, 4)), 2)]
@@ -223,7 +225,7 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
-    """Parts along the third dimension.
+    """Split along the third dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.dsplit(jnp.ones((2, 2, 4)), 2)]
@@ -233,39 +235,43 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
-    """Without the elements at `obj` (an index, a slice, an array of indices or a mask) along `axis` (None: flattened).
+    """Remove the elements at `obj` along `axis` (None: flattened).
+
+    `obj` is an index, a slice, an array of indices or a mask.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.delete(jnp.arange(5), jnp.array([1, 3]))
     Array([0, 2, 4], dtype=int32)
     """
     value = operand("delete", "arr", arr)
-    value, place = flat_or_axis("delete", value, axis)
-    length = value.shape[place]
+    value, dim = flat_or_axis("delete", value, axis)
+    length = value.shape[dim]
     keep = np.ones(length, bool)
     keep[_positions("delete", obj, length)] = False
-    return value[(slice(None),) * place + (np.flatnonzero(keep),)]
+    return value[(slice(None),) * dim + (np.flatnonzero(keep),)]
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
-    """With `values` inserted before the positions `obj` along `axis` (None: flattened); they take `arr`'s dtype.
+    """Insert `values` before the positions `obj` along `axis` (None: flattened).
+
+    They take `arr`'s dtype.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.insert(jnp.arange(3), 1, 9)
     Array([0, 9, 1, 2], dtype=int32)
     """
     value = operand("insert", "arr", arr)
-    value, place = flat_or_axis("insert", value, axis)
+    value, dim = flat_or_axis("insert", value, axis)
     new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
-    length = value.shape[place]
+    length = value.shape[dim]
     at = _positions("insert", obj, length, end=1)
     scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
     if scalar:
         # A single position takes a block of any length.
-        new = new if new.ndim == value.ndim else _as_block(new, value, place)
-        at = np.full(new.shape[place], at[0])
+        new = new if new.ndim == value.ndim else _as_block(new, value, dim)
+        at = np.full(new.shape[dim], at[0])
     count = len(at)
-    shape = tuple([count if i == place else n for i, n in enumerate(value.shape)])
+    shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
     new = broadcast_to(new, shape)
     order = np.argsort(at, kind="stable")
     targets = at[order] + np.arange(count)
@@ -274,21 +280,21 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     mask[targets] = False
     source[mask] = np.arange(length)
     source[targets] = length + order
-    return lax.concatenate([value, new], place)[(slice(None),) * place + (source,)]
+    return lax.concatenate([value, new], dim)[(slice(None),) * dim + (source,)]
 
 
-def _as_block(new: Array, value: Array, place: int) -> Array:
-    """Values for one position: a vector along the axis if `value` is one, else one slice across it."""
+def _as_block(new: Array, value: Array, dim: int) -> Array:
+    """Return the values for one position: a vector along the axis, or one slice."""
     if value.ndim == 1:
         return lax.reshape(new, (new.size,))
-    shape = tuple([1 if i == place else n for i, n in enumerate(value.shape)])
-    return broadcast_to(lax.expand_dims(new, (place,)) if new.ndim == value.ndim - 1 else new, shape)
+    shape = tuple([1 if i == dim else n for i, n in enumerate(value.shape)])
+    return broadcast_to(lax.expand_dims(new, (dim,)) if new.ndim == value.ndim - 1 else new, shape)
 
 
 def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray:
-    """Indices into an axis of the given length, counted from the front, from any form that they may take.
+    """Return indices of any form as indices into an axis, counted from the front.
 
-    `end` is 1 if the place after the last element counts too.
+    `end` is 1 if the position after the last element counts too.
     """
     if isinstance(obj, slice):
         return np.arange(length)[obj]
@@ -304,18 +310,20 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
-    """Without the slices of zeros at the front ("f") and back ("b") of each axis, whose values must be known while tracing.
+    """Remove slices of zeros at the front ("f") and back ("b") of each axis.
+
+    The values must be known while tracing.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.trim_zeros(jnp.array([0, 1, 0, 2, 0]))
     Array([1, 0, 2], dtype=int32)
     """
     value = operand("trim_zeros", "filt", filt)
-    places = axes_of("trim_zeros", axis, value.ndim)
+    dims = axes_of("trim_zeros", axis, value.ndim)
     found = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
-    for place in places:
-        numbers = found[place]
-        start = int(numbers.min(initial=value.shape[place])) if "f" in trim.lower() else 0
-        stop = int(numbers.max(initial=-1)) + 1 if "b" in trim.lower() else value.shape[place]
-        value = lax.slice_in_dim(value, start, max(start, stop), axis=place)
+    for dim in dims:
+        numbers = found[dim]
+        start = int(numbers.min(initial=value.shape[dim])) if "f" in trim.lower() else 0
+        stop = int(numbers.max(initial=-1)) + 1 if "b" in trim.lower() else value.shape[dim]
+        value = lax.slice_in_dim(value, start, max(start, stop), axis=dim)
     return value

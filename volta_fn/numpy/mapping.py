@@ -1,4 +1,4 @@
-"""Applying functions of vectors, scalars or indices to whole arrays: vectorize, apply_along_axis, apply_over_axes, fromfunction."""
+"""Functions mapped over arrays: vectorize, apply_along_axis, fromfunction, …."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ CoreDims = list[tuple[str, ...]]
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    """`func1d` of every vector of `arr` along `axis`; its results take that axis's place.
+    """Apply `func1d` to every vector along `axis`; its results replace that axis.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.apply_along_axis(jnp.sum, 0, jnp.array([[1, 2], [3, 4]]))
     Array([4, 6], dtype=int32)
     """
     value = operand("apply_along_axis", "arr", arr)
-    place = axis_of("apply_along_axis", axis, value.ndim)
+    dim = axis_of("apply_along_axis", axis, value.ndim)
     function: Callable[..., Any] = lambda v: func1d(v, *args, **kwargs)  # noqa: E731
-    for later in range(1, value.ndim - place):
+    for later in range(1, value.ndim - dim):
         function = vmap(function, in_axes=later, out_axes=-1)
-    for _ in range(place):
+    for _ in range(dim):
         function = vmap(function, in_axes=0, out_axes=0)
     return function(value)
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array:
-    """`func(a, axis)` for each of the axes in turn, dimensions that it drops being put back with size 1.
+    """Apply `func(a, axis)` for one axis after another.
+
+    Dimensions that it drops come back with size 1.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2]).shape
@@ -46,10 +48,10 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array
     """
     value = operand("apply_over_axes", "a", a)
     for axis in axes if isinstance(axes, (tuple, list)) else (axes,):
-        place = axis_of("apply_over_axes", axis, value.ndim)
-        result = func(value, place)
+        dim = axis_of("apply_over_axes", axis, value.ndim)
+        result = func(value, dim)
         if result.ndim == value.ndim - 1:
-            result = lax.expand_dims(result, (place,))
+            result = lax.expand_dims(result, (dim,))
         if result.ndim != value.ndim:
             raise ShapeError(f"apply_over_axes: the function changed {value.ndim} dimensions to {result.ndim}")
         value = result
@@ -59,7 +61,9 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array
 def vectorize(
     pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
 ) -> Callable[..., Any]:
-    """A function of scalars (or of the core dimensions that `signature` names) as one of arrays, whose other dimensions broadcast.
+    """Vectorise a function of scalars, or of the core dimensions in `signature`.
+
+    The other dimensions of its arguments broadcast.
 
     Args:
         pyfunc: the function; it is mapped with `vmap`, so it must be traceable.
@@ -78,17 +82,17 @@ def vectorize(
         mapped_names = [n for n in kwargs if n not in excluded]
         if mapped_names and signature is not None:
             raise ArgumentError(f"vectorize: arguments of a function with a signature must be positional, got {mapped_names} by name")
-        places = [i for i in range(len(args)) if i not in excluded]
-        values = [operand("vectorize", str(i), args[i]) for i in places] + [operand("vectorize", n, kwargs[n]) for n in mapped_names]
+        positions = [i for i in range(len(args)) if i not in excluded]
+        values = [operand("vectorize", str(i), args[i]) for i in positions] + [operand("vectorize", n, kwargs[n]) for n in mapped_names]
         ins, outs = core or ([()] * len(values), None)
         if len(ins) != len(values):
             raise ArgumentError(f"vectorize: signature {signature!r} takes {len(ins)} arguments, got {len(values)}")
 
         def called(*items: Any) -> Any:
             full, named = list(args), dict(kwargs)
-            for place, item in zip(places, items, strict=False):
-                full[place] = item
-            named.update(zip(mapped_names, items[len(places) :], strict=True))
+            for position, item in zip(positions, items, strict=False):
+                full[position] = item
+            named.update(zip(mapped_names, items[len(positions) :], strict=True))
             return _checked_results(pyfunc(*full, **named), outs, _sizes(ins, values), signature)
 
         return _mapped(called, values, ins)
@@ -105,7 +109,7 @@ def _parsed(signature: str) -> tuple[CoreDims, CoreDims]:
 
 
 def _sizes(ins: Sequence[tuple[str, ...]], values: Sequence[Array]) -> dict[str, int]:
-    """The size of each core dimension, or a `ShapeError` where two arguments disagree."""
+    """Return the size of each core dimension; raise `ShapeError` if two disagree."""
     sizes: dict[str, int] = {}
     for i, (names, value) in enumerate(zip(ins, values, strict=True)):
         if value.ndim < len(names):
@@ -129,7 +133,10 @@ def _checked_results(result: Any, outs: CoreDims | None, sizes: dict[str, int], 
 
 
 def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence[tuple[str, ...]]) -> Any:
-    """Map over the loop dimensions, innermost first; an argument takes part where its own size is not 1."""
+    """Map over the loop dimensions, innermost first.
+
+    An argument is mapped over a dimension unless its size there is 1.
+    """
     _sizes(ins, values)
     loops = [v.shape[: v.ndim - len(names)] for v, names in zip(values, ins, strict=True)]
     shape = lax.broadcast_shapes(*loops) if loops else ()
@@ -146,7 +153,7 @@ def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence
 
 
 def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """The array of `function(i, j, …)` at every index (i, j, …) of `shape`; the function is vectorised with `vmap`.
+    """Evaluate `function(i, j, …)` at every index (i, j, …) of `shape`, with `vmap`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)

@@ -1,4 +1,4 @@
-"""The methods of arrays: the functions of this package with the array as first argument, as NumPy's arrays have them."""
+"""Methods of arrays: functions of this package with the array as first argument."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:
-    """The elements in an array of another shape, given as one tuple or as several integers; one may be -1."""
+    """Reshape; the sizes come as one tuple or as several integers, one may be -1."""
     return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order)
 
 
 def _transpose(self: Array, *axes: Any) -> Array:
-    """The dimensions in another order (default: reversed), given as one tuple or as several integers."""
+    """Permute the dimensions, given as one tuple or several integers, or reverse them."""
     return shapes.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
 
 def _flatten(self: Array, order: str = "C") -> Array:
-    """The elements in an array of one dimension."""
+    """Return the elements in one dimension."""
     return shapes.ravel(self, order)
 
 
 def _view(self: Array, dtype: Any = None) -> Array:
-    """The bits read as another dtype; see `lax.bitcast_convert_type`."""
+    """Reinterpret the bits as another dtype; see `lax.bitcast_convert_type`."""
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
     return self if wanted == self.dtype else bitcast_convert_type(self, wanted)
 

@@ -22,10 +22,10 @@ Widths = list[tuple[int, int]]
 
 
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Array:
-    """`array` with (before, after) new elements along each dimension.
+    """Pad `array` with (before, after) new elements along each dimension.
 
     Args:
-        array: what to pad.
+        array: the array.
         pad_width: one number for all sides, a (before, after) pair for all dimensions, a pair for each, or a dict {axis: width}.
         mode: "constant" (`constant_values`, default 0), "edge", "reflect" and "symmetric" (`reflect_type` "even" or "odd"), "wrap",
             "linear_ramp" (`end_values`), "maximum", "minimum", "mean", "median" (`stat_length`), "empty" (zeros), or a function
@@ -62,7 +62,7 @@ def _widths(pad_width: Any, ndim: int) -> Widths:
 
 
 def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
-    """A (before, after) pair for each dimension, from the shorter forms that NumPy allows."""
+    """Expand the shorter forms that NumPy allows to a pair for each dimension."""
     numbers = concrete("pad", name, value, "It must be known while tracing.")
     try:
         return [tuple(pair) for pair in np.broadcast_to(numbers, (ndim, 2)).tolist()]
@@ -82,7 +82,7 @@ def _constant(value: Array, widths: Widths, mode: str, constant_values: Any = 0)
 
 
 def _fill_arrays(constant_values: Any, value: Array) -> Array | None:
-    """The one fill value, as an array; None if there are several."""
+    """Return the single fill value as an array; None if there are several."""
     if np.ndim(constant_values):
         return None
     return lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
@@ -97,7 +97,6 @@ def _surround(value: Array, before: Array, after: Array, axis: int) -> Array:
 
 
 def _repeated(edge: Array, count: int, axis: int) -> Array:
-    """A slice of size 1 along `axis`, `count` times."""
     return broadcast_to(edge, tuple([count if i == axis else n for i, n in enumerate(edge.shape)]))
 
 
@@ -133,14 +132,14 @@ def _mirror(value: Array, widths: Widths, mode: str, reflect_type: str = "even")
 
 
 def _mirror_side(value: Array, amount: int, axis: int, skip: int, reflect_type: str) -> Array:
-    """Elements mirrored at the front, in as many rounds as it takes when there are fewer than asked for."""
+    """Mirror elements at the front, in several rounds if there are too few for one."""
     while amount > 0:
         step = min(amount, value.shape[axis] - skip)
-        part = flip(_slice(value, skip, skip + step, axis), axis)
+        section = flip(_slice(value, skip, skip + step, axis), axis)
         if reflect_type == "odd":
             edge = _slice(value, 0, 1, axis)
-            part = lax.sub(lax.add(edge, edge), part)
-        value = lax.concatenate([part, value], axis)
+            section = lax.sub(lax.add(edge, edge), section)
+        value = lax.concatenate([section, value], axis)
         amount -= step
     return value
 
@@ -166,14 +165,17 @@ def _linear_ramp(value: Array, widths: Widths, mode: str, end_values: Any = 0) -
 
 
 def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
-    """From `end` towards `edge` (of size 1 along the axis) in `count` steps, the edge itself left out."""
+    """Return `count` steps from `end` to `edge` (of size 1 along the axis), excluded."""
     if is_inexact(edge):
         return linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
     return _integer_ramp(edge, end, count, axis)
 
 
 def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
-    """The same of integers, rounded down. Distances are unsigned numbers: those between any two integers of as many bits fit."""
+    """Return such a ramp of integers, rounded down.
+
+    Distances are unsigned: the distance of any two integers fits the unsigned dtype of as many bits.
+    """
     info = dtypes.iinfo(edge.dtype)
     if end != int(end) or not info.min <= end <= info.max:
         raise ArgumentError(f"pad: end_values has {end}, which is no {edge.dtype.name}")
@@ -183,9 +185,9 @@ def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     start, stop = (lax.convert_element_type(v, unsigned) for v in (first, edge))
     distance = lax.select(rises, stop - start, start - stop)
     step = lax.broadcasted_iota(unsigned, [count if i == axis else 1 for i in range(edge.ndim)], axis)
-    parts = unsigned.type(max(count, 1))
-    up = lax.select(rises, unsigned.type(0), parts - unsigned.type(1))  # a ramp that falls goes the larger part
-    gone = distance // parts * step + (distance % parts * step + up) // parts
+    step_count = unsigned.type(max(count, 1))
+    up = lax.select(rises, unsigned.type(0), step_count - unsigned.type(1))  # a falling ramp rounds its steps up
+    gone = distance // step_count * step + (distance % step_count * step + up) // step_count
     return lax.convert_element_type(lax.select(broadcast_to(rises, gone.shape), start + gone, start - gone), edge.dtype)
 
 
@@ -197,18 +199,18 @@ def _statistic(value: Array, widths: Widths, mode: str, stat_length: Any = None)
             size = _nonempty(value, axis, mode)
             head = _slice(value, 0, min(front or size, size), axis)
             tail = _slice(value, size - min(back or size, size), size, axis)
-            before, after = (_summarised(part, summary, axis, value) for part in (head, tail))
+            before, after = (_summarised(section, summary, axis, value) for section in (head, tail))
             value = _surround(value, _repeated(before, lo, axis), _repeated(after, hi, axis), axis)
     return value
 
 
-def _summarised(part: Array, summary: Callable[..., Array], axis: int, value: Array) -> Array:
-    result = summary(part, axis, keepdims=True)
+def _summarised(section: Array, summary: Callable[..., Array], axis: int, value: Array) -> Array:
+    result = summary(section, axis, keepdims=True)
     return lax.convert_element_type(result if is_inexact(value) else round_(result), value.dtype)
 
 
 def _pad_by_function(value: Array, widths: Widths, function: Callable[..., Any], options: dict[str, Any]) -> Array:
-    """NumPy's protocol: zeros first, then the function gets each vector along each axis and returns it changed."""
+    """Follow NumPy's protocol: pad with zeros, then pass each vector to the function."""
     padded = lax.pad(value, full_like_scalar(value, 0), [(lo, hi, 0) for lo, hi in widths])
     for axis, width in enumerate(widths):
         moved = lax.transpose(padded, [*[i for i in range(padded.ndim) if i != axis], axis])

@@ -1,4 +1,4 @@
-"""Polynomials as vectors of coefficients, highest power first: polyval, polyadd, polymul, polydiv, polyder, polyint, poly, …"""
+"""Polynomials as coefficient vectors, highest power first; fits; interpolation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def _coefficients(function: str, name: str, p: Any) -> Array:
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
-    """The value of the polynomial with coefficients `p` at `x`, by Horner's rule; for stacks of coefficients along the first dimension.
+    """Evaluate the polynomial with coefficients `p` at `x`, by Horner's rule.
+
+    Coefficients may be stacked: powers lie along the first dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polyval(jnp.array([1, 0, -1]), jnp.array([2, 3]))
@@ -49,7 +51,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
 
 
 def polyadd(a1: Any, a2: Any) -> Array:
-    """The sum of two polynomials.
+    """Add two polynomials.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([5, 0, 1]))
@@ -61,7 +63,7 @@ def polyadd(a1: Any, a2: Any) -> Array:
 
 
 def polysub(a1: Any, a2: Any) -> Array:
-    """The difference of two polynomials.
+    """Subtract two polynomials.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polysub(jnp.array([2.0, 1.0]), jnp.array([1.0]))
@@ -71,7 +73,7 @@ def polysub(a1: Any, a2: Any) -> Array:
 
 
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
-    """The product of two polynomials.
+    """Multiply two polynomials.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polymul(jnp.array([1.0, 1.0]), jnp.array([1.0, -1.0]))
@@ -86,7 +88,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
 
 
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
-    """The pair (quotient, remainder) of two polynomials.
+    """Divide two polynomials: return the pair (quotient, remainder).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polydiv(jnp.array([1.0, 0.0, -1.0]), jnp.array([1.0, 1.0]))
@@ -108,7 +110,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
 
 
 def polyder(p: Any, m: int = 1) -> Array:
-    """The m-th derivative of a polynomial.
+    """Return the m-th derivative of a polynomial.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polyder(jnp.array([1.0, 2.0, 3.0]))
@@ -125,7 +127,9 @@ def polyder(p: Any, m: int = 1) -> Array:
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
-    """The m-th integral of a polynomial, with the constants of integration `k` (0), the first integral's first.
+    """Return the m-th integral of a polynomial.
+
+    `k` (0) has the constants of integration, that of the first integral first.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
@@ -146,7 +150,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 
 
 def poly(seq_of_zeros: Any) -> Array:
-    """The coefficients of the polynomial with leading coefficient 1 and the given roots.
+    """Return the coefficients of the monic polynomial with the given roots.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.poly(jnp.array([1.0, -1.0]))
@@ -162,7 +166,9 @@ def poly(seq_of_zeros: Any) -> Array:
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
-    """The matrix whose columns are the powers of the vector `x`, the highest first unless `increasing`.
+    """Return the matrix whose columns are powers of the vector `x`.
+
+    The highest power comes first unless `increasing`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.vander(jnp.array([1, 2, 3]), 3)
@@ -182,34 +188,36 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
 
 
 def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None, cov: Any = False) -> Any:
-    """The coefficients, highest power first, of the polynomial of degree `deg` that fits the points (x, y) best.
+    """Fit a polynomial of degree `deg` to the points (x, y) by least squares.
 
     Args:
-        x: a vector of M places.
+        x: a vector of M points.
         y: the values there, (M,), or (M, K) for K polynomials.
         deg: the degree.
-        rcond: singular values below this share of the largest count as zero (default: M times the dtype's precision).
+        rcond: singular values below this fraction of the largest count as zero (default: M times the dtype's precision).
         full: also return residuals, rank, singular values and rcond.
         w: weights of the (unsquared) errors, (M,).
         cov: also return the covariance matrix of the coefficients, scaled by the residuals' variance ("unscaled": not).
+
+    The result has the coefficients, highest power first.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.polyfit(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]), 1).round(3)
     Array([2., 1.], dtype=float32)
     """
-    places, values = promote_inexact("polyfit", x, y)
-    if deg < 0 or places.ndim != 1 or not places.size:
-        raise ArgumentError(f"polyfit: deg must not be negative and x a vector of points, got deg={deg} and x of shape {places.shape}")
-    if values.ndim not in (1, 2) or values.shape[0] != places.shape[0]:
-        raise ShapeError(f"polyfit: y must have shape (M,) or (M, K) for x of shape {places.shape}, got {values.shape}")
-    powers, right = vander(places, deg + 1), values
+    points, values = promote_inexact("polyfit", x, y)
+    if deg < 0 or points.ndim != 1 or not points.size:
+        raise ArgumentError(f"polyfit: deg must not be negative and x a vector of points, got deg={deg} and x of shape {points.shape}")
+    if values.ndim not in (1, 2) or values.shape[0] != points.shape[0]:
+        raise ShapeError(f"polyfit: y must have shape (M,) or (M, K) for x of shape {points.shape}, got {values.shape}")
+    powers, right = vander(points, deg + 1), values
     if w is not None:
-        weights, _ = promote_inexact("polyfit", w, places)
-        if weights.shape != places.shape:
-            raise ShapeError(f"polyfit: w must have the shape of x, {places.shape}, got {weights.shape}")
+        weights, _ = promote_inexact("polyfit", w, points)
+        if weights.shape != points.shape:
+            raise ShapeError(f"polyfit: w must have the shape of x, {points.shape}, got {weights.shape}")
         powers = lax.mul(powers, lax.expand_dims(weights, (1,)))
         right = lax.mul(right, lax.expand_dims(weights, (1,)) if right.ndim == 2 else weights)
-    limit = places.size * float(dtypes.finfo(places.dtype).eps) if rcond is None else rcond
+    limit = points.size * float(dtypes.finfo(points.dtype).eps) if rcond is None else rcond
     # Columns of length one make the problem better conditioned.
     scale = lax.sqrt(reductions.sum(lax.integer_pow(lax.abs(powers), 2), 0))
     solution, residuals, rank, singular = lstsq(lax.div(powers, scale), right, limit)
@@ -233,9 +241,9 @@ def _covariance(powers: Array, scale: Array, residuals: Array, values: Array, co
 
 
 def roots(p: Any, *, strip_zeros: bool = True) -> Array:
-    """The complex zeros of the polynomial with coefficients `p`, highest power first: eigenvalues of its companion matrix.
+    """Return the complex roots of a polynomial: eigenvalues of its companion matrix.
 
-    Zeros at either end of `p` are taken off first, so its values must be known while tracing; `strip_zeros=False` leaves them.
+    Zeros at either end of `p` are removed first, so its values must be known while tracing; `strip_zeros=False` keeps them.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.sort(jnp.roots(jnp.array([1.0, 0.0, -4.0])).real).round(3)
@@ -263,9 +271,9 @@ def _companion_eigenvalues(value: Array) -> Array:
 
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
-    """Piecewise linear interpolation through the points (xp, fp), `xp` increasing, at `x`.
+    """Interpolate linearly, at `x`, through the points (xp, fp) with increasing `xp`.
 
-    Outside, `left` and `right` (by default the first and last value); with `period`, the points repeat.
+    Outside, the result is `left` and `right` (by default the first and last value); with `period`, the points repeat.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.interp(jnp.array([0.5, 3.0]), jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 10.0, 20.0]))
@@ -287,7 +295,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
 
 def _between(at: Array, points: Array, values: Array) -> Array:
-    """The interpolated values, for every `at` between two of the points."""
+    """Interpolate at points between two of the given ones."""
     upper = lax.clamp(np.int32(1), searchsorted(points, at, side="right"), np.int32(points.size - 1))
     lower = upper - 1
     width = lax.sub(points[upper], points[lower])
@@ -298,7 +306,7 @@ def _between(at: Array, points: Array, values: Array) -> Array:
 
 
 def _periodic(at: Array, points: Array, values: Array, period: Any) -> tuple[Array, Array, Array]:
-    """All points within one period, in order, with one more from the neighbouring period at each end."""
+    """Sort all points into one period, and add a point of each adjacent period."""
     length = lax.abs(lax.convert_element_type(period, points.dtype))
     points, values = lax.sort((_wrap(points, length), values), num_keys=1)
     head, tail = lax.slice_in_dim(points, 0, 1), lax.slice_in_dim(points, -1, None)
@@ -308,5 +316,5 @@ def _periodic(at: Array, points: Array, values: Array, period: Any) -> tuple[Arr
 
 
 def _wrap(x: Array, length: Array) -> Array:
-    """`x` moved into [0, length) by whole lengths."""
+    """Reduce `x` modulo `length` to [0, length)."""
     return lax.sub(x, lax.mul(lax.floor(lax.div(x, length)), length))

@@ -1,4 +1,4 @@
-"""Products of arrays: dot, matmul, tensordot, outer, kron, cross, … — all of them contractions (`lax.dot_general`)."""
+"""Products of arrays, all of them contractions (`lax.dot_general`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The matrix product, over stacks of matrices in the leading dimensions, which broadcast.
+    """Multiply matrices, over stacks in the leading dimensions, which broadcast.
 
-    A one-dimensional operand counts as a row (first operand) or column (second), and that dimension is dropped from the result.
-    Raises `ShapeError` for zero-dimensional operands or inner dimensions that differ.
+    A one-dimensional first operand counts as a row, a second one as a column; the result lacks that dimension. Raises `ShapeError` for
+    zero-dimensional operands or inner dimensions that differ.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
@@ -55,19 +55,19 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
 
 
 def _plain_numbers(left: int, right: int) -> Any:
-    """The axes that the product of a matrix or vector and another contracts."""
+    """Return the dimension numbers of the product of two matrices or vectors."""
     return ((left - 1,), (max(right - 2, 0),)), ((), ())
 
 
 def plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
-    """What multiplies two arrays that are matrices or vectors of types that were multiplied before; None for all others."""
+    """Return the cached kernel for two matrices or vectors of these types, else None."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray and current_trace() is EVAL:
         return dot_general_p.eager.get((a._spec, b._spec))
     return None
 
 
 def _remember(a: Any, b: Any, params: SharedParams) -> None:
-    """Note the kernel of a plain product under its operands' types alone, where `plain_kernel` finds it."""
+    """Cache the kernel of a plain product by its operands' types, for `plain_kernel`."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray:
         kernels = dot_general_p.eager
         run = kernels.get((a._spec, b._spec, params, None))
@@ -77,14 +77,17 @@ def _remember(a: Any, b: Any, params: SharedParams) -> None:
 
 @lru_cache(maxsize=4096)
 def _plain_product(x: ShapedArray, y: ShapedArray) -> SharedParams | None:
-    """The parameters of the product of matrices or vectors of one dtype, remembered; None for others, and for those that do not fit."""
+    """Return the parameters of a product of two matrices or vectors of one dtype.
+
+    None for other operands, and for those that do not fit.
+    """
     if x.dtype != y.dtype or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
         return None
     return SharedParams(product_params(_plain_numbers(x.ndim, y.ndim), x, y, None))
 
 
 def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: Any) -> Array:
-    """Leading dimensions that both operands have are batch dimensions; those that one lacks (or has with size 1) stay free."""
+    """Multiply with shared leading dimensions as batch dimensions and others free."""
     row, column = x.ndim == 1, y.ndim == 1
     x = expand_dims(x, (0,)) if row else x
     y = expand_dims(y, (1,)) if column else y
@@ -111,7 +114,9 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
 
 
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product of the last axis of `a` with the second to last of `b` (its only one if one-dimensional); scalars multiply.
+    """Contract the last axis of `a` with the second to last of `b`.
+
+    If `b` is a vector, with its only axis. Scalars multiply.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.dot(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
@@ -132,7 +137,7 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The inner product of all elements, conjugating the first operand.
+    """Return the inner product of all elements, conjugating the first operand.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1j, 1.0]))
@@ -145,7 +150,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product over the last axes of both operands.
+    """Contract the last axes of both operands.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.inner(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
@@ -158,7 +163,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The inner product of vectors along `axis`, over stacks in the other dimensions, conjugating the first operand.
+    """Return inner products of vectors along `axis`, conjugating the first operand.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.vecdot(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
@@ -170,12 +175,12 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
 
 
 def _axis_last(value: Array, axis: int) -> Array:
-    place = canonical_axis(axis, value.ndim)
-    return transpose(value, [*[i for i in range(value.ndim) if i != place], place])
+    dim = canonical_axis(axis, value.ndim)
+    return transpose(value, [*[i for i in range(value.ndim) if i != dim], dim])
 
 
 def matvec(x1: Any, x2: Any, /) -> Array:
-    """The products of matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
+    """Multiply matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.matvec(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
@@ -188,7 +193,7 @@ def matvec(x1: Any, x2: Any, /) -> Array:
 
 
 def vecmat(x1: Any, x2: Any, /) -> Array:
-    """The products of vectors x1 (..., M), conjugated, and matrices x2 (..., M, N), over stacks of both.
+    """Multiply vectors x1 (..., M), conjugated, and matrices x2 (..., M, N).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.vecmat(jnp.array([1.0, 1.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -201,7 +206,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
 
 
 def outer(a: Any, b: Any, out: None = None) -> Array:
-    """All products of an element of `a` with one of `b`, as a matrix.
+    """Return all products of an element of `a` with one of `b`, as a matrix.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4]))
@@ -213,7 +218,7 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product summed over pairs of axes: the last `axes` of `a` with the first of `b`, or the two sequences of axes given.
+    """Contract the last `axes` of `a` with the first of `b`, or given pairs of axes.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.tensordot(jnp.ones((2, 3, 4)), jnp.ones((4, 3, 5)), ((1, 2), (1, 0))).shape
@@ -234,7 +239,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
 
 
 def kron(a: Any, b: Any) -> Array:
-    """The Kronecker product: `b` scaled by every element of `a`, in blocks.
+    """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2]))
@@ -250,7 +255,7 @@ def kron(a: Any, b: Any) -> Array:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
-    """The cross product of vectors of 2 or 3 components along an axis.
+    """Return the cross product of vectors of 2 or 3 components along an axis.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.cross(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))
@@ -267,6 +272,6 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     if len(u) == len(v) == 2:
         return third
     u, v = ([*w, w[0] * 0] if len(w) == 2 else w for w in (u, v))
-    parts = [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], third]
-    place = canonical_axis(axes[2], parts[0].ndim + 1)
-    return concatenate([expand_dims(as_value(p), (place,)) for p in parts], place)
+    components = [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], third]
+    dim = canonical_axis(axes[2], components[0].ndim + 1)
+    return concatenate([expand_dims(as_value(p), (dim,)) for p in components], dim)

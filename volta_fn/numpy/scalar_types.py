@@ -1,4 +1,6 @@
-"""The dtypes as callables: `float32` stands for the dtype wherever one is expected, and `float32(x)` converts `x`.
+"""The dtypes as callables, and constants.
+
+`float32` stands for the dtype wherever one is expected, and `float32(x)` converts `x`.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.zeros(2, jnp.bfloat16).dtype == jnp.bfloat16
@@ -19,7 +21,7 @@ from volta_fn.numpy.creation import asarray
 
 
 class ScalarType:
-    """A dtype that converts what it is called with: an array of that dtype comes out."""
+    """A dtype that converts the argument it is called with to an array."""
 
     __slots__ = ("dtype",)
 

@@ -1,6 +1,6 @@
 """Sets of numbers: unique, isin, union1d, intersect1d, setdiff1d, setxor1d.
 
-How many elements a result has depends on the values. On concrete arrays it is counted; inside traced functions give `size`: surplus
+The number of results depends on the values. Concrete arrays have as many as there are; inside traced functions give `size`: surplus
 elements are cut, missing ones filled with `fill_value`.
 """
 
@@ -27,7 +27,7 @@ _SIZE_ADVICE = "The number of results depends on it: give size= inside traced fu
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` returns."""
+    """The results of `unique_all`."""
 
     values: Array
     indices: Array
@@ -36,21 +36,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` returns."""
+    """The results of `unique_counts`."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` returns."""
+    """The results of `unique_inverse`."""
 
     values: Array
     inverse_indices: Array
 
 
 class _Groups(NamedTuple):
-    """Rows sorted, so that equal ones stand together: their order, where a new group starts, and the group of each row."""
+    """Sorted rows: their order, the first of each group, and the group of each row."""
 
     order: Array
     starts: Array
@@ -59,7 +59,7 @@ class _Groups(NamedTuple):
 
 
 def _grouped(rows: Array, equal_nan: bool) -> _Groups:
-    """Group the equal rows of an (n, m) array; rows compare by their first elements first."""
+    """Group the equal rows of an (n, m) array, sorted lexicographically."""
     n, m = rows.shape
     position = lax.iota(INDEX, n)
     keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
@@ -84,16 +84,16 @@ def unique(
     ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
     equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
 ) -> Any:  # fmt: skip
-    """The different elements (slices along `axis`), in increasing order.
+    """Return the distinct elements (or slices along `axis`) in increasing order.
 
     Args:
         ar: the elements.
-        return_index: also where each first occurs.
-        return_inverse: also, for every element, its number in the result.
-        return_counts: also how often each occurs.
-        axis: along which slices are compared; None: elements.
-        equal_nan: whether NaN equals NaN.
-        size: the number of results, where it must be known while tracing.
+        return_index: also return where each first occurs.
+        return_inverse: also return, for every element, its index in the result.
+        return_counts: also return how often each occurs.
+        axis: compare the slices along it; None: elements.
+        equal_nan: treat NaNs as equal.
+        size: the number of results, required while tracing.
         fill_value: for missing results; by default the smallest one.
         sorted: accepted for compatibility; results are always sorted.
 
@@ -103,8 +103,8 @@ def unique(
     """
     value = array(ar) if isinstance(ar, (list, tuple)) else operand("unique", "ar", ar)
     shape = value.shape
-    place = 0 if axis is None else axis_of("unique", axis, value.ndim)
-    slices = lax.reshape(value, (value.size,)) if axis is None else _first(value, place)
+    dim = 0 if axis is None else axis_of("unique", axis, value.ndim)
+    slices = lax.reshape(value, (value.size,)) if axis is None else _first(value, dim)
     n = slices.shape[0]
     rows = lax.reshape(slices, (n, slices.size // n if n else 1))
     groups = _grouped(rows, equal_nan)
@@ -114,7 +114,7 @@ def unique(
     starts = lax.slice_in_dim(bounds, 0, size)
     there = lax.lt(starts, np.int32(n))
     first = groups.order[lax.min(starts, np.int32(max(n - 1, 0)))] if n else starts
-    results = [_values(slices, first, there, fill_value, place)]
+    results = [_values(slices, first, there, fill_value, dim)]
     if return_index:
         results.append(lax.select(there, first, np.int32(0) if not n else groups.order[0]))
     if return_inverse:
@@ -125,12 +125,12 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first(value: Array, place: int) -> Array:
-    return lax.transpose(value, [place, *[i for i in range(value.ndim) if i != place]])
+def _first(value: Array, dim: int) -> Array:
+    return lax.transpose(value, [dim, *[i for i in range(value.ndim) if i != dim]])
 
 
-def _values(slices: Array, first: Array, there: Array, fill_value: Any, place: int) -> Array:
-    """The chosen slices, filled up where there are too few, with their axis back in its place."""
+def _values(slices: Array, first: Array, there: Array, fill_value: Any, dim: int) -> Array:
+    """Return the chosen slices, filled up to the size, with their axis moved back."""
     if not slices.shape[0]:
         chosen = broadcast_to(full_like_scalar(slices, 0), (first.size, *slices.shape[1:]))
     else:
@@ -144,17 +144,17 @@ def _values(slices: Array, first: Array, there: Array, fill_value: Any, place: i
     mask = lax.reshape(there, (there.size, *(1,) * (slices.ndim - 1)))
     chosen = lax.select(mask, chosen, fill)
     order = list(range(1, slices.ndim))
-    order.insert(place, 0)
+    order.insert(dim, 0)
     return lax.transpose(chosen, order)
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
-    """The different elements, where each first occurs, the number of each element, and how often each occurs."""
+    """Return the distinct elements, first indices, inverse indices and counts."""
     return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
-    """The different elements and how often each occurs.
+    """Return the distinct elements and how often each occurs.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
@@ -164,7 +164,7 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 
 
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
-    """The different elements and the number of each element among them.
+    """Return the distinct elements and the index of each element in them.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
@@ -174,7 +174,7 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The different elements.
+    """Return the distinct elements.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unique_values(jnp.array([3, 1, 3]))
@@ -184,7 +184,7 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 
 
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
-    """Whether elements occur among `test_elements` (or, with `invert`, do not).
+    """Return True where elements occur in `test_elements`; `invert` negates.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 4]))
@@ -207,13 +207,12 @@ def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
 
 
 def _vector(function: str, x: Any) -> Array:
-    """The elements in one dimension."""
     value = array(x) if isinstance(x, (list, tuple)) else operand(function, "argument", x)
     return lax.reshape(value, (value.size,))
 
 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The elements of either array, each once, in increasing order.
+    """Return the elements of either array, each once, in increasing order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
@@ -223,7 +222,7 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
-    """The kept ones of sorted, different elements; with `size`, filled up with `fill_value` or the smallest of them."""
+    """Return the kept ones of sorted, distinct elements, filled up to `size`."""
     (index,) = nonzero(keep, size=size, fill_value=values.size)
     if size is None or not values.size:
         return values[index] if values.size else values
@@ -233,9 +232,9 @@ def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> 
 
 
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The elements of the first array that are not in the second, each once, in increasing order.
+    """Return the elements of the first array that the second lacks, each once, sorted.
 
-    With `assume_unique` in the order of the first array.
+    With `assume_unique` they come in the order of the first array.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
@@ -250,7 +249,7 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | No
 
 
 def _first_of_each(ordered: Array) -> Array:
-    """In a vector whose equal elements stand together (fillers at the end repeat the first): the first of each kind."""
+    """Return True at the first of each run of equal elements, except final fillers."""
     groups = _grouped(lax.reshape(ordered, (ordered.size, 1)), True)
     return broadcast_to(array(np.bool_(False)), ordered.shape).at[groups.order].set(groups.starts)
 
@@ -258,7 +257,9 @@ def _first_of_each(ordered: Array) -> Array:
 def intersect1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The elements that are in both arrays, each once, in increasing order; also where they first occur in each.
+    """Return the elements that are in both arrays, each once, in increasing order.
+
+    With `return_indices`, also return where they first occur in each.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
@@ -274,7 +275,7 @@ def intersect1d(
 
 
 def _first_positions(values: Array, wanted: Array) -> Array:
-    """Where each wanted element first occurs; the length of `values` for fillers that do not."""
+    """Return where each wanted element first occurs; for fillers, the vector's length."""
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)
     ordered, order = lax.sort((values, lax.iota(INDEX, values.size)), num_keys=1)
@@ -283,7 +284,7 @@ def _first_positions(values: Array, wanted: Array) -> Array:
 
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The elements that are in exactly one of the arrays, each once, in increasing order.
+    """Return the elements of exactly one of the arrays, each once, sorted.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))

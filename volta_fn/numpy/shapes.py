@@ -1,4 +1,4 @@
-"""Changing shapes and the order of elements: reshape, transpose, broadcast, flip, roll, repeat, tile, …"""
+"""Shapes and the order of elements: reshape, transpose, broadcast, flip, roll, …."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from volta_fn.primitives import movement
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The size of each dimension."""
+    """Return the size of each dimension."""
     return np.shape(a) if not isinstance(a, Array) else a.shape
 
 
 def ndim(a: Any) -> int:
-    """The number of dimensions."""
+    """Return the number of dimensions."""
     return len(shape(a))
 
 
 def size(a: Any, axis: Axis = None) -> int:
-    """The number of elements, or the length along `axis`."""
+    """Return the number of elements, or the length along `axis`."""
     sizes = shape(a)
     return math.prod(sizes[i] for i in axes_of("size", axis, len(sizes)))
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Array:
-    """The elements in row-major order in an array of another shape; one size may be -1 and follows from the rest.
+    """Return the elements in row-major order in another shape.
 
-    `order="F"` reads and writes the elements in column-major order.
+    One size may be -1 and follows from the others. `order="F"` reads and writes the elements in column-major order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.reshape(jnp.arange(6), (2, -1))
@@ -53,7 +53,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
 
 def ravel(a: Any, order: str = "C") -> Array:
-    """The elements in one dimension.
+    """Return the elements in one dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
@@ -63,7 +63,7 @@ def ravel(a: Any, order: str = "C") -> Array:
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
-    """The dimensions in the order of `axes`; in reverse order without.
+    """Permute the dimensions to the order of `axes`; reverse them by default.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.transpose(jnp.zeros((2, 3, 4))).shape
@@ -77,12 +77,12 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
 
 
 def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
-    """The dimensions in the order of `axes`."""
+    """Permute the dimensions to the order of `axes`."""
     return transpose(a, axes)
 
 
 def matrix_transpose(x: Any, /) -> Array:
-    """The last two dimensions exchanged: every matrix of a stack transposed."""
+    """Exchange the last two dimensions: transpose every matrix of a stack."""
     value = operand("matrix_transpose", "x", x)
     if value.ndim < 2:
         raise ShapeError(f"matrix_transpose: x must have at least two dimensions, got shape {value.shape}")
@@ -90,7 +90,7 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
-    """Two dimensions exchanged.
+    """Exchange two dimensions.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
@@ -104,24 +104,24 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
 
 
 def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
-    """Dimensions moved to other places, the rest staying in order.
+    """Move dimensions to other positions; the others keep their order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.moveaxis(jnp.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
     value = operand("moveaxis", "a", a)
-    sources, places = (axes_of("moveaxis", axes, value.ndim) for axes in (source, destination))
-    if len(sources) != len(places):
+    sources, dims = (axes_of("moveaxis", axes, value.ndim) for axes in (source, destination))
+    if len(sources) != len(dims):
         raise ArgumentError(f"moveaxis: source {source} and destination {destination} must have as many axes")
     order = [i for i in range(value.ndim) if i not in sources]
-    for place, i in sorted(zip(places, sources, strict=True)):
-        order.insert(place, i)
+    for dim, i in sorted(zip(dims, sources, strict=True)):
+        order.insert(dim, i)
     return lax.transpose(value, order)
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
-    """One dimension moved to before `start`. (`moveaxis` is clearer.)
+    """Move one dimension before `start`; prefer `moveaxis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.rollaxis(jnp.zeros((2, 3, 4)), 2).shape
@@ -129,12 +129,12 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """
     value = operand("rollaxis", "a", a)
     source = axis_of("rollaxis", axis, value.ndim)
-    place = start if start == value.ndim else axis_of("rollaxis", start, value.ndim)
-    return movement.moveaxis(value, source, place - (place > source))
+    dim = start if start == value.ndim else axis_of("rollaxis", start, value.ndim)
+    return movement.moveaxis(value, source, dim - (dim > source))
 
 
 def expand_dims(a: Any, axis: Axis) -> Array:
-    """New dimensions of size 1 at places `axis` of the result.
+    """Insert dimensions of size 1 at the positions `axis` of the result.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.expand_dims(jnp.zeros(3), (0, 2)).shape
@@ -146,7 +146,7 @@ def expand_dims(a: Any, axis: Axis) -> Array:
 
 
 def squeeze(a: Any, axis: Axis = None) -> Array:
-    """Without the dimensions `axis`, which must have size 1; without all such dimensions if None.
+    """Remove the dimensions `axis`, all of size 1; None removes every one of size 1.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
@@ -158,12 +158,12 @@ def squeeze(a: Any, axis: Axis = None) -> Array:
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to."""
+    """Return the shape that arrays of these shapes broadcast to."""
     return lax.broadcast_shapes(*[canonical_shape(s) for s in shapes]) if shapes else ()
 
 
 def broadcast_to(array: Any, shape: Any) -> Array:
-    """`array` repeated to fill `shape`, by NumPy's rule: dimensions align from the right, and size 1 stretches.
+    """Broadcast `array` to `shape`: align dimensions at the right and stretch size 1.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
@@ -179,7 +179,7 @@ def broadcast_to(array: Any, shape: Any) -> Array:
 
 
 def broadcast_arrays(*args: Any) -> list[Array]:
-    """The arrays, each broadcast to the shape they share.
+    """Broadcast the arrays to their common shape.
 
     >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
@@ -196,7 +196,7 @@ def _at_least(function: str, arys: Sequence[Any], widen: Any) -> Any:
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """Each array with at least one dimension: scalars become arrays of one element.
+    """Return each array with at least one dimension: scalars become vectors.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_1d(3.0).shape
@@ -206,7 +206,7 @@ def atleast_1d(*arys: Any) -> Any:
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Each array with at least two dimensions, new ones in front.
+    """Return each array with at least two dimensions, adding new ones in front.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_2d(jnp.ones(3)).shape
@@ -216,7 +216,9 @@ def atleast_2d(*arys: Any) -> Any:
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Each array with at least three dimensions: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1).
+    """Return each array with at least three dimensions.
+
+    (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_3d(jnp.ones((2, 3))).shape
@@ -227,7 +229,7 @@ def atleast_3d(*arys: Any) -> Any:
 
 
 def flip(m: Any, axis: Axis = None) -> Array:
-    """The elements in reverse order along `axis` (None: along all).
+    """Reverse the order of elements along `axis` (None: along all).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.flip(jnp.arange(3))
@@ -238,7 +240,7 @@ def flip(m: Any, axis: Axis = None) -> Array:
 
 
 def fliplr(m: Any) -> Array:
-    """The second dimension reversed.
+    """Reverse the second dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
@@ -249,7 +251,7 @@ def fliplr(m: Any) -> Array:
 
 
 def flipud(m: Any) -> Array:
-    """The first dimension reversed.
+    """Reverse the first dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
@@ -260,7 +262,7 @@ def flipud(m: Any) -> Array:
 
 
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """Rotated by k quarter turns in the plane of two axes, from the first towards the second.
+    """Rotate k times by 90° in the plane of two axes, from first to second.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
@@ -269,16 +271,16 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """
     value = operand("rot90", "m", m)
     i, j = axes_of("rot90", axes, value.ndim)
-    turns = k % 4
-    if turns == 2:
+    quarters = k % 4
+    if quarters == 2:
         return lax.rev(value, (i, j))
-    if turns == 1:
+    if quarters == 1:
         return swapaxes(lax.rev(value, (j,)), i, j)
-    return lax.rev(swapaxes(value, i, j), (j,)) if turns else value
+    return lax.rev(swapaxes(value, i, j), (j,)) if quarters else value
 
 
 def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
-    """The elements moved on by `shift` places along `axis`, those that fall off coming back at the start.
+    """Shift the elements cyclically by `shift` along `axis`.
 
     Without `axis` the flattened array is rolled. The shift may be a traced array.
 
@@ -289,52 +291,52 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
     value = operand("roll", "a", a)
     if axis is None:
         return lax.reshape(roll(lax.reshape(value, (value.size,)), shift, 0), value.shape)
-    places = [axis_of("roll", i, value.ndim) for i in (axis if isinstance(axis, (tuple, list)) else (axis,))]
-    shifts = shift if isinstance(shift, (tuple, list)) else [shift] * len(places) if np.ndim(shift) == 0 else list(array(shift))
-    if len(shifts) == 1 < len(places):
-        shifts = list(shifts) * len(places)
-    if len(places) == 1 < len(shifts):
-        places = places * len(shifts)
-    if len(shifts) != len(places):
-        raise ArgumentError(f"roll: shift has {len(shifts)} entries and axis {len(places)}")
-    for by, place in zip(shifts, places, strict=True):
-        value = _roll_traced(value, by, place) if is_traced(by) else _roll_static(value, int(by), place)
+    dims = [axis_of("roll", i, value.ndim) for i in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    shifts = shift if isinstance(shift, (tuple, list)) else [shift] * len(dims) if np.ndim(shift) == 0 else list(array(shift))
+    if len(shifts) == 1 < len(dims):
+        shifts = list(shifts) * len(dims)
+    if len(dims) == 1 < len(shifts):
+        dims = dims * len(shifts)
+    if len(shifts) != len(dims):
+        raise ArgumentError(f"roll: shift has {len(shifts)} entries and axis {len(dims)}")
+    for by, dim in zip(shifts, dims, strict=True):
+        value = _roll_traced(value, by, dim) if is_traced(by) else _roll_static(value, int(by), dim)
     return value
 
 
-def _roll_static(value: Array, by: int, place: int) -> Array:
-    length = value.shape[place]
+def _roll_static(value: Array, by: int, dim: int) -> Array:
+    length = value.shape[dim]
     cut = by % length if length else 0
     if not cut:
         return value
-    tail, head = lax.slice_in_dim(value, length - cut, None, axis=place), lax.slice_in_dim(value, 0, length - cut, axis=place)
-    return lax.concatenate([tail, head], place)
+    tail, head = lax.slice_in_dim(value, length - cut, None, axis=dim), lax.slice_in_dim(value, 0, length - cut, axis=dim)
+    return lax.concatenate([tail, head], dim)
 
 
-def _roll_traced(value: Array, by: Array, place: int) -> Array:
-    """The shift picks a window from two copies laid end to end."""
-    length = value.shape[place]
+def _roll_traced(value: Array, by: Array, dim: int) -> Array:
+    """Slice a window, at the traced shift, from two copies laid end to end."""
+    length = value.shape[dim]
     if not length:
         return value
     start = -by % length
-    return lax.dynamic_slice_in_dim(lax.concatenate([value, value], place), start, length, place)
+    return lax.dynamic_slice_in_dim(lax.concatenate([value, value], dim), start, length, dim)
 
 
 def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Array:
-    """Each element (or slice along `axis`) repeated: all equally often, or each as often as `repeats` says.
+    """Repeat each element (or slice along `axis`) `repeats` times.
 
-    The length of the result must be known while tracing: traced `repeats` need `total_repeat_length`; then the last slice fills
-    what is missing, and what is too much is cut.
+    `repeats` is one number or one for each element. The length of the result must be known while tracing: traced `repeats` need
+    `total_repeat_length`, to which the result is cut, or filled up with the last slice.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.repeat(jnp.array([3, 4]), jnp.array([1, 3]))
     Array([3, 4, 4, 4], dtype=int32)
     """
     value = operand("repeat", "a", a)
-    value, place = flat_or_axis("repeat", value, axis)
+    value, dim = flat_or_axis("repeat", value, axis)
     if np.ndim(repeats) == 0 and not is_traced(repeats) and total_repeat_length is None:
-        return _repeat_equally(value, int(repeats), place)
-    counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[place],))
+        return _repeat_equally(value, int(repeats), dim)
+    counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[dim],))
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
         if numbers.size and numbers.min() < 0:
@@ -344,20 +346,20 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     # Element i of the result comes from the first slice whose running count exceeds i.
     passed = lax.le(ends, lax.reshape(lax.iota(INDEX, total_repeat_length), (total_repeat_length, 1)))
     source = lax.reduce_sum(lax.convert_element_type(passed, INDEX), (1,))
-    source = lax.min(source, np.int32(value.shape[place] - 1))
-    return value[(slice(None),) * place + (source,)]
+    source = lax.min(source, np.int32(value.shape[dim] - 1))
+    return value[(slice(None),) * dim + (source,)]
 
 
-def _repeat_equally(value: Array, count: int, place: int) -> Array:
+def _repeat_equally(value: Array, count: int, dim: int) -> Array:
     if count < 0:
         raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
-    before, length, after = value.shape[:place], value.shape[place], value.shape[place + 1 :]
-    wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > place) for i in range(value.ndim)])
+    before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+    wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > dim) for i in range(value.ndim)])
     return lax.reshape(wide, (*before, length * count, *after))
 
 
 def tile(A: Any, reps: Any) -> Array:
-    """The whole array repeated `reps` times along each dimension.
+    """Repeat the array `reps` times along each dimension.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.tile(jnp.array([1, 2]), (2, 2))
@@ -376,7 +378,7 @@ def tile(A: Any, reps: Any) -> Array:
 
 
 def resize(a: Any, new_shape: Any) -> Array:
-    """The elements in an array of any other shape, repeated from the start if there are too few.
+    """Return the elements in any other shape, repeated from the start as needed.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
@@ -393,7 +395,7 @@ def resize(a: Any, new_shape: Any) -> Array:
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along `axis`.
+    """Return the slices along `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
@@ -402,5 +404,5 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     (value,) = operands("unstack", x=x)
     if not value.ndim:
         raise ShapeError("unstack: x must have at least one dimension, got a zero-dimensional array")
-    place = axis_of("unstack", axis, value.ndim)
-    return tuple([lax.index_in_dim(value, i, place, keepdims=False) for i in range(value.shape[place])])
+    dim = axis_of("unstack", axis, value.ndim)
+    return tuple([lax.index_in_dim(value, i, dim, keepdims=False) for i in range(value.shape[dim])])

@@ -1,4 +1,4 @@
-"""Convolution and correlation of vectors, and the window functions of signal processing."""
+"""Convolution and correlation of vectors, and window functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from volta_fn.primitives.declare import to_dtype
 
 
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The discrete convolution of two vectors: the "full" one, its middle as long as the longer ("same"), or only where they
-    overlap completely ("valid").
+    """Convolve two vectors.
+
+    The result is the "full" convolution, its middle as long as the longer vector ("same"), or where they overlap completely ("valid").
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([0, 1]))
@@ -28,7 +29,7 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The cross-correlation of two vectors: sums of a[n + k] * conj(v[n]).
+    """Return the cross-correlation of two vectors: sums of a[n + k] * conj(v[n]).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
@@ -63,7 +64,7 @@ def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type:
 
 
 def _cosine_window(M: int, weights: tuple[float, ...]) -> Array:
-    """The sum of cosines of 0, 1, 2, … periods with the given weights, sampled at M points."""
+    """Sample the weighted sum of cosines of 0, 1, 2, … periods at M points."""
     if M <= 1:
         return ones(max(M, 0))
     angle = 2.0 * math.pi * np.arange(M) / (M - 1)
@@ -71,7 +72,7 @@ def _cosine_window(M: int, weights: tuple[float, ...]) -> Array:
 
 
 def hanning(M: int) -> Array:
-    """The Hann window of M points.
+    """Return the Hann window of M points.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.hanning(3).round(6)
@@ -81,7 +82,7 @@ def hanning(M: int) -> Array:
 
 
 def hamming(M: int) -> Array:
-    """The Hamming window of M points.
+    """Return the Hamming window of M points.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.hamming(3).round(2)
@@ -91,12 +92,12 @@ def hamming(M: int) -> Array:
 
 
 def blackman(M: int) -> Array:
-    """The Blackman window of M points."""
+    """Return the Blackman window of M points."""
     return _cosine_window(M, (0.42, -0.5, 0.08))
 
 
 def bartlett(M: int) -> Array:
-    """The triangular window of M points.
+    """Return the triangular window of M points.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.bartlett(3)
@@ -108,7 +109,7 @@ def bartlett(M: int) -> Array:
 
 
 def kaiser(M: int, beta: Any) -> Array:
-    """The Kaiser window of M points with shape parameter `beta`.
+    """Return the Kaiser window of M points with shape parameter `beta`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.kaiser(3, 0.0)
@@ -116,7 +117,7 @@ def kaiser(M: int, beta: Any) -> Array:
     """
     if M <= 1:
         return ones(max(M, 0))
-    place = np.linspace(-1.0, 1.0, M)
+    points = np.linspace(-1.0, 1.0, M)
     shape = to_dtype(beta, np.dtype(np.float32))
-    inside = array(np.sqrt(1.0 - place * place).astype(np.float32))
+    inside = array(np.sqrt(1.0 - points * points).astype(np.float32))
     return lax.div(i0(lax.mul(shape, inside)), i0(shape))

@@ -1,4 +1,4 @@
-"""Sorting: sort, argsort, lexsort, partition, argpartition, top_k, sort_complex. Sorting is always stable; NaN goes last."""
+"""Sorting (stable, NaN last) and binary search in sorted vectors."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Array:
-    """The elements in increasing order along `axis` (None: of the flattened array), NaN last; decreasing if `descending`.
+    """Sort along `axis` (None: flattened) in increasing order, NaN last.
+
+    `descending` reverses the order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.sort(jnp.array([3, 1, 2]))
     Array([1, 2, 3], dtype=int32)
     """
     _no_kind("sort", kind, order)
-    value, place = _axis("sort", a, axis)
-    result = lax.sort(value, dimension=place)
-    return lax.rev(result, (place,)) if descending else result
+    value, dim = _axis("sort", a, axis)
+    result = lax.sort(value, dimension=dim)
+    return lax.rev(result, (dim,)) if descending else result
 
 
 def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False,
     dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """The indices (int32 unless `dtype` says otherwise) that sort the elements along `axis` (None: of the flattened array).
+    """Return the indices that sort along `axis` (None: flattened), int32 by default.
 
     Equal elements keep their order.
 
@@ -41,12 +43,12 @@ def argsort(
     Array([1, 2, 0], dtype=int32)
     """
     _no_kind("argsort", kind, order)
-    value, place = _axis("argsort", a, axis)
+    value, dim = _axis("argsort", a, axis)
     if descending:
         # Reversed before and after, equal elements keep their order.
-        value = lax.rev(value, (place,))
-    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, INDEX), value.shape, place)), dimension=place, num_keys=1)
-    return lax.sub(full_like_scalar(result, value.shape[place] - 1), lax.rev(result, (place,))) if descending else result
+        value = lax.rev(value, (dim,))
+    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, INDEX), value.shape, dim)), dimension=dim, num_keys=1)
+    return lax.sub(full_like_scalar(result, value.shape[dim] - 1), lax.rev(result, (dim,))) if descending else result
 
 
 def _no_kind(function: str, kind: None, order: None) -> None:
@@ -68,7 +70,7 @@ def _no_dimensions(function: str) -> Array:
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
-    """The indices that sort by several keys, the last one being the first to count.
+    """Return the indices that sort by several keys, the last of them the primary one.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.lexsort([jnp.array([1, 0, 2]), jnp.array([1, 1, 0])])
@@ -81,15 +83,15 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
         raise ShapeError(f"lexsort: the keys must have one shape, got {[v.shape for v in values]}")
     if not values[0].ndim:
         return lax.iota(INDEX, 1)[0]
-    place = axis_of("lexsort", axis, values[0].ndim)
-    operands = (*reversed(values), lax.broadcasted_iota(INDEX, values[0].shape, place))
-    return lax.sort(operands, dimension=place, num_keys=len(values))[-1]
+    dim = axis_of("lexsort", axis, values[0].ndim)
+    operands = (*reversed(values), lax.broadcasted_iota(INDEX, values[0].shape, dim))
+    return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
-    """With the kth smallest element in its sorted place, no larger ones before it and no smaller ones after.
+    """Move the kth smallest element to its sorted position, smaller ones before it.
 
-    Sorting fulfils that, and is what happens.
+    The elements are sorted completely.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
@@ -100,7 +102,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
-    """The indices, as int32, that partition the elements; see `partition`.
+    """Return the indices, as int32, that partition the elements; see `partition`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
@@ -120,9 +122,10 @@ def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
 
 
 def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: bool = True) -> tuple[Array, Array]:
-    """The `k` greatest (or, with mode "smallest", least) elements along `axis` and their int32 indices, in order whatever `sorted` says.
+    """Return the `k` greatest elements along `axis` and their int32 indices, in order.
 
-    Of equal elements the one with the lower index comes first; NaN counts as greatest.
+    With mode "smallest", the least ones. Of equal elements the one with the lower index comes first; NaN counts as greatest. `sorted` has
+    no effect.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.top_k(jnp.array([3, 9, 5]), 2, mode="smallest")
@@ -130,31 +133,31 @@ def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: b
     """
     if mode not in ("largest", "smallest"):
         raise ArgumentError(f"top_k: mode is 'largest' or 'smallest', got {mode!r}")
-    value, place = _axis("top_k", a, axis)
-    if not 0 <= k <= value.shape[place]:
-        raise ArgumentError(f"top_k: k is from 0 to {value.shape[place]}, the length of axis {axis}, got {k}")
+    value, dim = _axis("top_k", a, axis)
+    if not 0 <= k <= value.shape[dim]:
+        raise ArgumentError(f"top_k: k is from 0 to {value.shape[dim]}, the length of axis {axis}, got {k}")
     if mode == "largest":
-        return lax.top_k(value, k, axis=place)
-    values, indices = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, place)), dimension=place, num_keys=1)
-    return lax.slice_in_dim(values, 0, k, axis=place), lax.slice_in_dim(indices, 0, k, axis=place)
+        return lax.top_k(value, k, axis=dim)
+    values, indices = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, dim)), dimension=dim, num_keys=1)
+    return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(indices, 0, k, axis=dim)
 
 
 def sort_complex(a: Any) -> Array:
-    """Complex numbers along the last axis in order of their real, then imaginary parts."""
+    """Sort complex numbers along the last axis by real, then imaginary parts."""
     value = operand("sort_complex", "a", a)
     value = lax.convert_element_type(value, dtypes.complex_dtype(value.dtype))
-    parts: Sequence[Array] = lax.sort((lax.real(value), lax.imag(value)), dimension=value.ndim - 1, num_keys=2)
-    return lax.complex(*parts)
+    components: Sequence[Array] = lax.sort((lax.real(value), lax.imag(value)), dimension=value.ndim - 1, num_keys=2)
+    return lax.complex(*components)
 
 
 _METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
 
 
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
-    """Where to insert the elements `v` into the sorted vector `a` so that it stays sorted, as int32.
+    """Return where to insert the elements `v` to keep the vector `a` sorted, as int32.
 
-    "left" is before equal elements, "right" after them; NaN counts as the largest number. `sorter` is an argsort of an unsorted
-    `a`. Found by bisection, whatever `method` says.
+    "left" is before equal elements, "right" after them; NaN counts as the largest number. `sorter` is an argsort of an unsorted `a`.
+    Found by bisection for every `method`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), 2, side="right")
@@ -173,7 +176,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
 
 
 def _bisect(haystack: Array, needles: Array, side: str) -> Array:
-    """Halve the interval of possible answers, for all needles at once, until it is empty."""
+    """Bisect the interval of possible answers for all needles at once."""
     size = haystack.shape[0]
     low = broadcast_to(array(np.int32(0)), needles.shape)
     high = broadcast_to(array(np.int32(size)), needles.shape)
@@ -187,7 +190,7 @@ def _bisect(haystack: Array, needles: Array, side: str) -> Array:
 
 
 def _goes_after(element: Array, needle: Array, side: str) -> Array:
-    """Whether the needle belongs after the element."""
+    """Return True where the needle belongs after the element."""
     if element.dtype in dtypes.COMPLEX:
         re, im = (f(element) for f in (lax.real, lax.imag)), (f(needle) for f in (lax.real, lax.imag))
         (a, b), (c, d) = re, im
@@ -202,9 +205,9 @@ def _goes_after(element: Array, needle: Array, side: str) -> Array:
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
-    """The number of the bin of each element; `bins` are the edges, increasing or decreasing.
+    """Return the number of the bin of each element; `bins` are the monotonic edges.
 
-    Bin i holds bins[i-1] <= x < bins[i] (with `right`, bins[i-1] < x <= bins[i]), or the same with all signs turned round.
+    Bin i holds bins[i-1] <= x < bins[i] (with `right`, bins[i-1] < x <= bins[i]); decreasing edges reverse the inequalities.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.digitize(jnp.array([0.5, 1.0, 3.0]), jnp.array([0.0, 1.0, 2.0]))

@@ -1,7 +1,7 @@
-"""Random numbers from explicit keys: `jax.random`'s names, and for the same key and shape its values.
+"""Random numbers from explicit keys, with `jax.random`'s names and values.
 
-Bits come from the counter-based generator Threefry-2x32, element i of an array from counter i, so they do not depend on the
-device, on batching or on what else runs.
+Bits come from the counter-based generator Threefry-2x32, element i of an array from counter i, so they depend on neither the device,
+nor batching, nor anything else that runs.
 
 >>> import volta_fn as vf
 >>> key = vf.random.key(0)

@@ -1,4 +1,4 @@
-"""What every sampler does with its arguments: the key, the shape, the dtype, and parameters that broadcast to the shape."""
+"""Arguments of samplers: shape, dtype, and parameters that broadcast to the shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT = np.dtype(np.int32)
 
 
 def dtype_in(function: str, dtype: Any, default: np.dtype, allowed: frozenset[np.dtype], kind: str) -> np.dtype:
-    """The dtype asked for, or the default; `DTypeError` unless it is of the right kind."""
+    """Return the requested dtype or the default; raise `DTypeError` for other kinds."""
     wanted = default if dtype is None else dtypes.as_dtype(dtype)
     if wanted not in allowed:
         raise DTypeError(f"{function}: dtype must be {kind}, got {wanted.name}")
@@ -26,17 +26,20 @@ def dtype_in(function: str, dtype: Any, default: np.dtype, allowed: frozenset[np
 
 
 def float_dtype(function: str, dtype: Any) -> np.dtype:
-    """The floating dtype asked for; float32 by default."""
+    """Return the requested floating dtype, float32 by default."""
     return dtype_in(function, dtype, FLOAT, dtypes.FLOATS, "a real floating dtype")
 
 
 def int_dtype(function: str, dtype: Any) -> np.dtype:
-    """The integer dtype asked for; int32 by default."""
+    """Return the requested integer dtype, int32 by default."""
     return dtype_in(function, dtype, INT, dtypes.INTEGERS, "an integer dtype")
 
 
 def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array | np.ndarray) -> Shape:
-    """The result's shape: the one asked for, to which the parameters must broadcast, or else the one they broadcast to."""
+    """Return the requested shape, by default the one that the parameters broadcast to.
+
+    Raises `ShapeError` if the parameters do not broadcast to the requested shape.
+    """
     given = [p.shape for p in parameters.values()]
     if shape is None:
         return lax.broadcast_shapes((), *given)
@@ -52,7 +55,10 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
 
 
 def known_integers(value: Any) -> np.ndarray | None:
-    """Integers of the host, of which 64 bits may count where the device holds only 32; None for arrays, tracers and other numbers."""
+    """Return integers of the host as an array; None for arrays, tracers and others.
+
+    On the host they have 64 bits, where the device may hold only 32.
+    """
     if type(value) is int:
         return np.asarray(value, dtypes.scalar_dtype(value)[0])
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype in dtypes.INTEGERS:
@@ -61,5 +67,4 @@ def known_integers(value: Any) -> np.ndarray | None:
 
 
 def parameter(value: Any, dtype: np.dtype) -> Array:
-    """A distribution's parameter in the result's dtype."""
     return to_dtype(value, dtype)

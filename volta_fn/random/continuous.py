@@ -1,4 +1,4 @@
-"""Continuous distributions by inversion: functions of uniform numbers."""
+"""Continuous distributions sampled by inversion: functions of uniform numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volta_fn.random.uniform import uniform
 
 
 def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The exponential distribution with mean 1.
+    """Sample the exponential distribution with mean 1.
 
     >>> import volta_fn as vf
     >>> vf.random.exponential(vf.random.key(0), (2,)).round(3)
@@ -28,7 +28,7 @@ def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array
 
 
 def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | None = None) -> Array:
-    """The standard Gumbel distribution, of the maximum of many: -log(-log(u)).
+    """Sample the standard Gumbel distribution: -log(-log(u)).
 
     With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low". Raises `ArgumentError` for
     another mode.
@@ -51,7 +51,7 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
 
 
 def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The Laplace distribution: exponential, with either sign.
+    """Sample the Laplace distribution: exponential with a random sign.
 
     >>> import volta_fn as vf
     >>> vf.random.laplace(vf.random.key(0), (2, 3)).shape
@@ -63,7 +63,7 @@ def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The standard logistic distribution, the logit of uniform numbers.
+    """Sample the standard logistic distribution: the logit of uniform numbers.
 
     >>> import volta_fn as vf
     >>> vf.random.logistic(vf.random.key(0), (2, 3)).shape
@@ -75,7 +75,7 @@ def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The standard Cauchy distribution, which has no mean.
+    """Sample the standard Cauchy distribution.
 
     >>> import volta_fn as vf
     >>> vf.random.cauchy(vf.random.key(0), (2, 3)).shape
@@ -87,7 +87,7 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The Pareto distribution on [1, ∞) with density proportional to x^(-b - 1).
+    """Sample the Pareto distribution on [1, ∞), of density proportional to x^(-b - 1).
 
     >>> import volta_fn as vf
     >>> bool((vf.random.pareto(vf.random.key(0), 2.0, (5,)) >= 1).all())
@@ -99,7 +99,9 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
 
 
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The Rayleigh distribution, of the length of a vector of two normal numbers with standard deviation `scale`.
+    """Sample the Rayleigh distribution.
+
+    It is that of the length of a vector of two normal numbers with standard deviation `scale`.
 
     >>> import volta_fn as vf
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
@@ -112,7 +114,7 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
 
 
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The triangular distribution on [left, right] with its peak at `mode`.
+    """Sample the triangular distribution on [left, right] with its peak at `mode`.
 
     >>> import volta_fn as vf
     >>> sample = vf.random.triangular(vf.random.key(0), 1.0, 2.0, 4.0, (5,))
@@ -128,7 +130,7 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] 
 
 
 def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The inverse Gaussian distribution with the given mean and scale 1.
+    """Sample the inverse Gaussian distribution with the given mean and scale 1.
 
     Michael, Schucany and Haas, "Generating random variates using transformations with multiple roots", 1976.
 
@@ -148,7 +150,9 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The Weibull distribution, of powers of exponential numbers: ``scale * e ** (1 / concentration)``.
+    """Sample the Weibull distribution: ``scale * e ** (1 / concentration)``.
+
+    e is an exponential number.
 
     >>> import volta_fn as vf
     >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())

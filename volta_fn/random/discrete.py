@@ -1,4 +1,4 @@
-"""Distributions of whole numbers: geometric, Poisson, binomial, multinomial."""
+"""Discrete distributions: geometric, Poisson, binomial, multinomial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from volta_fn.random.uniform import uniform
 
 
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The number of trials, each a success with probability `p`, up to the first success.
+    """Sample the number of trials of success probability `p` up to the first success.
 
     >>> import volta_fn as vf
     >>> int(vf.random.geometric(vf.random.key(0), 1.0))
@@ -34,9 +34,9 @@ def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any =
 
 
 def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The number of events, at a rate of `lam` on average, in a unit of time; an integer dtype, int32 by default.
+    """Sample the Poisson distribution of mean `lam`, in an integer dtype (int32).
 
-    Knuth's method (the product of uniform numbers) where lam < 10; else the transformed rejection of Hörmann, "The transformed
+    By Knuth's method (the product of uniform numbers) where lam < 10, else by the transformed rejection of Hörmann, "The transformed
     rejection method for generating Poisson random variables", 1993.
 
     >>> import volta_fn as vf
@@ -99,10 +99,10 @@ def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtyp
 
 
 def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The number of successes in `n` trials with probability `p` each, as floats (float32 by default); NaN for n < 0 or p < 0.
+    """Sample the number of successes in `n` trials with probability `p`, as floats.
 
-    By the gaps between successes where few are expected (Devroye, "Non-uniform random variate generation", 1986, X.4.3), else by
-    the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
+    They are float32 by default; NaN for n < 0 or p < 0. By the gaps between successes where few are expected (Devroye, "Non-uniform random
+    variate generation", 1986, X.4.3), else by the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
 
     >>> import volta_fn as vf
     >>> vf.random.binomial(vf.random.key(0), 10, 0.5, (2, 3)).shape
@@ -135,11 +135,11 @@ def _binomial_by_gaps(data: Array, trials: Array, chance: Array, shape: Shape, d
     log_failure = lax.log1p(-chance)
 
     def step(state: Any) -> Any:
-        i, count, place, key = state
+        i, count, trial, key = state
         keys = random_split(key, (2,))
-        count = vnp.where(place <= trials, count + 1, count)
+        count = vnp.where(trial <= trials, count + 1, count)
         gap = lax.ceil(lax.log(uniform(keys[0], shape, chance.dtype)) / log_failure)
-        return i + 1, count, place + gap, keys[1]
+        return i + 1, count, trial + gap, keys[1]
 
     start = (0, vnp.zeros(shape, chance.dtype), vnp.zeros(shape, chance.dtype), data)
     count = lax.while_loop(lambda s: vnp.any(s[2] <= trials) & (s[0] < rounds), step, start)[1]
@@ -201,15 +201,15 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
 
 
 def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None, dtype: Any = None, unroll: int | bool = 1) -> Array:
-    """How often each of several outcomes, with probabilities along the last dimension of `p`, happens in `n` trials; as floats.
+    """Sample how often each of several outcomes happens in `n` trials, as floats.
 
     Args:
         key: a key.
         n: the number of trials; broadcasts to the shape without its last dimension.
-        p: the probabilities.
+        p: the probabilities of the outcomes, along the last dimension.
         shape: the result's shape, to which `p` broadcasts; by default that of `p`.
-        dtype: a floating dtype, by default that in which `n` and `p` combine.
-        unroll: how many steps of the loop over outcomes to write out, see `lax.scan`.
+        dtype: a floating dtype, by default the common one of `n` and `p`.
+        unroll: how many iterations of the loop over outcomes to unroll, see `lax.scan`.
 
     >>> import volta_fn as vf
     >>> vf.random.multinomial(vf.random.key(0), 10.0, vf.numpy.array([0.2, 0.8])).sum()

@@ -1,4 +1,4 @@
-"""The gamma distribution and those that are made of it: beta, Dirichlet, chi-square, F, Student's t, generalised normal, the ball."""
+"""The gamma distribution and those derived from it: beta, Dirichlet, t, F, …."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from volta_fn.transforms.vectorize import vmap
 
 
 def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The gamma distribution with shape parameter `a` and scale 1, with density proportional to x^(a - 1) exp(-x).
+    """Sample the gamma distribution, of density proportional to x^(a - 1) exp(-x).
 
-    Differentiable by `a`, the quantile held (Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018).
+    Differentiable by `a` at a fixed quantile (Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018).
 
     >>> import volta_fn as vf
     >>> vf.random.gamma(vf.random.key(0), vf.numpy.array([0.5, 10.0])).shape
@@ -34,7 +34,7 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = Non
 
 
 def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The logarithm of gamma random numbers, of full precision where `a` is small and they are very near zero.
+    """Sample the log of gamma numbers, to full precision for small `a`.
 
     >>> import volta_fn as vf
     >>> vf.random.loggamma(vf.random.key(0), 0.5, (4,)).shape
@@ -69,9 +69,10 @@ def _(log: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _draw_one(data: Array, a: Array, log: bool) -> Array:
-    """Marsaglia and Tsang, "A simple method for generating gamma variables", 2000: rejection from a cubed normal number.
+    """Reject from a cubed normal number.
 
-    Below 1, a number for a + 1 is multiplied by a power of a uniform one.
+    Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Below 1, a number for a + 1 is multiplied by a power of a
+    uniform one.
     """
     dtype = a.dtype
     zero, one = dtype.type(0), dtype.type(1)
@@ -108,7 +109,7 @@ def _draw_one(data: Array, a: Array, log: bool) -> Array:
 
 
 def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The beta distribution on [0, 1], with density proportional to x^(a - 1) (1 - x)^(b - 1).
+    """Sample the beta distribution, of density proportional to x^(a-1) (1-x)^(b-1).
 
     >>> import volta_fn as vf
     >>> x = vf.random.beta(vf.random.key(0), 2.0, 3.0, (1000,))
@@ -126,9 +127,10 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
 
 
 def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The Dirichlet distribution of vectors of shares that sum to 1; the last dimension of `alpha` holds a vector's parameters.
+    """Sample Dirichlet vectors, which are positive and sum to 1.
 
-    The result has shape ``(*shape, n)``; the other dimensions of `alpha` broadcast to `shape`.
+    The last dimension of `alpha` holds a vector's parameters. The result has shape ``(*shape, n)``; the other dimensions of `alpha`
+    broadcast to `shape`.
 
     >>> import volta_fn as vf
     >>> vf.random.dirichlet(vf.random.key(0), vf.numpy.ones(3)).sum().round(4)
@@ -141,7 +143,7 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
 
 
 def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The chi-square distribution, of the sum of the squares of `df` standard normal numbers.
+    """Sample the chi-square distribution with `df` degrees of freedom.
 
     >>> import volta_fn as vf
     >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
@@ -153,7 +155,7 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """The F distribution, of the ratio of two chi-square numbers, each divided by its degrees of freedom.
+    """Sample the F distribution: two chi-square numbers over their degrees, divided.
 
     >>> import volta_fn as vf
     >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
@@ -167,7 +169,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
 
 
 def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """Student's t distribution with `df` degrees of freedom.
+    """Sample Student's t distribution with `df` degrees of freedom.
 
     >>> import volta_fn as vf
     >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
@@ -182,7 +184,7 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
 
 
 def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The distribution with density proportional to exp(-|x|^p).
+    """Sample the distribution with density proportional to exp(-|x|^p).
 
     >>> import volta_fn as vf
     >>> vf.random.generalized_normal(vf.random.key(0), 1.5, (4,)).shape
@@ -197,7 +199,9 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
 
 
 def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Points uniformly distributed in the unit ball of dimension `d` in the p-norm; the result has shape ``(*shape, d)``.
+    """Sample points uniformly in the unit ball of dimension `d` in the p-norm.
+
+    The result has shape ``(*shape, d)``.
 
     >>> import volta_fn as vf
     >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)

@@ -1,7 +1,8 @@
-"""Keys: the explicit state of random numbers. A key is a value; using it twice gives the same numbers twice, so split it first.
+"""Keys: the explicit state of random numbers.
 
-A *typed* key (or array of keys), `PRNGKeyArray`, wraps *raw* key data: a uint32 array with a last dimension of two words. Every
-function takes either kind, and those that make keys from keys return the kind that they were given.
+A key is a value: using it twice gives the same numbers twice, so split it first. A *typed* key (or array of keys), `PRNGKeyArray`, wraps
+*raw* key data: a uint32 array with a last dimension of two words. Every function takes either kind, and those that make keys from keys
+return the kind that they were given.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeE
 from volta_fn.primitives.random import check_key_data, random_fold_in, random_split
 from volta_fn.random.arguments import known_integers
 
-#: The one implementation; further ones would be told apart by this name.
+#: The only implementation; others would be distinguished by this name.
 THREEFRY = "threefry2x32"
 _UINT32 = np.dtype(np.uint32)
 #: The lowest 32 bits of an integer.
@@ -30,7 +31,7 @@ _LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class KeyType:
-    """What a typed key has in place of a dtype: the name of the algorithm that turns keys into bits."""
+    """The dtype of typed keys: the name of the algorithm that maps keys to bits."""
 
     name: str = THREEFRY
 
@@ -40,9 +41,9 @@ class KeyType:
 
 @tree.register_pytree_node_class
 class PRNGKeyArray:
-    """An immutable array of random keys; `volta_fn.random.key` makes one, `split` makes many.
+    """An immutable array of random keys, made by `volta_fn.random.key` and `split`.
 
-    It is a pytree whose leaf is the raw data, so it goes through `jit`, `vmap`, `scan` and the rest like an array of keys.
+    It is a pytree whose leaf is the raw data, so it passes through `jit`, `vmap`, `scan` and the rest like an array of keys.
 
     >>> import volta_fn as vf
     >>> keys = vf.random.split(vf.random.key(0), 3)
@@ -57,12 +58,12 @@ class PRNGKeyArray:
         self._impl = impl
 
     def tree_flatten(self) -> tuple[tuple[Any], str]:
-        """The raw data is the leaf; the implementation's name is static."""
+        """Return the raw data as the leaf, and the static name of the implementation."""
         return (self._data,), self._impl
 
     @classmethod
     def tree_unflatten(cls, impl: str, children: Sequence[Any]) -> PRNGKeyArray:
-        """A key array around whatever stands for the data."""
+        """Return a key array around the given data."""
         return cls(children[0], impl)
 
     @property
@@ -101,14 +102,14 @@ class PRNGKeyArray:
         return PRNGKeyArray(self._data[(*entries, *rest)], self._impl)
 
     def reshape(self, *shape: Any) -> PRNGKeyArray:
-        """The same keys in another shape, given as integers or one sequence; one of them may be -1."""
+        """Reshape to a shape given as integers or one sequence; one of them may be -1."""
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         known = math.prod(n for n in sizes if n != -1)
         full = [self.size // max(known, 1) if n == -1 else n for n in sizes]
         return PRNGKeyArray(lax.reshape(self._data, (*full, 2)), self._impl)
 
     def flatten(self) -> PRNGKeyArray:
-        """The keys along one dimension."""
+        """Return the keys along one dimension."""
         return self.reshape(-1)
 
     ravel = flatten
@@ -143,10 +144,10 @@ class PRNGKeyArray:
 
 
 def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
-    """A typed key from an integer seed, of whose bits the lowest 64 count (of a 32-bit integer all 32, as an unsigned number).
+    """Create a typed key from an integer seed.
 
-    `impl`, or `dtype`, may name the algorithm; "threefry2x32" is the only one. Raises `DTypeError` for a seed that is no integer and
-    `ShapeError` for an array of seeds (use `vmap`).
+    The lowest 64 bits count (of a 32-bit integer all 32, as an unsigned number). `impl`, or `dtype`, may name the algorithm;
+    "threefry2x32" is the only one. Raises `DTypeError` for a seed that is no integer and `ShapeError` for an array of seeds (use `vmap`).
 
     >>> import volta_fn as vf
     >>> vf.random.key(42)
@@ -157,7 +158,9 @@ def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | 
 
 
 def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
-    """A raw key, a uint32 array of two words, from an integer seed; `key` makes the typed kind.
+    """Create a raw key, a uint32 array of two words, from an integer seed.
+
+    `key` creates the typed kind.
 
     >>> import volta_fn as vf
     >>> vf.random.PRNGKey(42)
@@ -194,14 +197,13 @@ def _seeded(function: str, seed: Any) -> Array:
 
 
 def _halves(seed: Array) -> tuple[Any, Array]:
-    """The upper and the lower 32 bits."""
     if seed.dtype.itemsize < 8:
         return np.uint32(0), seed
     return lax.shift_right_logical(seed, seed.dtype.type(32)), seed
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
-    """The typed keys that consist of the given words: a uint32 array whose last dimension has size 2.
+    """Wrap words, a uint32 array whose last dimension has size 2, as typed keys.
 
     >>> import volta_fn as vf
     >>> raw = vf.random.PRNGKey(7)
@@ -214,7 +216,7 @@ def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dty
 
 
 def key_data(keys: Any) -> Array:
-    """The words of typed or raw keys, as a uint32 array with a last dimension of size 2.
+    """Return the words of typed or raw keys as a uint32 array (..., 2).
 
     >>> import volta_fn as vf
     >>> vf.random.key_data(vf.random.key(7))
@@ -224,13 +226,13 @@ def key_data(keys: Any) -> Array:
 
 
 def key_impl(keys: Any) -> str:
-    """The name of the algorithm that keys are for."""
+    """Return the name of the keys' algorithm."""
     _data_of("key_impl", keys)
     return THREEFRY
 
 
 def key_dtype(impl: str | KeyType | None = None) -> KeyType:
-    """The type of keys for an algorithm (default: the only one)."""
+    """Return the type of keys for an algorithm (default: the only one)."""
     return KeyType(_implementation("key_dtype", impl, None))
 
 
@@ -246,7 +248,7 @@ def _data_of(function: str, keys: Any) -> Array:
 
 
 def single_key(function: str, key: Any) -> Array:
-    """The data of one key, typed or raw; `ShapeError` for an array of keys."""
+    """Return the data of one key, typed or raw; raise `ShapeError` for several keys."""
     data = _data_of(function, key)
     if data.ndim != 1:
         raise ShapeError(f"{function} takes a single key, got an array of keys of shape {data.shape[:-1]}. Use volta_fn.vmap for several.")
@@ -258,7 +260,9 @@ def _like(given: Any, data: Array) -> Any:
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
-    """`num` new keys (or an array of keys of that shape), independent of each other and of the old one, which should not be used again.
+    """Derive `num` independent keys (or an array of that shape) from a key.
+
+    The old key should not be used again.
 
     >>> import volta_fn as vf
     >>> key, subkey = vf.random.split(vf.random.key(0))
@@ -270,7 +274,9 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key from a key and an integer, such as the number of a step. Integers that differ by a multiple of 2^32 give the same.
+    """Derive a new key from a key and an integer, such as the number of a step.
+
+    Integers that differ by a multiple of 2^32 give the same key.
 
     >>> import volta_fn as vf
     >>> vf.random.fold_in(vf.random.PRNGKey(0), 1)
@@ -287,5 +293,5 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def clone(key: Any) -> Any:
-    """The same key. In JAX it marks a reuse as intended; nothing here forbids reuse."""
+    """Return the same key. In JAX it marks intended reuse, which is not checked here."""
     return _like(key, _data_of("clone", key))

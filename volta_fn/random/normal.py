@@ -1,4 +1,4 @@
-"""The normal distribution and its relatives, through the inverse of the error function."""
+"""The normal distribution and those derived from it, by inverse error functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _SQRT_2 = math.sqrt(2.0)
 
 
 def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Standard normal numbers, of dtype float32 by default; complex ones have variance 1/2 in each part.
+    """Sample the standard normal distribution, in float32 by default.
+
+    The real and imaginary parts of complex numbers have variance 1/2.
 
     >>> import volta_fn as vf
     >>> vf.random.normal(vf.random.key(0), (2,)).round(4)
@@ -34,9 +36,9 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     sizes = canonical_shape(shape)
     if wanted in dtypes.FLOATS:
         return _normal(data, sizes, wanted)
-    part = dtypes.real_dtype(wanted)
+    real = dtypes.real_dtype(wanted)
     keys = random_split(data, (2,))
-    return lax.complex(_normal(keys[0], sizes, part), _normal(keys[1], sizes, part)) / wanted.type(_SQRT_2)
+    return lax.complex(_normal(keys[0], sizes, real), _normal(keys[1], sizes, real)) / wanted.type(_SQRT_2)
 
 
 def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
@@ -46,7 +48,9 @@ def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
 
 
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """Standard normal numbers that lie strictly between `lower` and `upper`, which broadcast to `shape`.
+    """Sample standard normal numbers strictly between `lower` and `upper`.
+
+    The bounds broadcast to `shape`.
 
     >>> import volta_fn as vf
     >>> vf.random.truncated_normal(vf.random.key(0), -2.0, 2.0, (2,)).round(3)
@@ -64,7 +68,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """exp of normal numbers with standard deviation `sigma`.
+    """Sample exp of normal numbers with standard deviation `sigma`.
 
     >>> import volta_fn as vf
     >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
@@ -76,7 +80,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dt
 
 
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """The lengths of vectors of three standard normal numbers (Maxwell's distribution of speeds).
+    """Sample Maxwell's distribution: the length of three standard normal numbers.
 
     >>> import volta_fn as vf
     >>> bool((vf.random.maxwell(vf.random.key(0), (5,)) >= 0).all())
@@ -87,7 +91,7 @@ def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """``loc + scale * x`` with x of Maxwell's distribution and either sign.
+    """Sample ``loc + scale * x`` with x of Maxwell's distribution and random sign.
 
     As in JAX, the result has shape ``(*shape, *parameters' shape)``.
 
@@ -106,15 +110,15 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Sequence[int] | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Array:
-    """Normal vectors with a mean of shape (..., n) and a covariance of shape (..., n, n), whose batch shapes broadcast to `shape`.
+    """Sample normal vectors with mean (..., n) and covariance (..., n, n).
 
     Args:
         key: a key.
         mean: the mean.
         cov: the covariance; symmetric and positive definite, or semidefinite if `method` is not "cholesky".
-        shape: the batch shape of the result, which has shape ``(*shape, n)``.
-        dtype: a floating dtype; by default that in which mean and covariance combine.
-        method: how a square root of the covariance is found: "cholesky", "eigh" or "svd".
+        shape: the batch shape, to which those of the parameters broadcast; the result has shape ``(*shape, n)``.
+        dtype: a floating dtype; by default the common one of mean and covariance.
+        method: for the square root of the covariance: "cholesky", "eigh" or "svd".
 
     Raises:
         ShapeError: the shapes do not fit. ArgumentError: another method.
@@ -149,7 +153,9 @@ def _square_root(covariance: Array, method: str) -> Array:
 
 
 def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None) -> Array:
-    """Orthogonal n×n matrices, uniformly distributed; n×m ones with orthonormal columns (rows, if n < m).
+    """Sample uniform orthogonal n×n matrices.
+
+    With `m`, n×m matrices with orthonormal columns (rows, if n < m).
 
     >>> import volta_fn as vf
     >>> q = vf.random.orthogonal(vf.random.key(0), 3)

@@ -1,4 +1,4 @@
-"""Choosing among given things: categories by their logits, permutations, samples with and without replacement."""
+"""Categories by their logits, permutations, samples with and without replacement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from volta_fn.random.uniform import randint, uniform
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | None = None, replace: bool = True, mode: str | None = None
 ) -> Array:
-    """Indices along `axis` drawn with probabilities proportional to exp(logits), by the Gumbel-max trick.
+    """Sample indices along `axis` with probabilities proportional to exp(logits).
 
     Args:
         key: a key.
@@ -33,7 +33,7 @@ def categorical(
         axis: the dimension of the categories.
         shape: the result's shape, which ends with that of `logits` without `axis`; that alone by default.
         replace: whether the draws in the leading dimensions of `shape` may repeat a category.
-        mode: of the Gumbel numbers: "low" (default) or "high", see `gumbel`.
+        mode: of the Gumbel numbers of the Gumbel-max trick: "low" (default) or "high", see `gumbel`.
 
     Raises:
         ShapeError: the shape does not fit. ArgumentError: more draws without replacement than categories.
@@ -68,9 +68,9 @@ def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, m
 
 
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Array:
-    """`x` in random order along an axis; an integer stands for arange(x).
+    """Shuffle `x` along an axis; an integer stands for arange(x).
 
-    With `independent`, each vector along the axis gets an order of its own. Raises `DTypeError` for a scalar that is no integer.
+    With `independent`, each vector along the axis is shuffled separately. Raises `DTypeError` for a scalar that is no integer.
 
     >>> import volta_fn as vf
     >>> vf.random.permutation(vf.random.key(0), 5)
@@ -85,7 +85,6 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 
 
 def _population(function: str, x: Any) -> Array:
-    """What to choose from: an array, or arange of an integer."""
     value = as_value(x)
     if value.ndim:
         return value
@@ -95,7 +94,7 @@ def _population(function: str, x: Any) -> Array:
 
 
 def _shuffle(data: Array, x: Array, axis: int) -> Array:
-    """Sort by random keys, as often as it takes until equal 32-bit keys have hardly left a pair of elements in its old order."""
+    """Sort by random keys, repeatedly, until ties of 32-bit keys are improbable."""
     rounds = math.ceil(3 * math.log(max(1, x.size)) / math.log(2**32 - 1))
     for _ in range(rounds):
         keys = random_split(data, (2,))
@@ -107,12 +106,12 @@ def _shuffle(data: Array, x: Array, axis: int) -> Array:
 def choice(
     key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0, mode: str | None = None
 ) -> Array:
-    """Random elements (slices along `axis`) of an array, or of arange(a) for an integer.
+    """Sample elements (slices along `axis`) of an array, or of arange(a).
 
     Args:
         key: a key.
         a: an array, or an integer.
-        shape: the shape of the draws, which takes the place of `axis`.
+        shape: the shape of the draws, which replaces `axis`.
         replace: whether an element may be drawn more than once.
         p: the probabilities, one per element; uniform by default.
         axis: the dimension to choose along.
@@ -131,21 +130,24 @@ def choice(
     sizes, value = canonical_shape(shape), _population("choice", a)
     dim = canonical_axis(axis, value.ndim)
     population, draws = value.shape[dim], math.prod(sizes)
-    whole = (*value.shape[:dim], *sizes, *value.shape[dim + 1 :])
+    full_shape = (*value.shape[:dim], *sizes, *value.shape[dim + 1 :])
     if not draws:
-        return lax.full(whole, 0, value.dtype)
+        return lax.full(full_shape, 0, value.dtype)
     if not population:
         raise ArgumentError(f"choice: there is nothing to choose from: a has no elements along axis {axis}")
     if not replace and draws > population:
         raise ArgumentError(f"choice: cannot draw {draws} of {population} elements without replacement")
     if p is None and not replace:
-        return lax.reshape(lax.slice_in_dim(permutation(data, value, dim), 0, draws, 1, dim), whole)
+        return lax.reshape(lax.slice_in_dim(permutation(data, value, dim), 0, draws, 1, dim), full_shape)
     indices = randint(data, (draws,), 0, population) if p is None else _weighted(data, p, population, draws, replace, mode)
-    return lax.reshape(take(value, indices, dim), whole)
+    return lax.reshape(take(value, indices, dim), full_shape)
 
 
 def _weighted(data: Array, p: Any, population: int, draws: int, replace: bool, mode: str | None) -> Array:
-    """Indices with the given probabilities: by the cumulative ones, or without replacement the largest of log p plus Gumbel noise."""
+    """Sample indices with the given probabilities.
+
+    With replacement by the cumulative ones, else by the largest of log p plus Gumbel noise.
+    """
     chances = as_value(p)
     if chances.shape != (population,):
         raise ShapeError(f"choice: p has one probability for each of {population} elements, got shape {chances.shape}")

@@ -1,4 +1,4 @@
-"""Bits, uniform floats and integers, and coins: what every other distribution is made of."""
+"""Bits, uniform floats and integers, and coins, from which the others are made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UINT32 = np.dtype(np.uint32)
 
 
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Random bits as unsigned integers (default uint32).
+    """Sample random bits as unsigned integers (default uint32).
 
     >>> import volta_fn as vf
     >>> vf.random.bits(vf.random.key(0), (2,))
@@ -32,7 +32,9 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Array:
-    """Uniform floats in [minval, maxval), of dtype float32 by default; the bounds broadcast to `shape`.
+    """Sample floats uniformly in [minval, maxval), in float32 by default.
+
+    The bounds broadcast to `shape`.
 
     >>> import volta_fn as vf
     >>> vf.random.uniform(vf.random.key(0), (2,))
@@ -52,7 +54,7 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
 
 
 def unit_uniform(data: Array, shape: Shape, dtype: np.dtype) -> Array:
-    """Uniform floats in [0, 1): random bits as the significand of a number in [1, 2), less 1."""
+    """Sample floats in [0, 1): random bits as the mantissa of a number in [1, 2)."""
     info = dtypes.finfo(dtype)
     unsigned = np.dtype(f"u{dtype.itemsize}")
     width = 8 if info.nmant < 8 else info.bits
@@ -63,11 +65,11 @@ def unit_uniform(data: Array, shape: Shape, dtype: np.dtype) -> Array:
 
 
 def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any = None) -> Array:
-    """Uniform integers in [minval, maxval), of dtype int32 by default; the bounds are integers that broadcast to `shape`.
+    """Sample integers uniformly in [minval, maxval), in int32 by default.
 
-    Where ``maxval <= minval`` the result is `minval`. A bound outside the dtype's range counts as the nearest one inside (a `maxval`
-    beyond the greatest integer includes it). The remainder of random bits is taken, with a bias below span / 2^32 (2^64).
-    Raises `DTypeError` for a dtype or bounds that are not integers.
+    The bounds are integers that broadcast to `shape`. Where ``maxval <= minval`` the result is `minval`. A bound outside the dtype's range
+    counts as the nearest one inside (a `maxval` beyond the greatest integer includes it). Taking the remainder of random bits has a bias
+    below span / 2^32 (2^64). Raises `DTypeError` for a dtype or bounds that are not integers.
 
     >>> import volta_fn as vf
     >>> vf.random.randint(vf.random.key(0), (3,), 0, 10)
@@ -86,7 +88,10 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
 
 
 def _bound(name: str, value: Any) -> Array | np.ndarray:
-    """A bound of integers, left on the host if it is known there: it is brought into the dtype's range before a device sees it."""
+    """Return a bound of integers, on the host if its value is known.
+
+    It is limited to the dtype's range before a device sees it.
+    """
     known = known_integers(value)
     if known is not None:
         return known
@@ -97,7 +102,6 @@ def _bound(name: str, value: Any) -> Array | np.ndarray:
 
 
 def _within(value: Array | np.ndarray, dtype: np.dtype, low: int, high: int) -> Array:
-    """`value` clamped to [low, high] and converted."""
     info = dtypes.iinfo(value.dtype)
     least, greatest = (value.dtype.type(min(max(b, info.min), info.max)) for b in (low, high))
     clamped = np.clip(value, least, greatest) if isinstance(value, np.ndarray) else lax.clamp(least, value, greatest)
@@ -122,10 +126,10 @@ def _integers(data: Array, shape: Shape, minval: Array | np.ndarray, maxval: Arr
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: str = "low") -> Array:
-    """Coins: True with probability `p`, a float or an array of floats that broadcasts to `shape`.
+    """Sample True with probability `p`, floats that broadcast to `shape`.
 
-    A coin is a uniform number compared with `p` in `p`'s dtype; with mode "high" that number has twice the bits, for tiny `p`.
-    Raises `DTypeError` if `p` is not of floating dtype and `ArgumentError` for another mode.
+    A uniform number is compared with `p` in `p`'s dtype; with mode "high" that number has twice the bits, for tiny `p`. Raises `DTypeError`
+    if `p` is not of floating dtype and `ArgumentError` for another mode.
 
     >>> import volta_fn as vf
     >>> vf.random.bernoulli(vf.random.key(1), 0.3, (4,))
@@ -146,7 +150,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
 
 
 def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """-1 or 1, each with probability 1/2, in any dtype of numbers (default int32).
+    """Sample -1 or 1, each with probability 1/2, in any signed dtype (default int32).
 
     >>> import volta_fn as vf
     >>> vf.random.rademacher(vf.random.key(0), (3,))

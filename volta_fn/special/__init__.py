@@ -1,4 +1,6 @@
-"""Special functions, under the names of `jax.scipy.special`. Integers become floats; all are elementwise but the sums of exponentials.
+"""Special functions with the names of `jax.scipy.special`.
+
+Integers become floats; all functions but those of `exponential` and `softmax` (sums of exponentials) are elementwise.
 
 >>> import volta_fn as vf
 >>> vf.vmap(vf.grad(vf.special.gammaln))(vf.numpy.array([3.0])).round(4)

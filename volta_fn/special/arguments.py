@@ -1,4 +1,4 @@
-"""How a special function made of other functions takes its arguments."""
+"""Promotion of the arguments of special functions that are composed of others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Function = Callable[..., Array]
 
 
 def composite(function: Function) -> Function:
-    """`function`, which is one of real floating arrays of one dtype, as one of arrays and scalars of any.
+    """Let a function of float arrays of one dtype take arrays and scalars of any.
 
-    Integers become floats. float16 and bfloat16 compute in float32, so that errors do not pile up from step to step.
+    Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
     """
 
     @functools.wraps(function)

@@ -11,13 +11,13 @@ from volta_fn.primitives.declare import promoted
 from volta_fn.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-i0e = promoted(lax.bessel_i0e, "i0e", "exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")
-i1e = promoted(lax.bessel_i1e, "i1e", "exp(-|x|) I1(x), the scaled modified Bessel function of order 1.")
+i0e = promoted(lax.bessel_i0e, "i0e", "Return exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")
+i1e = promoted(lax.bessel_i1e, "i1e", "Return exp(-|x|) I1(x), the scaled modified Bessel function of order 1.")
 
 
 @composite
 def i0(x: Any) -> Array:
-    """I0(x), the modified Bessel function of order 0.
+    """Return I0(x), the modified Bessel function of order 0.
 
     >>> import volta_fn as vf
     >>> vf.special.i0(1.0).round(4)
@@ -28,7 +28,7 @@ def i0(x: Any) -> Array:
 
 @composite
 def i1(x: Any) -> Array:
-    """I1(x), the modified Bessel function of order 1.
+    """Return I1(x), the modified Bessel function of order 1.
 
     >>> import volta_fn as vf
     >>> vf.special.i1(1.0).round(4)
@@ -48,13 +48,13 @@ def _i1(x: Array) -> Array:
 
 
 def _grown(x: Array, scaled: Array) -> Array:
-    """exp(|x|) scaled, in two steps: it may be finite where exp(|x|) is not."""
+    """Return exp(|x|) scaled in two steps: it may be finite where exp(|x|) is not."""
     root = vnp.exp(0.5 * vnp.abs(x))
     return scaled * root * root
 
 
 def _i1_slope(x: Array) -> Array:
-    """I0(x) - I1(x) / x, one half at zero."""
+    """Return I0(x) - I1(x) / x, which is one half at zero."""
     at_zero = x == 0
     quotient = vnp.where(at_zero, 0.5, lax.bessel_i1e(x) / vnp.where(at_zero, 1.0, x))
     return _grown(x, lax.bessel_i0e(x) - quotient)

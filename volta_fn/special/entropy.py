@@ -1,4 +1,4 @@
-"""x log y and what is made of it, with zero times anything zero; logits; power transforms."""
+"""Functions of x log y, with 0 · log 0 = 0; logits; power transforms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import excess, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-expit = promoted(lax.logistic, "expit", "The logistic function 1 / (1 + exp(-x)), without overflow.")
+expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
 
 
 def logit(x: Any) -> Array:
-    """log(x / (1 - x)), the inverse of `expit`; infinite at 0 and 1, NaN outside.
+    """Return log(x / (1 - x)), the inverse of `expit`.
+
+    It is infinite at 0 and 1, NaN outside.
 
     >>> import volta_fn as vf
     >>> float(vf.grad(vf.special.logit)(0.5))
@@ -40,7 +42,7 @@ _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
 
 
 def xlogy(x: Any, y: Any) -> Array:
-    """x log(y), which is 0 for x = 0 unless y is NaN.
+    """Return x log(y), which is 0 for x = 0 unless y is NaN.
 
     >>> import volta_fn as vf
     >>> vf.special.xlogy(0.0, 0.0)
@@ -60,7 +62,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
 
 
 def xlog1py(x: Any, y: Any) -> Array:
-    """x log(1 + y), which is 0 for x = 0 unless y is NaN.
+    """Return x log(1 + y), which is 0 for x = 0 unless y is NaN.
 
     >>> import volta_fn as vf
     >>> vf.special.xlog1py(vf.numpy.array([0.0, 2.0]), -1.0)
@@ -82,7 +84,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
 def _two_terms(
     function: Callable[..., Array], primals: Any, tangents: Any, log: Callable[[Any], Array], offset: float
 ) -> tuple[Array, Any]:
-    """The derivative of x log(offset + y): the infinite slope by x at a zero of the logarithm's argument is not met unless asked for."""
+    """Differentiate x log(offset + y), by x, where it may be infinite, only if asked."""
     (x, y), (x_rate, y_rate) = primals, tangents
     out = function(x, y)
     total: Any = x_rate if type(x_rate) is Zero else x_rate * log(y)
@@ -93,7 +95,7 @@ def _two_terms(
 
 
 def entr(x: Any) -> Array:
-    """-x log(x), the summand of entropy: 0 at 0, -inf for negative x.
+    """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 
     >>> import volta_fn as vf
     >>> p = vf.numpy.array([0.5, 0.5, 0.0])
@@ -114,7 +116,9 @@ _xlogx.defjvps(lambda g, out, x: g * (vnp.log(x) + 1.0))
 
 @composite
 def rel_entr(p: Any, q: Any) -> Array:
-    """p log(p / q), the summand of relative entropy: 0 for p = 0 and q >= 0, infinite where it has no other value.
+    """Return p log(p / q), the summand of relative entropy.
+
+    It is 0 for p = 0 and q >= 0, and infinite where it is not defined otherwise.
 
     >>> import volta_fn as vf
     >>> vf.special.rel_entr(2.0, 1.0).round(4)
@@ -125,7 +129,9 @@ def rel_entr(p: Any, q: Any) -> Array:
 
 @composite
 def kl_div(p: Any, q: Any) -> Array:
-    """p log(p / q) - p + q, the summand of the Kullback-Leibler divergence of measures that need not sum to one.
+    """Return p log(p / q) - p + q, the summand of the Kullback-Leibler divergence.
+
+    The measures need not sum to one.
 
     >>> import volta_fn as vf
     >>> vf.special.kl_div(2.0, 1.0).round(4)
@@ -135,7 +141,10 @@ def kl_div(p: Any, q: Any) -> Array:
 
 
 def _where_positive(function: Callable[[Array, Array], Array], x: Array, y: Array, at_zero: Array) -> Array:
-    """The function of positive numbers; `at_zero` for x = 0 and y >= 0; NaN of NaN; else infinite."""
+    """Apply a function of positive numbers and define the rest.
+
+    `at_zero` for x = 0 and y >= 0, NaN for NaN, else infinity.
+    """
     both = (x > 0) & (y > 0)
     value = function(vnp.where(both, x, 1.0), vnp.where(both, y, 1.0))
     out = vnp.where(both, value, vnp.where((x == 0) & (y >= 0), at_zero, np.inf))
@@ -143,7 +152,7 @@ def _where_positive(function: Callable[[Array, Array], Array], x: Array, y: Arra
 
 
 def _log_ratio(x: Array, y: Array) -> Array:
-    """log(x / y) of positive numbers, to full precision where they are almost equal."""
+    """Return log(x / y) of positive numbers, to full precision where x is close to y."""
     beyond = (x - y) / y
     close = vnp.abs(beyond) < 0.5
     return vnp.where(close, vnp.log1p(vnp.where(close, beyond, 0.0)), vnp.log(x) - vnp.log(y))
@@ -159,7 +168,7 @@ _relative_entropy.defjvps(lambda g, out, x, y: g * (_log_ratio(x, y) + 1.0), lam
 
 @custom_jvp
 def _divergence(x: Array, y: Array) -> Array:
-    """With r = x/y - 1 it is y ((1 + r) log(1 + r) - r), about y r²/2 for small r."""
+    """Compute it as y ((1 + r) log(1 + r) - r) with r = x/y - 1 for small r."""
     beyond = (x - y) / y
     close = vnp.abs(beyond) < 0.1
     r = vnp.where(close, beyond, 0.0)
@@ -171,7 +180,7 @@ _divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x,
 
 @composite
 def boxcox(x: Any, lmbda: Any) -> Array:
-    """The power transform (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964).
+    """Return (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964).
 
     >>> import volta_fn as vf
     >>> vf.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
@@ -182,7 +191,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
 
 @composite
 def boxcox1p(x: Any, lmbda: Any) -> Array:
-    """The power transform of 1 + x.
+    """Return the power transform `boxcox` of 1 + x.
 
     >>> import volta_fn as vf
     >>> vf.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
@@ -198,7 +207,10 @@ def _power_transform(log: Array, power: Array) -> Array:
 
 
 def _by_power(log: Array, power: Array) -> Array:
-    """The derivative by the power: log² (t e^t - e^t + 1) / t² at t = power log, whose quotient is (k + 1) t^k / (k + 2)! added up."""
+    """Return the derivative by the power: log² (t e^t - e^t + 1) / t², t = power log.
+
+    For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
+    """
     t = power * log
     close = vnp.abs(t) < 0.5
     small, large = vnp.where(close, t, 0.0), vnp.where(close, 1.0, t)

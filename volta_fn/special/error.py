@@ -1,4 +1,4 @@
-"""The error function's family and the distribution function of the normal distribution."""
+"""The error function's family and the normal distribution function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from volta_fn.primitives.declare import promoted
 from volta_fn.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-erf = promoted(lax.erf, "erf", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
-erfc = promoted(lax.erfc, "erfc", "1 - erf(x), to full relative precision for large x.")
-ndtr = promoted(lax.ndtr, "ndtr", "The normal distribution function: the probability that a standard normal number is at most x.")
-erfinv = promoted(lax.erf_inv, "erfinv", "The inverse of erf; infinite at -1 and 1, NaN beyond.")
+erf = promoted(lax.erf, "erf", "Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
+erfc = promoted(lax.erfc, "erfc", "Return 1 - erf(x), to full relative precision for large x.")
+ndtr = promoted(lax.ndtr, "ndtr", "Return the probability that a standard normal number is at most x.")
+erfinv = promoted(lax.erf_inv, "erfinv", "Return the inverse of erf; infinite at -1 and 1, NaN beyond.")
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -32,10 +32,10 @@ _SERIES_BELOW = {4: -10.0, 8: -35.0}
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Array:
-    """The logarithm of the normal distribution function, exact far into both tails.
+    """Return the log of the normal distribution function, exact far into both tails.
 
-    Far on the left by the first terms, up to `series_order`, of the asymptotic series for erfc (Abramowitz & Stegun 26.2.12).
-    Raises `ArgumentError` unless 0 <= series_order <= 30.
+    Far on the left by the first terms, up to `series_order`, of the asymptotic series for erfc (Abramowitz & Stegun 26.2.12). Raises
+    `ArgumentError` unless 0 <= series_order <= 30.
 
     >>> import volta_fn as vf
     >>> vf.special.log_ndtr(vf.numpy.array([-30.0, 0.0]))
@@ -63,7 +63,7 @@ def _log_distribution_value(x: Array, series_order: int) -> Array:
 
 
 def _series(x: Array, order: int) -> Array:
-    """1 - 1/x^2 + 1·3/x^4 - 1·3·5/x^6 …"""
+    """Return 1 - 1/x^2 + 1·3/x^4 - 1·3·5/x^6 …."""
     inverse = 1.0 / (x * x)
     total = vnp.ones_like(x)
     for k in range(order, 0, -1):
@@ -76,7 +76,10 @@ _log_distribution = custom_jvp(_log_distribution_value, nondiff_argnums=(1,))
 
 @_log_distribution.defjvp
 def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The density by the distribution function: far on the left, where both vanish, by the series that their quotient has."""
+    """Divide the density by the distribution function.
+
+    Far on the left, where both vanish, the quotient is given by its series.
+    """
     (x,), (rate,) = primals, tangents
     out = _log_distribution(x, series_order)
     border = _SERIES_BELOW[x.dtype.itemsize]
@@ -148,7 +151,9 @@ _ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
 
 @composite
 def ndtri(p: Any) -> Array:
-    """The inverse of `ndtr`, the quantiles of the standard normal distribution; infinite at 0 and 1, NaN outside.
+    """Return the inverse of `ndtr`: the quantiles of the standard normal distribution.
+
+    It is infinite at 0 and 1, NaN outside.
 
     >>> import volta_fn as vf
     >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)

@@ -1,4 +1,4 @@
-"""Sums of exponentials along axes: logsumexp, softmax, log_softmax. None overflows, and their derivatives are finite."""
+"""Sums of exponentials along axes, without overflow and with finite derivatives."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ Axis = int | Sequence[int] | None
 
 
 def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
-    """The axis argument in a hashable form."""
+    """Return the axis argument in a hashable form."""
     return axis if type(axis) is int or not isinstance(axis, Sequence) else tuple(axis)  # asking a class from `abc` takes long
 
 
 def _shift(values: Array, axis: Axis, where: Any) -> Array:
-    """The largest element, to be taken away before exponentials; zero where it is infinite; a constant to differentiation."""
+    """Return the largest element, to subtract before exponentials; 0 if infinite.
+
+    It is a constant to differentiation.
+    """
     largest = stop_gradient(vnp.max(values.real, axis, keepdims=True, where=where, initial=-math.inf))
     return vnp.where(vnp.isfinite(largest), largest, 0)
 
 
 def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None) -> Any:
-    """log(sum(b exp(a))) along `axis` (all of them by default), without overflow; -inf of nothing.
+    """Return log(sum(b exp(a))) along `axis` (default: all), without overflow.
 
     Args:
         a: an array.
         axis: the dimensions to sum along.
-        b: weights, which broadcast to `a`; one of zero takes its element out, even an infinite one.
+        b: weights, which broadcast to `a`; a weight of zero removes its element, even an infinite one.
         keepdims: whether those dimensions stay, with size 1.
-        return_sign: give a pair of the logarithm of the sum's absolute value and its sign (for complex numbers: its direction);
-            otherwise a negative sum gives NaN.
-        where: bool; elements not in it are left out.
+        return_sign: return a pair of the log of the sum's absolute value and its sign (for complex numbers: its direction); otherwise a
+            negative sum gives NaN.
+        where: bool mask; other elements are ignored.
 
-    The derivative is the softmax, and 0 where every element is -inf.
+    An empty sum gives -inf. The derivative is the softmax, and 0 where every element is -inf.
 
     >>> import volta_fn as vf
     >>> vf.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
@@ -64,7 +67,7 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
 
 
 def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
-    """exp(x) divided by its sum along `axis`. Elements not in `where` are 0.
+    """Return exp(x) over its sum along `axis`; elements not in `where` are 0.
 
     >>> import volta_fn as vf
     >>> vf.nn.softmax(vf.numpy.array([1000.0, 1000.0]))
@@ -95,7 +98,7 @@ def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
-    """log(softmax(x)), to full precision where the softmax is small. Elements not in `where` are -inf.
+    """Return log(softmax(x)), precise for small values; -inf outside `where`.
 
     >>> import volta_fn as vf
     >>> vf.nn.log_softmax(vf.numpy.array([0.0, 1000.0]))

@@ -1,4 +1,4 @@
-"""Exponential integrals, and the error function's complement without its exponential factor."""
+"""Exponential integrals, and the scaled complementary error function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FAR = 40.0
 
 
 def _power_series(n: Array, x: Array) -> Array:
-    """En(x) for whole n >= 1 and 0 < x <= 1 (Abramowitz & Stegun 5.1.12), in which the power n - 1 has the logarithm."""
+    """Return En(x) for integers n >= 1 and 0 < x <= 1 (Abramowitz & Stegun 5.1.12).
+
+    The term of power n - 1 has the logarithm.
+    """
     total, power = vnp.zeros_like(x), vnp.ones_like(x)
     logarithm = lax.digamma(vnp.maximum(n, 1.0)) - vnp.log(x)
     for k in range(20):
@@ -31,7 +34,10 @@ def _power_series(n: Array, x: Array) -> Array:
 
 
 def _fraction(n: Array, x: Array) -> Array:
-    """e^x En(x) for x > 1: a continued fraction (Abramowitz & Stegun 5.1.22), by Lentz's method; one that has settled stays as it is."""
+    """Return e^x En(x) for x > 1 by a continued fraction (Abramowitz & Stegun 5.1.22).
+
+    Lentz's method; fractions that have converged stay as they are.
+    """
     eps = dtypes.finfo(x.dtype).eps
 
     def go_on(state: Any) -> Array:
@@ -66,9 +72,10 @@ _expn.defjvps(None, lambda g, out, n, x: g * -vnp.where(n == 0, out * (1.0 + 1.0
 
 @composite
 def expn(n: Any, x: Any) -> Array:
-    """En(x), the integral of exp(-x t) / t^n over t from 1 to infinity, for whole n >= 0 and x >= 0; NaN for others.
+    """Return En(x), the integral of exp(-x t) / t^n over t from 1 to infinity.
 
-    Differentiable by x. By a power series up to 1, by a continued fraction beyond (Abramowitz & Stegun 5.1.12 and 5.1.22).
+    n is an integer >= 0 and x >= 0; NaN for others. Differentiable by x. By a power series up to 1, by a continued fraction beyond
+    (Abramowitz & Stegun 5.1.12 and 5.1.22).
 
     >>> import volta_fn as vf
     >>> vf.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
@@ -79,7 +86,9 @@ def expn(n: Any, x: Any) -> Array:
 
 @composite
 def exp1(x: Any) -> Array:
-    """E1(x), the integral of exp(-t) / t over t from x to infinity, for x >= 0; infinite at 0, NaN below.
+    """Return E1(x), the integral of exp(-t) / t over t from x to infinity.
+
+    It is infinite at 0, NaN below.
 
     >>> import volta_fn as vf
     >>> vf.special.exp1(1.0).round(4)
@@ -89,7 +98,7 @@ def exp1(x: Any) -> Array:
 
 
 def _positive_series(x: Array) -> Array:
-    """x + x^2 / (2 2!) + x^3 / (3 3!) + …, for 0 < x < _FAR."""
+    """Return x + x^2 / (2 2!) + x^3 / (3 3!) + …, for 0 < x < _FAR."""
     eps = dtypes.finfo(x.dtype).eps
 
     def go_on(state: Any) -> Array:
@@ -105,7 +114,7 @@ def _positive_series(x: Array) -> Array:
 
 
 def _asymptotic(x: Array) -> Array:
-    """e^x / x (1 + 1/x + 2!/x^2 + 3!/x^3 + …), in which e^x alone may be infinite; for x >= _FAR."""
+    """Return e^x / x (1 + 1/x + 2!/x^2 + …) for x >= _FAR, finite where e^x is not."""
     total = vnp.ones_like(x)
     for k in range(int(_FAR) - 2, 0, -1):
         total = 1.0 + total * (k / x)
@@ -124,7 +133,7 @@ def _expi(x: Array) -> Array:
 
 
 def _expi_slope(x: Array) -> Array:
-    """e^x / x, which may be finite where e^x is not."""
+    """Return e^x / x, which may be finite where e^x is not."""
     root = vnp.exp(0.5 * x)
     return root / x * root
 
@@ -134,9 +143,10 @@ _expi.defjvps(lambda g, out, x: g * _expi_slope(x))
 
 @composite
 def expi(x: Any) -> Array:
-    """Ei(x), the principal value of the integral of exp(t) / t over t from -infinity to x; -inf at 0.
+    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
 
-    By -E1(-x) on the left; on the right by a power series up to 40 and an asymptotic one beyond (Abramowitz & Stegun 5.1.10 and 5.1.51).
+    It is -inf at 0. By -E1(-x) on the left; on the right by a power series up to 40 and an asymptotic one beyond (Abramowitz & Stegun
+    5.1.10 and 5.1.51).
 
     >>> import volta_fn as vf
     >>> vf.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
@@ -146,7 +156,7 @@ def expi(x: Any) -> Array:
 
 
 def _odd_products(count: int, last: int) -> tuple[float, ...]:
-    """1, -1·3…, 1·3·5…: for each k below `count` minus one to the k, times the odd numbers up to 2 k + `last`."""
+    """Return (-1)^k times the odd numbers up to 2 k + `last`, for each k < `count`."""
     return tuple(float((-1) ** k * math.prod(range(1, 2 * k + last + 1, 2))) for k in range(count))
 
 
@@ -159,18 +169,21 @@ def _erfcx(x: Array) -> Array:
     width = x.dtype.itemsize
     limit, size = ERFC_LIMITS[width], vnp.abs(x)
     near = vnp.minimum(size, limit) + ERFC_POLE
-    place = (1.0 + 2.0 * ERFC_POLE / limit) - (2.0 * ERFC_POLE + 2.0 * ERFC_POLE * ERFC_POLE / limit) / near
+    mapped = (1.0 + 2.0 * ERFC_POLE / limit) - (2.0 * ERFC_POLE + 2.0 * ERFC_POLE * ERFC_POLE / limit) / near
     far = vnp.maximum(size, limit)
     tail = rising(0.5 / far / far, _odd_products(8, -1)) / (far * math.sqrt(math.pi))
-    right = vnp.where(size > limit, tail, rising(place, ERFC_COEFFICIENTS[width][::-1]) / near)
-    # On the left e^(x^2) counts, whose exponent is taken apart so that the larger part is exact.
+    right = vnp.where(size > limit, tail, rising(mapped, ERFC_COEFFICIENTS[width][::-1]) / near)
+    # On the left e^(x^2) dominates; its exponent is split so that the larger summand is exact.
     reach = vnp.minimum(size, 30.0)
     head = vnp.round(8.0 * reach) / 8.0
     return vnp.where(x < 0, 2.0 * (vnp.exp(head * head) * vnp.exp((reach - head) * (reach + head))) - right, right)
 
 
 def _erfcx_slope(x: Array, out: Array) -> Array:
-    """2 x erfcx(x) - 2 / sqrt(pi), whose terms cancel far on the right: there by the derivative of the asymptotic series."""
+    """Return 2 x erfcx(x) - 2 / sqrt(pi), whose terms cancel far on the right.
+
+    There it is the derivative of the asymptotic series.
+    """
     border = _SLOPE_BY_SERIES[x.dtype.itemsize]
     far = x > border
     safe = vnp.where(far, x, border)
@@ -183,7 +196,7 @@ _erfcx.defjvps(lambda g, out, x: g * _erfcx_slope(x, out))
 
 @composite
 def erfcx(x: Any) -> Array:
-    """exp(x^2) erfc(x), which neither overflows nor underflows for large x.
+    """Return exp(x^2) erfc(x), which neither overflows nor underflows for large x.
 
     By Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
 

@@ -1,4 +1,4 @@
-"""The gamma function's family: factorials, binomial coefficients, the beta function, zeta."""
+"""The gamma function's family: factorials, binomial coefficients, beta, zeta."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import log_beta, log_rise
 
-gammaln = promoted(lax.lgamma, "gammaln", "log |gamma(x)|; infinite at 0, -1, -2, …")
-digamma = promoted(lax.digamma, "digamma", "The derivative of gammaln; NaN at 0, -1, -2, …")
+gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
+digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; NaN at 0, -1, -2, ….")
 
 
 @composite
 def gammasgn(x: Any) -> Array:
-    """The sign of gamma(x); NaN at the negative integers.
+    """Return the sign of gamma(x); NaN at the negative integers.
 
     >>> import volta_fn as vf
     >>> vf.special.gammasgn(vf.numpy.array([0.5, -0.5, -1.5]))
@@ -36,7 +36,7 @@ def gammasgn(x: Any) -> Array:
 
 @composite
 def gamma(x: Any) -> Array:
-    """The gamma function, of which gamma(n + 1) = n! for whole n.
+    """Compute the gamma function; gamma(n + 1) is n! for integers n.
 
     >>> import volta_fn as vf
     >>> vf.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
@@ -47,7 +47,7 @@ def gamma(x: Any) -> Array:
 
 @composite
 def loggamma(x: Any) -> Array:
-    """log(gamma(x)), which is NaN where gamma is not positive: for x <= 0. `gammaln` takes the absolute value.
+    """Return log(gamma(x)), NaN for x <= 0; `gammaln` takes the absolute value.
 
     >>> import volta_fn as vf
     >>> vf.special.loggamma(5.0).round(4)
@@ -57,7 +57,9 @@ def loggamma(x: Any) -> Array:
 
 
 def factorial(n: Any, exact: bool = False) -> Array:
-    """n! = gamma(n + 1) as a float; 0 for negative n. Raises `ArgumentError` for `exact`: there are no big integers here.
+    """Return n! = gamma(n + 1) as a float; 0 for negative n.
+
+    Raises `ArgumentError` for `exact`, since there are no big integers.
 
     >>> import volta_fn as vf
     >>> vf.special.factorial(vf.numpy.array([3, 5])).round(2)
@@ -75,7 +77,9 @@ def _factorial(n: Any) -> Array:
 
 @composite
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
-    """The number of ways to choose k of N things, as a float; 0 where there is none. With `repetition`, a thing may be chosen again.
+    """Return the number of ways to choose k of N things, as a float.
+
+    It is 0 where there is no way. With `repetition`, a thing may be chosen again.
 
     >>> import volta_fn as vf
     >>> vf.special.comb(5, vf.numpy.arange(4)).round(3)
@@ -92,7 +96,9 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
 @composite
 def poch(z: Any, m: Any) -> Array:
-    """Pochhammer's symbol gamma(z + m) / gamma(z), the rising factorial z (z + 1) … (z + m - 1).
+    """Return Pochhammer's symbol, the rising factorial z (z + 1) … (z + m - 1).
+
+    It is gamma(z + m) / gamma(z).
 
     >>> import volta_fn as vf
     >>> vf.special.poch(3.0, 2.0).round(3)
@@ -104,7 +110,7 @@ def poch(z: Any, m: Any) -> Array:
 
 @composite
 def betaln(a: Any, b: Any) -> Array:
-    """log |beta(a, b)|.
+    """Return log |beta(a, b)|.
 
     >>> import volta_fn as vf
     >>> vf.special.betaln(2.0, 3.0).round(4)
@@ -115,7 +121,7 @@ def betaln(a: Any, b: Any) -> Array:
 
 @composite
 def beta(a: Any, b: Any) -> Array:
-    """The beta function gamma(a) gamma(b) / gamma(a + b).
+    """Return the beta function gamma(a) gamma(b) / gamma(a + b).
 
     >>> import volta_fn as vf
     >>> vf.special.beta(2.0, 3.0).round(4)
@@ -125,7 +131,9 @@ def beta(a: Any, b: Any) -> Array:
 
 
 def multigammaln(a: Any, d: int) -> Array:
-    """The logarithm of the multivariate gamma function of dimension d, for a > (d - 1) / 2.
+    """Return the log of the multivariate gamma function of dimension d.
+
+    a must be greater than (d - 1) / 2.
 
     >>> import volta_fn as vf
     >>> vf.special.multigammaln(3.0, 2).round(4)
@@ -144,7 +152,9 @@ def _multigammaln(a: Any, *, dimension: int) -> Array:
 
 
 def zeta(x: Any, q: Any = 1.0) -> Array:
-    """Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …, for x > 1; Riemann's for q = 1. Differentiable by q.
+    """Return Hurwitz's zeta function, the sum of (q + k)^-x over k >= 0, for x > 1.
+
+    It is Riemann's for q = 1. Differentiable by q.
 
     >>> import volta_fn as vf
     >>> vf.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
@@ -154,7 +164,9 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 
 
 def polygamma(n: Any, x: Any) -> Array:
-    """The n-th derivative of digamma, for whole n >= 0 (NaN for others). Differentiable by x.
+    """Return the n-th derivative of digamma, for integers n >= 0 (NaN for others).
+
+    Differentiable by x.
 
     >>> import volta_fn as vf
     >>> vf.special.polygamma(1, 2.0).round(4)

@@ -1,6 +1,6 @@
-"""The incomplete beta function, which is the distribution function of beta random numbers, and its derivatives.
+"""The incomplete beta function (the beta distribution function) and derivatives.
 
-A continued fraction (Abramowitz & Stegun 26.5.8) converges fast for x up to the mean of that distribution; beyond it the complement's does.
+A continued fraction (Abramowitz & Stegun 26.5.8) converges fast for x up to the distribution's mean; beyond it the complement's does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from volta_fn.transforms.grad import jvp
 
 
 def _fraction(a: Array, b: Array, x: Array) -> Array:
-    """1 / (1 + d1 / (1 + d2 / (1 + …))), two terms a turn, by Lentz's method.
+    """Return 1 / (1 + d1 / (1 + d2 / (1 + …))) by Lentz's method, two terms at a time.
 
-    A fraction that has settled stays as it is while others go on: the rounding errors of further turns would pile up.
+    A fraction that has converged stays as it is, so that rounding errors do not accumulate while others go on.
     """
     info = dtypes.finfo(x.dtype)
 
@@ -54,7 +54,7 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
 
 
 def _share(a: Array, b: Array, x: Array) -> Array:
-    """The function inside the quadrant of a, b > 0, for x between 0 and 1."""
+    """Return the function inside the quadrant of a, b > 0, for x between 0 and 1."""
     beyond = x > (a + 1.0) / (a + b + 2.0)
     p, q, y = vnp.where(beyond, b, a), vnp.where(beyond, a, b), vnp.where(beyond, 1.0 - x, x)
     small = vnp.exp(log_beta_weight(p, q, y)) * _fraction(p, q, y) / p
@@ -62,7 +62,7 @@ def _share(a: Array, b: Array, x: Array) -> Array:
 
 
 def _inside(a: Array, b: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Where `_share` holds, and its arguments; elsewhere ones that cost it nothing."""
+    """Return where `_share` holds, and its arguments; elsewhere harmless ones."""
     inside = (a > 0) & (b > 0) & (x > 0) & (x < 1) & vnp.isfinite(a) & vnp.isfinite(b)
     return inside, (vnp.where(inside, a, 1.0), vnp.where(inside, b, 1.0), vnp.where(inside, x, 0.5))
 
@@ -76,23 +76,24 @@ def _betainc(a: Array, b: Array, x: Array) -> Array:
 
 @functools.partial(_betainc.defjvp, symbolic_zeros=True)
 def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """By x the derivative is the density; by a and b it is that of the fraction and what stands before it, computed only if asked for."""
+    """Differentiate by x (the density), and by a and b only if asked for."""
     inside, at = _inside(*primals)
     rate = vnp.zeros_like(at[2])
-    for place, tangent in enumerate(tangents):
+    for argument, tangent in enumerate(tangents):
         if type(tangent) is Zero:
             continue
-        direction = tuple([vnp.full_like(v, i == place) for i, v in enumerate(at)])
-        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if place == 2 else jvp(_share, at, direction)[1]
+        direction = tuple([vnp.full_like(v, i == argument) for i, v in enumerate(at)])
+        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if argument == 2 else jvp(_share, at, direction)[1]
         rate = rate + vnp.where(inside, slope, 0.0) * tangent
     return _betainc(*primals), rate
 
 
 @composite
 def betainc(a: Any, b: Any, x: Any) -> Array:
-    """The regularised incomplete beta function: the probability that a beta random number of shape `a` and `b` is at most x.
+    """Return the regularised incomplete beta function of x with shape `a` and `b`.
 
-    All three broadcast and may be differentiated by. NaN unless a and b are positive and finite and 0 <= x <= 1.
+    It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN unless a
+    and b are positive and finite and 0 <= x <= 1.
 
     >>> import volta_fn as vf
     >>> vf.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)

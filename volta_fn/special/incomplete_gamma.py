@@ -1,8 +1,8 @@
-"""The incomplete gamma functions, which are the distribution functions of gamma random numbers, and their derivatives.
+"""The incomplete gamma functions (the gamma distribution function), derivatives.
 
 Three formulas share the quadrant of a > 0, x >= 0: a power series up to x = a + 1, a continued fraction beyond, and Temme's uniform
-asymptotic expansion where a is large. Each gives, beside the value, its derivative by a divided by the density x^(a-1) e^-x / gamma(a):
-that ratio neither overflows nor underflows, and it is the rate at which a gamma random number moves with a.
+asymptotic expansion where a is large. Each also gives its derivative by a divided by the density x^(a-1) e^-x / gamma(a): that ratio
+neither overflows nor underflows, and it is the derivative by a of a gamma random number at a fixed quantile.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 _LARGE = 1e4
 
 
-class _Parts(NamedTuple):
-    """The lower and the upper function, and the lower one's derivative by a, less its sign, divided by the density."""
+class _Values(NamedTuple):
+    """Both functions, and minus the a-derivative of the lower one over the density."""
 
     lower: Array
     upper: Array
     rate: Array
 
 
-def _series(a: Array, x: Array) -> _Parts:
-    """x times the density times S / a, with S = 1 + x/(a+1) + x^2/((a+1)(a+2)) + … (Abramowitz & Stegun 6.5.29)."""
+def _series(a: Array, x: Array) -> _Values:
+    """Return x times the density times S / a (Abramowitz & Stegun 6.5.29).
+
+    S = 1 + x/(a+1) + x^2/((a+1)(a+2)) + ….
+    """
     eps = dtypes.finfo(x.dtype).eps
 
     def go_on(state: Any) -> Array:
@@ -47,13 +50,14 @@ def _series(a: Array, x: Array) -> _Parts:
     one, zero = vnp.ones_like(x), vnp.zeros_like(x)
     _, _, _, total, change = lax.while_loop(go_on, step, (vnp.ones((), x.dtype), one, zero, one, zero))
     lower = vnp.exp(log_gamma_weight(a, x)) / a * total
-    return _Parts(lower, 1.0 - lower, -(x / a) * (total * (vnp.log(x) - lax.digamma(a + 1.0)) + change))
+    return _Values(lower, 1.0 - lower, -(x / a) * (total * (vnp.log(x) - lax.digamma(a + 1.0)) + change))
 
 
-def _fraction(a: Array, x: Array) -> _Parts:
-    """x times the density times a continued fraction (Abramowitz & Stegun 6.5.31), by Lentz's method, with derivatives by a.
+def _fraction(a: Array, x: Array) -> _Values:
+    """Return x times the density times a continued fraction, with derivatives by a.
 
-    A fraction that has settled stays as it is while others go on: the rounding errors of further turns would pile up.
+    Abramowitz & Stegun 6.5.31, by Lentz's method. A fraction that has converged stays as it is, so that rounding errors do not accumulate
+    while others go on.
     """
     eps = dtypes.finfo(x.dtype).eps
 
@@ -78,7 +82,7 @@ def _fraction(a: Array, x: Array) -> _Parts:
     state = (vnp.ones((), x.dtype), huge, zero, first, first * first, first, first * first, zero, zero)
     value, rate = lax.while_loop(go_on, step, state)[5:7]
     upper = vnp.exp(log_gamma_weight(a, x)) * value
-    return _Parts(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + rate))
+    return _Values(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + rate))
 
 
 #: C_0, C_1, C_2 of Temme, "The asymptotic expansion of the incomplete gamma functions", 1979, in rising powers of eta.
@@ -95,8 +99,11 @@ _TEMME = (
 )  # fmt: skip
 
 
-def _expansion(a: Array, x: Array) -> _Parts:
-    """With mu = x/a - 1 and eta^2/2 = mu - log(1 + mu), eta of mu's sign: erfc(eta sqrt(a/2))/2 and a correction."""
+def _expansion(a: Array, x: Array) -> _Values:
+    """Return erfc(eta sqrt(a/2))/2 and a correction (Temme 1979).
+
+    With mu = x/a - 1, eta^2/2 = mu - log(1 + mu), and eta has mu's sign.
+    """
     mu = (x - a) / a
     # Beyond an excess of 1 there is nothing left of the density, but the series in eta would still grow.
     eta = vnp.sign(mu) * vnp.sqrt(2.0 * vnp.minimum(excess(x / a, mu), 1.0))
@@ -107,15 +114,15 @@ def _expansion(a: Array, x: Array) -> _Parts:
     root = eta * vnp.sqrt(0.5 * a)
     lower, upper = 0.5 * lax.erfc(-root) - weight * correction, 0.5 * lax.erfc(root) + weight * correction
     ratio = vnp.where(eta == 0, 1.0, mu / vnp.where(eta == 0, 1.0, eta))
-    turn = -ratio / a
-    drift = correction * (mu - 0.5 * (eta * eta) - 0.5 / a) + turn * (slopes[0] + slopes[1] / a) - (c1 + 2.0 * c2 / a) / (a * a)
-    # Stirling's series turns the expansion's weight into the density.
+    slope = -ratio / a
+    drift = correction * (mu - 0.5 * (eta * eta) - 0.5 / a) + slope * (slopes[0] + slopes[1] / a) - (c1 + 2.0 * c2 / a) / (a * a)
+    # Stirling's series converts the expansion's weight to the density.
     stirling = 1.0 + (1.0 / 12.0 + (1.0 / 288.0 - 139.0 / 51840.0 / a) / a) / a
-    return _Parts(lower, upper, -(x / a) * stirling * (0.5 * eta - ratio - drift))
+    return _Values(lower, upper, -(x / a) * stirling * (0.5 * eta - ratio - drift))
 
 
-def _parts(a: Array, x: Array) -> _Parts:
-    """Each formula where it holds; elsewhere it gets arguments that cost it nothing."""
+def _values(a: Array, x: Array) -> _Values:
+    """Combine the formulas where each holds; elsewhere they get harmless arguments."""
     large = a >= _LARGE
     beyond = ~large & (x > a + 1.0)
     before = ~large & ~beyond & (x > 0)
@@ -131,21 +138,21 @@ def _parts(a: Array, x: Array) -> _Parts:
         for value, low, high in zip(chosen, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), strict=True)
     )
     invalid = (a < 0) | (x < 0) | vnp.isnan(a) | vnp.isnan(x) | vnp.isinf(a) | (a == 0) & (x == 0)
-    return _Parts(*[vnp.where(invalid, np.nan, value) for value in (lower, upper, rate)])
+    return _Values(*[vnp.where(invalid, np.nan, value) for value in (lower, upper, rate)])
 
 
-def _declare(part: int, sign: float) -> Any:
-    """One of the two functions, differentiable by both arguments."""
+def _declare(which: int, sign: float) -> Any:
+    """Return one of the two functions, differentiable by both arguments."""
 
     @custom_jvp
     def function(a: Array, x: Array) -> Array:
-        return _parts(a, x)[part]
+        return _values(a, x)[which]
 
     @function.defjvp
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (a, x), (a_rate, x_rate) = primals, tangents
-        parts = _parts(a, x)
-        return parts[part], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_rate - parts.rate * a_rate)
+        values = _values(a, x)
+        return values[which], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_rate - values.rate * a_rate)
 
     return function
 
@@ -155,9 +162,9 @@ _lower, _upper = _declare(0, 1.0), _declare(1, -1.0)
 
 @composite
 def gammainc(a: Any, x: Any) -> Array:
-    """The regularised lower incomplete gamma function: the probability that a gamma random number of shape `a` is at most x.
+    """Return the regularised lower incomplete gamma function.
 
-    NaN for a < 0, x < 0 or infinite a.
+    It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0, x < 0 or infinite a.
 
     >>> import volta_fn as vf
     >>> vf.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
@@ -168,7 +175,7 @@ def gammainc(a: Any, x: Any) -> Array:
 
 @composite
 def gammaincc(a: Any, x: Any) -> Array:
-    """The regularised upper incomplete gamma function 1 - gammainc(a, x), to full relative precision where it is small.
+    """Return the upper incomplete gamma function 1 - gammainc(a, x), precise if small.
 
     >>> import volta_fn as vf
     >>> vf.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
@@ -183,10 +190,12 @@ igamma, igammac = gammainc, gammaincc
 
 @composite
 def random_gamma_grad(a: Any, sample: Any) -> Array:
-    """How fast a gamma random number moves with its shape `a` when its quantile is held (Figurnov et al. 2018).
+    """Return a gamma random number's derivative by its shape `a` at a fixed quantile.
+
+    Figurnov et al. 2018.
 
     >>> import volta_fn as vf
     >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
     Array([0.751, 1.086], dtype=float32)
     """
-    return _parts(*vnp.broadcast_arrays(a, sample)).rate
+    return _values(*vnp.broadcast_arrays(a, sample)).rate

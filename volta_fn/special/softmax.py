@@ -1,4 +1,7 @@
-"""Softmax as `jax.scipy.special` has it: over all elements, unless axes are given. (`nn.softmax` is along the last axis.)"""
+"""Softmax as in `jax.scipy.special`: over all elements by default.
+
+(`nn.softmax` is along the last axis.)
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from volta_fn.special.exponential import Axis
 
 
 def softmax(x: Any, /, *, axis: Axis = None) -> Array:
-    """exp(x) divided by its sum along some axes, or over all elements.
+    """Return exp(x) over its sum along some axes (default: over all elements).
 
     >>> import volta_fn as vf
     >>> vf.special.softmax(vf.numpy.zeros((2, 2)))
@@ -21,7 +24,7 @@ def softmax(x: Any, /, *, axis: Axis = None) -> Array:
 
 
 def log_softmax(x: Any, /, *, axis: Axis = None) -> Array:
-    """log(softmax(x)), to full precision where the softmax is small.
+    """Return log(softmax(x)), to full precision where the softmax is small.
 
     >>> import volta_fn as vf
     >>> vf.special.log_softmax(vf.numpy.array([0.0, 1000.0]))

@@ -1,6 +1,7 @@
-"""Logarithms of quotients of gamma functions, by Stirling's series, where differences of `lgamma` would cancel.
+"""Logarithms of quotients of gamma functions by Stirling's series.
 
-lgamma(x) is (x - 1/2) log x - x + log(2π)/2 and a small remainder. What is large falls out of the formulas below before numbers are put in.
+Differences of `lgamma` would cancel: lgamma(x) is (x - 1/2) log x - x + log(2π)/2 plus a small remainder. The formulas below cancel the
+large terms analytically.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 1
 
 
 def rising(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """The polynomial with those coefficients, that of x^0 first."""
+    """Evaluate the polynomial with these coefficients, the constant first."""
     total = vnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total = total * x + coefficient
@@ -28,20 +29,23 @@ def rising(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 def _remainder(x: Array) -> Array:
-    """What lgamma(x) has beside the three large terms, for x >= LEAST."""
+    """Return lgamma(x) minus its three large terms, for x >= LEAST."""
     inverse = 1.0 / x
     return inverse * rising(inverse * inverse, _SERIES)
 
 
 def excess(ratio: Array, beyond: Array) -> Array:
-    """u - log(1 + u) of u = `beyond` and 1 + u = `ratio`, to full precision: by its series where the two terms almost cancel."""
+    """Return u - log(1 + u) for u = `beyond` and 1 + u = `ratio`, to full precision.
+
+    Where the two terms almost cancel it is the sum of a series.
+    """
     close = vnp.abs(beyond) < 0.1
     near, far = vnp.where(close, beyond, 0.0), vnp.where(close, 1.0, ratio)
     return vnp.where(close, near * near * rising(-near, tuple(1.0 / (k + 2) for k in range(16))), beyond - vnp.log(far))
 
 
 def log_rise(a: Array, b: Array) -> Array:
-    """log |gamma(a + b) / gamma(a)|."""
+    """Return log |gamma(a + b) / gamma(a)|."""
     total = a + b
     large = (a >= LEAST) & (total >= LEAST)
     base = vnp.where(large, a, LEAST)
@@ -52,22 +56,25 @@ def log_rise(a: Array, b: Array) -> Array:
 
 
 def log_beta(a: Array, b: Array) -> Array:
-    """log |beta(a, b)|."""
+    """Return log |beta(a, b)|."""
     large, small = vnp.maximum(a, b), vnp.minimum(a, b)
     return lax.lgamma(small) - log_rise(large, small)
 
 
 def log_gamma_weight(a: Array, x: Array) -> Array:
-    """log(x^a e^-x / gamma(a)) for a >= 0 and x > 0, which has no large terms where x is about a."""
+    """Return log(x^a e^-x / gamma(a)) for a >= 0, x > 0, without large terms at x ≈ a."""
     large = a >= LEAST
-    base, place = vnp.where(large, a, LEAST), vnp.where(large, x, LEAST)
-    by_series = 0.5 * vnp.log(base) - _HALF_LOG_TWO_PI - _remainder(base) - base * excess(place / base, (place - base) / base)
+    base, argument = vnp.where(large, a, LEAST), vnp.where(large, x, LEAST)
+    by_series = 0.5 * vnp.log(base) - _HALF_LOG_TWO_PI - _remainder(base) - base * excess(argument / base, (argument - base) / base)
     other, point = vnp.where(large, 1.0, a), vnp.where(large, 1.0, x)
     return vnp.where(large, by_series, other * vnp.log(point) - point - lax.lgamma(other))
 
 
 def log_beta_weight(a: Array, b: Array, x: Array) -> Array:
-    """log(x^a (1 - x)^b / beta(a, b)) for a, b > 0 and 0 < x < 1, which has no large terms where x is about a / (a + b)."""
+    """Return log(x^a (1 - x)^b / beta(a, b)) for a, b > 0 and 0 < x < 1.
+
+    Without large terms where x is about a / (a + b).
+    """
     large = (a >= LEAST) & (b >= LEAST)
     p, q, left = vnp.where(large, a, LEAST), vnp.where(large, b, LEAST), vnp.where(large, x, 0.5)
     total, right = p + q, 1.0 - left

@@ -1,1 +1,1 @@
-"""Functions of single elements: `arithmetic`, `bitwise`, `logic` and `transcendental`."""
+"""Elementwise functions: `arithmetic`, `bitwise`, `logic` and `transcendental`."""

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic with NumPy's broadcasting and promotion: + - * / and their kin, rounding, extrema, signs, bits of floats."""
+"""Elementwise arithmetic, rounding, extrema, signs and the bits of floats."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted, to_dtype
 from volta_fn.primitives.movement import broadcast_to
 
-add = promoted(lax.add, "add", "x + y; of booleans: x or y.")
-subtract = promoted(lax.sub, "subtract", "x - y.")
-multiply = promoted(lax.mul, "multiply", "x * y; of booleans: x and y.")
-negative = promoted(lax.neg, "negative", "-x.")
-maximum = promoted(lax.max, "maximum", "The larger of x and y; NaN if either is NaN.")
-minimum = promoted(lax.min, "minimum", "The smaller of x and y; NaN if either is NaN.")
-sqrt = promoted(lax.sqrt, "sqrt", "The square root; NaN for negative real x.")
-cbrt = promoted(lax.cbrt, "cbrt", "The cube root, of negative x too.")
-nextafter = promoted(lax.nextafter, "nextafter", "The floating-point number after x in the direction of y.")
+add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
+subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")
+multiply = promoted(lax.mul, "multiply", "Multiply: x * y; for booleans, x and y.")
+negative = promoted(lax.neg, "negative", "Negate: -x.")
+maximum = promoted(lax.max, "maximum", "Return the larger of x and y; NaN if either is NaN.")
+minimum = promoted(lax.min, "minimum", "Return the smaller of x and y; NaN if either is NaN.")
+sqrt = promoted(lax.sqrt, "sqrt", "Return the square root; NaN for negative real x.")
+cbrt = promoted(lax.cbrt, "cbrt", "Return the cube root, also of negative x.")
+nextafter = promoted(lax.nextafter, "nextafter", "Return the floating-point number after x in the direction of y.")
 
 
 def true_divide(x: Any, y: Any, /) -> Array:
-    """x / y as floating-point numbers, integers included.
+    """Divide elementwise: x / y as floating-point numbers, also for integers.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.divide(jnp.array([1, 2]), 4)
@@ -51,7 +51,7 @@ def true_divide(x: Any, y: Any, /) -> Array:
 
 
 def floor_divide(x: Any, y: Any, /) -> Array:
-    """The largest whole number not above x / y.
+    """Return the largest integers not above x / y.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.floor_divide(jnp.array([7, -7]), 2)
@@ -61,7 +61,7 @@ def floor_divide(x: Any, y: Any, /) -> Array:
 
 
 def remainder(x: Any, y: Any, /) -> Array:
-    """What `floor_divide` leaves: x - floor(x / y) * y, with the sign of y; of integers by zero 0.
+    """Return x - floor(x / y) * y, which has the sign of y; for integers, x % 0 is 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.remainder(jnp.array([7, -7]), 3)
@@ -71,7 +71,7 @@ def remainder(x: Any, y: Any, /) -> Array:
 
 
 def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
-    """The pair (x // y, x % y).
+    """Return the pair (x // y, x % y).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.divmod(jnp.array([7, -7]), 3)
@@ -81,7 +81,7 @@ def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
 
 
 def fmod(x: Any, y: Any, /) -> Array:
-    """The remainder of x / y with the sign of x; of integers by zero 0.
+    """Return the remainder of x / y with the sign of x; for integers, 0 if y is 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fmod(jnp.array([7, -7]), 3)
@@ -91,7 +91,7 @@ def fmod(x: Any, y: Any, /) -> Array:
 
 
 def power(x: Any, y: Any, /) -> Array:
-    """x to the power y. A Python int as exponent gives repeated multiplication.
+    """Raise x to the power y; a Python int as exponent multiplies repeatedly.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.power(jnp.array([1.0, 2.0, 3.0]), 2)
@@ -106,7 +106,7 @@ def power(x: Any, y: Any, /) -> Array:
 
 
 def float_power(x: Any, y: Any, /) -> Array:
-    """x to the power y in floating-point numbers.
+    """Raise x to the power y in floating-point numbers.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.float_power(jnp.array([2, 3]), 2)
@@ -116,12 +116,12 @@ def float_power(x: Any, y: Any, /) -> Array:
 
 
 def positive(x: Any, /) -> Array:
-    """+x, which is x."""
+    """Return x itself (+x)."""
     return operand("positive", "x", x)
 
 
 def absolute(x: Any, /) -> Array:
-    """|x|; real for complex x, and booleans themselves.
+    """Return |x|, which is real for complex x; booleans stay as they are.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.abs(jnp.array([-1.5, 2.0]))
@@ -132,7 +132,7 @@ def absolute(x: Any, /) -> Array:
 
 
 def fabs(x: Any, /) -> Array:
-    """|x| of real numbers, as floating-point numbers."""
+    """Return |x| of real numbers as floating-point numbers."""
     (value,) = promote_inexact("fabs", x)
     if is_complex(value):
         raise ArgumentTypeError("fabs: x is complex; use abs")
@@ -140,13 +140,13 @@ def fabs(x: Any, /) -> Array:
 
 
 def sign(x: Any, /) -> Array:
-    """-1, 0 or 1 by the sign of x; x / |x| for complex x; NaN for NaN."""
+    """Return -1, 0 or 1 by the sign of x; x / |x| for complex x; NaN for NaN."""
     value = operand("sign", "x", x)
     return value if value.dtype == BOOL else lax.sign(value)
 
 
 def square(x: Any, /) -> Array:
-    """x * x.
+    """Return x * x.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.square(jnp.array([-3, 4]))
@@ -157,13 +157,13 @@ def square(x: Any, /) -> Array:
 
 
 def reciprocal(x: Any, /) -> Array:
-    """1 / x as floating-point numbers."""
+    """Return 1 / x as floating-point numbers."""
     (value,) = promote_inexact("reciprocal", x)
     return lax.integer_pow(value, -1)
 
 
 def hypot(x: Any, y: Any, /) -> Array:
-    """sqrt(x² + y²) of real numbers, without overflow in between.
+    """Return sqrt(x² + y²) of real numbers without intermediate overflow.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.hypot(jnp.array([3.0]), 4.0)
@@ -182,24 +182,26 @@ def hypot(x: Any, y: Any, /) -> Array:
 
 
 def is_infinite(x: Array) -> Array:
-    """Whether real floating-point numbers are plus or minus infinity."""
+    """Return True where real floating-point numbers are infinite."""
     return lax.eq(lax.abs(x), full_like_scalar(x, math.inf))
 
 
 def fmax(x1: Any, x2: Any, /) -> Array:
-    """The larger of the two; where one is NaN, the other."""
+    """Return the larger element; where one of the two is NaN, the other."""
     a, b = promote("fmax", x1, x2)
     return lax.select(lax.bitwise_or(lax.gt(a, b), lax.ne(b, b)), a, b)
 
 
 def fmin(x1: Any, x2: Any, /) -> Array:
-    """The smaller of the two; where one is NaN, the other."""
+    """Return the smaller element; where one of the two is NaN, the other."""
     a, b = promote("fmin", x1, x2)
     return lax.select(lax.bitwise_or(lax.lt(a, b), lax.ne(b, b)), a, b)
 
 
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
-    """`arr` limited to the interval from `min` to `max`; None leaves a side open. Where min > max, the result is max.
+    """Limit `arr` to the interval [min, max]; None leaves a side open.
+
+    Where min > max, the result is max.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
@@ -215,7 +217,7 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
 
 
 def copysign(x1: Any, x2: Any, /) -> Array:
-    """|x1| with the sign of x2.
+    """Return |x1| with the sign of x2.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.copysign(3.0, jnp.array([-0.0, 2.0]))
@@ -229,7 +231,7 @@ def copysign(x1: Any, x2: Any, /) -> Array:
 
 
 def signbit(x: Any, /) -> Array:
-    """Whether the sign bit is set: x < 0, and also -0.0 and NaNs of negative sign.
+    """Return True where the sign bit is set: for x < 0, -0.0 and negative NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.signbit(jnp.array([0.0, -0.0, -1.0]))
@@ -244,7 +246,9 @@ def signbit(x: Any, /) -> Array:
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
-    """The step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0, NaN for NaN.
+    """Return the step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0.
+
+    NaN stays NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.heaviside(jnp.array([-1.0, 0.0, 2.0]), 0.5)
@@ -257,33 +261,35 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
 
 def floor(x: Any, /) -> Array:
-    """The largest whole number not above x, in x's dtype.
+    """Return the largest integer not above x, in x's dtype.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.floor(jnp.array([1.5, -1.5]))
     Array([ 1., -2.], dtype=float32)
     """
-    return _whole("floor", x, lax.floor)
+    return _to_integer("floor", x, lax.floor)
 
 
 def ceil(x: Any, /) -> Array:
-    """The smallest whole number not below x, in x's dtype."""
-    return _whole("ceil", x, lax.ceil)
+    """Return the smallest integer not below x, in x's dtype."""
+    return _to_integer("ceil", x, lax.ceil)
 
 
 def trunc(x: Any, /) -> Array:
-    """The whole part of x, in x's dtype: rounded toward zero."""
-    return _whole("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
+    """Round x toward zero to an integer, in x's dtype."""
+    return _to_integer("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
 
 
 def rint(x: Any, /) -> Array:
-    """The nearest whole number, halves to the even one, as floating-point numbers."""
+    """Round to the nearest integer, halves to even, as floating-point numbers."""
     (value,) = promote_inexact("rint", x)
     return _to_even(value)
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Array:
-    """`a` rounded to so many decimals (before the point if negative), halves to the even neighbour.
+    """Round to `decimals` digits after the point (before it if negative).
+
+    Halves go to the even neighbour.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.round(jnp.array([0.5, 1.5, 2.345]), 1)
@@ -291,15 +297,15 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     """
     no_out("round", out)
     value = operand("round", "a", a)
-    places = as_integer(decimals, "round: decimals")
+    digits = as_integer(decimals, "round: decimals")
     if not is_inexact(value):
-        return _round_integer(value, places)
-    if places == 0:
+        return _round_integer(value, digits)
+    if digits == 0:
         return _to_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
-    factor = full_like_scalar(work, 10.0 ** abs(places))
-    scaled = _to_even(lax.mul(work, factor) if places > 0 else lax.div(work, factor))
-    return lax.convert_element_type(lax.div(scaled, factor) if places > 0 else lax.mul(scaled, factor), value.dtype)
+    factor = full_like_scalar(work, 10.0 ** abs(digits))
+    scaled = _to_even(lax.mul(work, factor) if digits > 0 else lax.div(work, factor))
+    return lax.convert_element_type(lax.div(scaled, factor) if digits > 0 else lax.mul(scaled, factor), value.dtype)
 
 
 def _to_even(x: Array) -> Array:
@@ -308,13 +314,13 @@ def _to_even(x: Array) -> Array:
     return lax.round(x, primitive.TO_NEAREST_EVEN)
 
 
-def _round_integer(value: Array, places: int) -> Array:
-    """An integer rounded to tens, hundreds, …, halves to the even multiple."""
-    if places >= 0 or value.dtype == BOOL:
+def _round_integer(value: Array, digits: int) -> Array:
+    """Round an integer to tens, hundreds, …, halves to the even multiple."""
+    if digits >= 0 or value.dtype == BOOL:
         return value
-    if 10**-places > dtypes.iinfo(value.dtype).max:
+    if 10**-digits > dtypes.iinfo(value.dtype).max:
         return lax.mul(value, full_like_scalar(value, 0))
-    unit = full_like_scalar(value, 10**-places)
+    unit = full_like_scalar(value, 10**-digits)
     quotient = operators.floor_divide(value, unit)
     rest = lax.sub(value, lax.mul(quotient, unit))
     missing = lax.sub(unit, rest)
@@ -323,7 +329,7 @@ def _round_integer(value: Array, places: int) -> Array:
     return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
 
 
-def _whole(function: str, x: Any, rounding: Any) -> Array:
+def _to_integer(function: str, x: Any, rounding: Any) -> Array:
     value = operand(function, "x", x)
     if is_complex(value):
         raise ArgumentTypeError(f"{function}: x is complex, and complex numbers have no order")
@@ -331,30 +337,32 @@ def _whole(function: str, x: Any, rounding: Any) -> Array:
 
 
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
-    """The pair (fractional part, whole part), both with the sign of x.
+    """Return the pair (fractional part, integer part), both with the sign of x.
 
     >>> import volta_fn.numpy as jnp
-    >>> [float(part) for part in jnp.modf(-2.5)]
+    >>> [float(component) for component in jnp.modf(-2.5)]
     [-0.5, -2.0]
     """
     no_out("modf", out)
     (value,) = promote_inexact("modf", x)
-    whole = trunc(value)
-    fraction = lax.select(is_infinite(value), full_like_scalar(value, 0), lax.sub(value, whole))
-    return copysign(fraction, value), whole
+    integral = trunc(value)
+    fraction = lax.select(is_infinite(value), full_like_scalar(value, 0), lax.sub(value, integral))
+    return copysign(fraction, value), integral
 
 
 def _frexp_layout(dtype: np.dtype) -> tuple[np.dtype, int, int]:
-    """The unsigned integer dtype of a float's size, the number of its mantissa bits, and its exponent's bias."""
+    """Return a float's bits dtype, its number of mantissa bits and its exponent bias."""
     info = dtypes.finfo(dtype)
     return np.dtype(f"uint{info.bits}"), info.nmant, (1 << (info.bits - info.nmant - 2)) - 1
 
 
 def frexp(x: Any, /) -> tuple[Array, Array]:
-    """The pair (mantissa, exponent) with x = mantissa * 2**exponent and 0.5 <= |mantissa| < 1 (0 for 0).
+    """Return (mantissa, exponent) with x = mantissa * 2**exponent.
+
+    0.5 <= |mantissa| < 1, or 0 for 0.
 
     >>> import volta_fn.numpy as jnp
-    >>> [part.item() for part in jnp.frexp(jnp.array(6.0))]
+    >>> [component.item() for component in jnp.frexp(jnp.array(6.0))]
     [0.75, 3]
     """
     (value,) = promote_inexact("frexp", x)
@@ -382,7 +390,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:
-    """x1 * 2**x2 for integers x2, exact wherever the result is a number of the dtype.
+    """Return x1 * 2**x2 for integers x2, exact wherever the dtype can represent it.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ldexp(jnp.array([0.75]), jnp.array(3))
@@ -396,16 +404,16 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     # In three steps, because 2**x2 alone may overflow where the product does not; what is beyond `most` gives zero or infinity.
     info, most = dtypes.iinfo(exponent.dtype), 3 * (bias - 1)
     least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, -most), min(info.max, most)))
-    places = lax.convert_element_type(lax.clamp(least, exponent, greatest), INDEX)
-    third = operators.floor_divide(places, 3)
-    for step in (third, third, places - 2 * third):
+    shift = lax.convert_element_type(lax.clamp(least, exponent, greatest), INDEX)
+    third = operators.floor_divide(shift, 3)
+    for step in (third, third, shift - 2 * third):
         power = lax.shift_left(lax.convert_element_type(step + bias, bits), bits.type(mantissa_bits))
         value = lax.mul(value, lax.bitcast_convert_type(power, value.dtype))
     return value
 
 
 def spacing(x: Any, /) -> Array:
-    """The distance from x to the next floating-point number away from zero, with x's sign."""
+    """Return the distance from x to the next float away from zero, with x's sign."""
     (value,) = promote_inexact("spacing", x)
     if is_complex(value):
         raise ArgumentTypeError("spacing: x must be real, got complex numbers")
@@ -414,19 +422,19 @@ def spacing(x: Any, /) -> Array:
 
 
 def real(val: Any, /) -> Array:
-    """The real part; real numbers themselves."""
+    """Return the real part; real numbers stay as they are."""
     value = operand("real", "val", val)
     return lax.real(value) if is_complex(value) else value
 
 
 def imag(val: Any, /) -> Array:
-    """The imaginary part; zeros for real numbers."""
+    """Return the imaginary part; zeros for real numbers."""
     value = operand("imag", "val", val)
     return lax.imag(value) if is_complex(value) else broadcast_to(full_like_scalar(value, 0), value.shape)
 
 
 def conjugate(x: Any, /) -> Array:
-    """The complex conjugate; real numbers themselves.
+    """Return the complex conjugate; real numbers stay as they are.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.conj(jnp.array([1 + 2j]))
@@ -436,14 +444,19 @@ def conjugate(x: Any, /) -> Array:
 
 
 def angle(z: Any, deg: bool = False) -> Array:
-    """The argument of complex numbers, in radians (degrees with `deg`); 0 or π for real ones."""
+    """Return the argument of complex numbers in radians, or degrees with `deg`.
+
+    For real numbers it is 0 or π.
+    """
     (value,) = promote_inexact("angle", z)
     result = lax.atan2(imag(value), real(value))
     return lax.mul(result, 180.0 / math.pi) if deg else result
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
-    """`x` with NaN replaced by `nan`, infinities by `posinf` and `neginf` (by default the largest finite numbers).
+    """Replace NaN by `nan`, and infinities by `posinf` and `neginf`.
+
+    By default infinities become the largest finite numbers.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nan_to_num(jnp.array([jnp.nan, 2.0]), nan=-1.0)
@@ -453,7 +466,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if not is_inexact(value):
         return value
     if is_complex(value):
-        return lax.complex(*[nan_to_num(part, copy, nan, posinf, neginf) for part in (lax.real(value), lax.imag(value))])
+        return lax.complex(*[nan_to_num(component, copy, nan, posinf, neginf) for component in (lax.real(value), lax.imag(value))])
     info = dtypes.finfo(value.dtype)
     high = to_dtype(info.max if posinf is None else posinf, value.dtype)
     low = to_dtype(info.min if neginf is None else neginf, value.dtype)

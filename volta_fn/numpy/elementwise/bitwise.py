@@ -13,15 +13,15 @@ from volta_fn.numpy.arguments import axis_of, flat_or_axis, full_like_scalar, op
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted
 
-bitwise_and = promoted(lax.bitwise_and, "bitwise_and", "The bits set in both x and y.")
-bitwise_or = promoted(lax.bitwise_or, "bitwise_or", "The bits set in x or y.")
-bitwise_xor = promoted(lax.bitwise_xor, "bitwise_xor", "The bits set in exactly one of x and y.")
-bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "The bits not set in x.")
-left_shift = promoted(lax.shift_left, "left_shift", "x with its bits moved up by y places.")
+bitwise_and = promoted(lax.bitwise_and, "bitwise_and", "Return the bits set in both x and y.")
+bitwise_or = promoted(lax.bitwise_or, "bitwise_or", "Return the bits set in x or y.")
+bitwise_xor = promoted(lax.bitwise_xor, "bitwise_xor", "Return the bits set in exactly one of x and y.")
+bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "Return the bits not set in x.")
+left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by y.")
 
 
 def right_shift(x: Any, y: Any, /) -> Array:
-    """x with its bits moved down by y places; the sign bit fills signed integers, zeros unsigned ones.
+    """Shift bits right by y; the sign bit fills signed integers, zeros unsigned.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.right_shift(jnp.array([16, -16]), 2)
@@ -31,7 +31,7 @@ def right_shift(x: Any, y: Any, /) -> Array:
 
 
 def bitwise_count(x: Any, /) -> Array:
-    """How many bits are set in |x|, as uint8.
+    """Count the bits that are set in |x|, as uint8.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.bitwise_count(jnp.array([7, -1, 0]))
@@ -43,7 +43,7 @@ def bitwise_count(x: Any, /) -> Array:
 
 
 def gcd(x1: Any, x2: Any, /) -> Array:
-    """The greatest common divisor of integers, by Euclid's algorithm.
+    """Return the greatest common divisor of integers, by Euclid's algorithm.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.gcd(jnp.array([12, -18, 0]), 8)
@@ -70,7 +70,7 @@ def gcd(x1: Any, x2: Any, /) -> Array:
 
 
 def lcm(x1: Any, x2: Any, /) -> Array:
-    """The least common multiple of integers; 0 if either is 0.
+    """Return the least common multiple of integers; 0 if either is 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.lcm(4, 6)
@@ -95,22 +95,26 @@ def _magnitude(x: Array) -> Array:
 
 
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Groups of eight zero-or-nonzero elements as the bits of uint8; the last group is filled up with zeros.
+    """Pack groups of eight elements (zero or nonzero) into the bits of uint8.
+
+    The last group is filled up with zeros.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1]))
     Array([131], dtype=uint8)
     """
-    value, place = flat_or_axis("packbits", _bit_array("packbits", a), axis)
-    config = [(0, -value.shape[i] % 8 if i == place else 0, 0) for i in range(value.ndim)]
+    value, dim = flat_or_axis("packbits", _bit_array("packbits", a), axis)
+    config = [(0, -value.shape[i] % 8 if i == dim else 0, 0) for i in range(value.ndim)]
     bits = lax.pad(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), np.uint8), np.uint8(0), config)
-    groups = lax.reshape(bits, (*bits.shape[:place], bits.shape[place] // 8, 8, *bits.shape[place + 1 :]))
-    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - place - 1)))
-    return lax.reduce_sum(lax.mul(groups, weights), (place + 1,))
+    groups = lax.reshape(bits, (*bits.shape[:dim], bits.shape[dim] // 8, 8, *bits.shape[dim + 1 :]))
+    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - dim - 1)))
+    return lax.reduce_sum(lax.mul(groups, weights), (dim + 1,))
 
 
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
-    """The bits of uint8 elements, along an axis eight times as long (or cut or padded to `count`).
+    """Unpack the bits of uint8 elements along an axis eight times as long.
+
+    `count` cuts or pads that axis.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unpackbits(jnp.array([131], dtype="uint8"))
@@ -119,16 +123,16 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     value = operand("unpackbits", "a", a)
     if value.dtype != np.uint8:
         raise ArgumentTypeError(f"unpackbits: a must be uint8, got {value.dtype.name}")
-    value, place = flat_or_axis("unpackbits", value, axis)
-    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - place - 1)))
-    chosen = lax.bitwise_and(lax.expand_dims(value, (place + 1,)), weights)
+    value, dim = flat_or_axis("unpackbits", value, axis)
+    weights = lax.reshape(_bit_weights(bitorder), (8, *(1,) * (value.ndim - dim - 1)))
+    chosen = lax.bitwise_and(lax.expand_dims(value, (dim + 1,)), weights)
     bits = lax.convert_element_type(lax.ne(chosen, np.uint8(0)), np.uint8)
-    result = lax.reshape(bits, (*value.shape[:place], value.shape[place] * 8, *value.shape[place + 1 :]))
+    result = lax.reshape(bits, (*value.shape[:dim], value.shape[dim] * 8, *value.shape[dim + 1 :]))
     if count is None:
         return result
-    length = result.shape[place]
+    length = result.shape[dim]
     wanted = count if count >= 0 else max(length + count, 0)
-    config = [(0, wanted - length if i == axis_of("unpackbits", place, value.ndim) else 0, 0) for i in range(value.ndim)]
+    config = [(0, wanted - length if i == axis_of("unpackbits", dim, value.ndim) else 0, 0) for i in range(value.ndim)]
     return lax.pad(result, np.uint8(0), config)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, truth values and tests of elements; results are booleans."""
+"""Comparisons, truth values and tests of elements, all with boolean results."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.movement import broadcast_to
 
-equal = promoted(lax.eq, "equal", "x == y.")
-not_equal = promoted(lax.ne, "not_equal", "x != y.")
-less = promoted(lax.lt, "less", "x < y.")
-less_equal = promoted(lax.le, "less_equal", "x <= y.")
-greater = promoted(lax.gt, "greater", "x > y.")
-greater_equal = promoted(lax.ge, "greater_equal", "x >= y.")
+equal = promoted(lax.eq, "equal", "Return True where x == y.")
+not_equal = promoted(lax.ne, "not_equal", "Return True where x != y.")
+less = promoted(lax.lt, "less", "Return True where x < y.")
+less_equal = promoted(lax.le, "less_equal", "Return True where x <= y.")
+greater = promoted(lax.gt, "greater", "Return True where x > y.")
+greater_equal = promoted(lax.ge, "greater_equal", "Return True where x >= y.")
 
 
 def truth(function: str, x: Any) -> Array:
-    """Whether elements are nonzero."""
+    """Return True where elements are nonzero."""
     value = operand(function, "x", x)
     return value if value.dtype == BOOL else lax.ne(value, full_like_scalar(value, 0))
 
 
 def logical_and(x: Any, y: Any, /) -> Array:
-    """Whether both elements are nonzero.
+    """Return True where both elements are nonzero.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
@@ -41,17 +41,17 @@ def logical_and(x: Any, y: Any, /) -> Array:
 
 
 def logical_or(x: Any, y: Any, /) -> Array:
-    """Whether either element is nonzero."""
+    """Return True where either element is nonzero."""
     return lax.bitwise_or(truth("logical_or", x), truth("logical_or", y))
 
 
 def logical_xor(x: Any, y: Any, /) -> Array:
-    """Whether exactly one of the elements is nonzero."""
+    """Return True where exactly one of the elements is nonzero."""
     return lax.bitwise_xor(truth("logical_xor", x), truth("logical_xor", y))
 
 
 def logical_not(x: Any, /) -> Array:
-    """Whether the element is zero."""
+    """Return True where the element is zero."""
     return lax.bitwise_not(truth("logical_not", x))
 
 
@@ -60,7 +60,7 @@ def _everywhere(value: Array, answer: bool) -> Array:
 
 
 def isnan(x: Any, /) -> Array:
-    """Whether elements are NaN.
+    """Return True where elements are NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
@@ -71,7 +71,7 @@ def isnan(x: Any, /) -> Array:
 
 
 def isfinite(x: Any, /) -> Array:
-    """Whether elements are neither infinite nor NaN."""
+    """Return True where elements are neither infinite nor NaN."""
     value = operand("isfinite", "x", x)
     if is_complex(value):
         return lax.bitwise_and(lax.is_finite(lax.real(value)), lax.is_finite(lax.imag(value)))
@@ -79,7 +79,7 @@ def isfinite(x: Any, /) -> Array:
 
 
 def isinf(x: Any, /) -> Array:
-    """Whether elements are infinite."""
+    """Return True where elements are infinite."""
     value = operand("isinf", "x", x)
     if is_complex(value):
         return lax.bitwise_or(is_infinite(lax.real(value)), is_infinite(lax.imag(value)))
@@ -87,13 +87,13 @@ def isinf(x: Any, /) -> Array:
 
 
 def isposinf(x: Any, /, out: None = None) -> Array:
-    """Whether elements are positive infinity."""
+    """Return True where elements are positive infinity."""
     no_out("isposinf", out)
     return _is_signed_infinity("isposinf", x, math.inf)
 
 
 def isneginf(x: Any, /, out: None = None) -> Array:
-    """Whether elements are negative infinity."""
+    """Return True where elements are negative infinity."""
     no_out("isneginf", out)
     return _is_signed_infinity("isneginf", x, -math.inf)
 
@@ -106,28 +106,28 @@ def _is_signed_infinity(function: str, x: Any, infinity: float) -> Array:
 
 
 def isreal(x: Any, /) -> Array:
-    """Whether elements have no imaginary part."""
-    part = imag(operand("isreal", "x", x))
-    return lax.eq(part, full_like_scalar(part, 0))
+    """Return True where elements have no imaginary part."""
+    imaginary = imag(operand("isreal", "x", x))
+    return lax.eq(imaginary, full_like_scalar(imaginary, 0))
 
 
 def iscomplex(x: Any, /) -> Array:
-    """Whether elements have an imaginary part."""
+    """Return True where elements have an imaginary part."""
     return lax.bitwise_not(isreal(x))
 
 
 def isrealobj(x: Any) -> bool:
-    """Whether the dtype is not complex."""
+    """Return True if the dtype is not complex."""
     return not iscomplexobj(x)
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether the dtype is complex."""
+    """Return True if the dtype is complex."""
     return x is not None and asarray(x).dtype in dtypes.COMPLEX
 
 
 def isscalar(element: Any) -> bool:
-    """Whether something is a scalar: a number or an array without dimensions.
+    """Return True for a number or an array without dimensions.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.isscalar(3.0), jnp.isscalar(jnp.ones(1))
@@ -139,7 +139,9 @@ def isscalar(element: Any) -> bool:
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
-    """Whether elements agree to within atol + rtol * |b|; infinities agree with themselves, NaN only if `equal_nan`.
+    """Return True where |a - b| <= atol + rtol * |b|.
+
+    Infinities are close to themselves, NaN is close to NaN only if `equal_nan`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.0 + 1e-6, 2.1]))
@@ -158,12 +160,11 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 
 
 def _scalar_like(x: Array, value: Any) -> Array:
-    """A tolerance in the real dtype of `x`."""
     return lax.convert_element_type(value, dtypes.real_dtype(x.dtype))
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
-    """Whether all elements agree in the sense of `isclose`.
+    """Return True if all elements are close in the sense of `isclose`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0 + 1e-7]))
@@ -174,7 +175,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
-    """Whether two arrays have the same shape and elements.
+    """Return True if two arrays have the same shape and elements.
 
     >>> import volta_fn.numpy as jnp
     >>> bool(jnp.array_equal(jnp.arange(3), [0, 1, 2]))
@@ -187,7 +188,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
 
 
 def array_equiv(a1: Any, a2: Any) -> Array:
-    """Whether two arrays are equal after broadcasting one to the other's shape.
+    """Return True if two arrays are equal after one broadcasts to the other's shape.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.array_equiv(jnp.array([1, 2]), jnp.array([[1, 2], [1, 2]]))

@@ -1,4 +1,7 @@
-"""Elementwise exponentials, logarithms, trigonometric and hyperbolic functions. Integers become floating-point numbers."""
+"""Elementwise exponentials, logarithms, trigonometric and hyperbolic functions.
+
+Integers become floating-point numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,30 @@ from volta_fn.primitives import exponential
 from volta_fn.primitives.declare import promoted
 from volta_fn.transforms.custom_jvp import custom_jvp
 
-exp: Callable[..., Array] = promoted(lax.exp, "exp", "e to the power x.")
-exp2 = promoted(lax.exp2, "exp2", "2 to the power x.")
-expm1 = promoted(lax.expm1, "expm1", "exp(x) - 1, exact near zero.")
-log: Callable[..., Array] = promoted(lax.log, "log", "The natural logarithm; NaN for negative real x.")
-log2 = promoted(lax.log2, "log2", "The logarithm to base 2.")
-log1p = promoted(lax.log1p, "log1p", "log(1 + x), exact near zero.")
+exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
+exp2 = promoted(lax.exp2, "exp2", "Return 2 to the power x.")
+expm1 = promoted(lax.expm1, "expm1", "Return exp(x) - 1, exact near zero.")
+log: Callable[..., Array] = promoted(lax.log, "log", "Return the natural logarithm; NaN for negative real x.")
+log2 = promoted(lax.log2, "log2", "Return the logarithm to base 2.")
+log1p = promoted(lax.log1p, "log1p", "Return log(1 + x), exact near zero.")
 
-sin = promoted(lax.sin, "sin", "The sine of radians.")
-cos = promoted(lax.cos, "cos", "The cosine of radians.")
-tan = promoted(lax.tan, "tan", "The tangent of radians.")
-arcsin = promoted(lax.asin, "arcsin", "The angle in [-π/2, π/2] whose sine is x.")
-arccos = promoted(lax.acos, "arccos", "The angle in [0, π] whose cosine is x.")
-arctan = promoted(lax.atan, "arctan", "The angle in [-π/2, π/2] whose tangent is x.")
-arctan2 = promoted(lax.atan2, "arctan2", "The angle in [-π, π] of the point (y, x) = (first, second argument).")
-sinh = promoted(lax.sinh, "sinh", "The hyperbolic sine.")
-cosh = promoted(lax.cosh, "cosh", "The hyperbolic cosine.")
-tanh = promoted(lax.tanh, "tanh", "The hyperbolic tangent.")
-arcsinh = promoted(lax.asinh, "arcsinh", "The inverse of sinh.")
-arccosh = promoted(lax.acosh, "arccosh", "The inverse of cosh on [1, ∞).")
-arctanh = promoted(lax.atanh, "arctanh", "The inverse of tanh.")
+sin = promoted(lax.sin, "sin", "Return the sine of radians.")
+cos = promoted(lax.cos, "cos", "Return the cosine of radians.")
+tan = promoted(lax.tan, "tan", "Return the tangent of radians.")
+arcsin = promoted(lax.asin, "arcsin", "Return the angle in [-π/2, π/2] whose sine is x.")
+arccos = promoted(lax.acos, "arccos", "Return the angle in [0, π] whose cosine is x.")
+arctan = promoted(lax.atan, "arctan", "Return the angle in [-π/2, π/2] whose tangent is x.")
+arctan2 = promoted(lax.atan2, "arctan2", "Return the angle in [-π, π] of the point (y, x) = (first, second argument).")
+sinh = promoted(lax.sinh, "sinh", "Return the hyperbolic sine.")
+cosh = promoted(lax.cosh, "cosh", "Return the hyperbolic cosine.")
+tanh = promoted(lax.tanh, "tanh", "Return the hyperbolic tangent.")
+arcsinh = promoted(lax.asinh, "arcsinh", "Return the inverse of sinh.")
+arccosh = promoted(lax.acosh, "arccosh", "Return the inverse of cosh on [1, ∞).")
+arctanh = promoted(lax.atanh, "arctanh", "Return the inverse of tanh.")
 
 
 def log10(x: Any, /) -> Array:
-    """The logarithm to base 10.
+    """Return the logarithm to base 10.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.log10(jnp.array([1.0, 100.0]))
@@ -51,19 +54,19 @@ def log10(x: Any, /) -> Array:
 
 
 def deg2rad(x: Any, /) -> Array:
-    """Degrees in radians."""
+    """Convert degrees to radians."""
     (value,) = promote_inexact("deg2rad", x)
     return lax.mul(value, full_like_scalar(value, math.pi / 180.0))
 
 
 def rad2deg(x: Any, /) -> Array:
-    """Radians in degrees."""
+    """Convert radians to degrees."""
     (value,) = promote_inexact("rad2deg", x)
     return lax.mul(value, full_like_scalar(value, 180.0 / math.pi))
 
 
 def sinc(x: Any, /) -> Array:
-    """sin(πx) / (πx), and 1 at 0; differentiable there too.
+    """Return sin(πx) / (πx), which is 1 (and differentiable) at 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.sinc(jnp.array([0.0, 0.5]))
@@ -82,12 +85,12 @@ def sinc(x: Any, /) -> Array:
 
 
 def _sinc_radius(dtype: np.dtype) -> float:
-    """Where the first omitted term of the series, x**10 / 11!, drops below the dtype's precision."""
+    """Return the |x| below which the first omitted term, x**10 / 11!, is negligible."""
     return float((float(dtypes.finfo(dtype).eps) * math.factorial(11) / 4) ** 0.1)
 
 
 def _gap(a: Array, b: Array) -> Array:
-    """a - b, and 0 for equal infinities, which have no difference."""
+    """Return a - b, and 0 for equal infinities, whose difference is NaN."""
     same = lax.bitwise_and(lax.eq(a, b), is_infinite(a))
     return lax.select(same, full_like_scalar(a, 0.0), lax.sub(a, b))
 
@@ -99,14 +102,14 @@ def _log2_add_exp2(a: Array, b: Array) -> Array:
 
 @_log2_add_exp2.defjvp
 def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The derivative is right where a and b are equal, too, and can be derived again."""
+    """Differentiate, to any order and also where a equals b."""
     (a, b), (rate_a, rate_b) = primals, tangents
     odds = lax.mul(_gap(a, b), math.log(2.0))
     return _log2_add_exp2(a, b), lax.add(lax.mul(rate_a, lax.logistic(odds)), lax.mul(rate_b, lax.logistic(lax.neg(odds))))
 
 
 def logaddexp(x1: Any, x2: Any, /) -> Array:
-    """log(exp(x1) + exp(x2)) without overflow.
+    """Return log(exp(x1) + exp(x2)) without overflow.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.logaddexp(jnp.array([1000.0, -jnp.inf]), jnp.array([1000.0, 0.0]))
@@ -116,12 +119,12 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
-    """log2(2**x1 + 2**x2) without overflow."""
+    """Return log2(2**x1 + 2**x2) without overflow."""
     return _log2_add_exp2(*_reals("logaddexp2", x1, x2))
 
 
 def _reals(function: str, *values: Any) -> list[Array]:
-    """The arguments as real floating-point numbers."""
+    """Return the arguments as real floating-point numbers."""
     arrays = promote_inexact(function, *values)
     if is_complex(arrays[0]):
         raise ArgumentTypeError(f"{function}: the arguments must be real, got complex numbers")
@@ -129,7 +132,7 @@ def _reals(function: str, *values: Any) -> list[Array]:
 
 
 def i0(x: Any, /) -> Array:
-    """The modified Bessel function of the first kind and order 0, of real numbers.
+    """Return the modified Bessel function of the first kind and order 0 of reals.
 
     By its power series for |x| <= 12 and its asymptotic expansion beyond (Abramowitz & Stegun 9.6.12, 9.7.1).
 

@@ -1,8 +1,6 @@
-"""Discrete Fourier transforms: `jax.numpy.fft`'s names and meanings, on every device, differentiable.
+"""Discrete Fourier transforms with `jax.numpy.fft`'s names and meanings.
 
-The transform itself is a primitive (`primitives.fourier`), which NumPy evaluates on the CPU, and which the compiler writes as products for
-GPUs (`compiler.fourier`). `lines` are its forms along one axis, `several` those along more, and `frequencies` say where in a spectrum is
-what.
+`transforms` calls the primitive (`primitives.fourier`); `frequencies` has the frequencies of a spectrum's elements.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.fft.fft(jnp.array([1.0, 2.0, 3.0, 4.0])).round(4)

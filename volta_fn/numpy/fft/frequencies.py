@@ -1,4 +1,4 @@
-"""Where in a spectrum is which frequency, and spectra with frequency 0 in the middle."""
+"""Frequencies of a spectrum's elements, and spectra centred at frequency 0."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from volta_fn.numpy.shapes import roll
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-    """The frequency of each of the n elements of a spectrum (`fft`) of samples `d` apart: 0, 1, …, and the negative ones, over n d.
+    """Return the frequencies of a spectrum (`fft`) of n samples at distance `d`.
 
-    Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
+    They are 0, 1, …, then the negative ones, over n d; float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fftfreq(4, 0.5)
@@ -28,7 +28,7 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-    """The frequency of each of the n // 2 + 1 elements of a spectrum of real samples (`rfft`), `d` apart.
+    """Return the n // 2 + 1 frequencies of a spectrum of real samples at distance `d`.
 
     Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
 
@@ -41,27 +41,27 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
 
 
 def fftshift(x: Any, axes: Axis = None) -> Array:
-    """A spectrum with frequency 0 in the middle of each of the `axes` (None: all), in place of at the start.
+    """Move frequency 0 to the middle of each of the `axes` (None: all).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fftshift(jnp.array([0, 1, 2, -2, -1]))
     Array([-2, -1,  0,  1,  2], dtype=int32)
     """
     value = operand("fftshift", "x", x)
-    places = axes_of("fftshift", axes, value.ndim)
-    return roll(value, [value.shape[i] // 2 for i in places], places)
+    dims = axes_of("fftshift", axes, value.ndim)
+    return roll(value, [value.shape[i] // 2 for i in dims], dims)
 
 
 def ifftshift(x: Any, axes: Axis = None) -> Array:
-    """The inverse of `fftshift`.
+    """Invert `fftshift`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1, 2]))
     Array([ 0,  1,  2, -2, -1], dtype=int32)
     """
     value = operand("ifftshift", "x", x)
-    places = axes_of("ifftshift", axes, value.ndim)
-    return roll(value, [-(value.shape[i] // 2) for i in places], places)
+    dims = axes_of("ifftshift", axes, value.ndim)
+    return roll(value, [-(value.shape[i] // 2) for i in dims], dims)
 
 
 def _over(steps: Array, count: int, d: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Fourier transforms along one axis: of complex numbers, of real ones (`rfft`), and of those whose spectrum is real (`hfft`)."""
+"""Fourier transforms along one or several axes: of complex and of real numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The spectrum along an axis: Σ_j a[j] exp(-2πi j k / n) for every frequency k from 0 to n - 1.
+    """Return the spectrum along an axis: Σ_j a[j] exp(-2πi j k / n) for k = 0 … n - 1.
 
     Args:
         a: numbers; real ones count as complex.
-        n: how many elements count: more are cut off, missing ones are zeros. None: all there are.
+        n: the number of elements: surplus ones are cut off, missing ones are zeros. None: the axis' length.
         axis: the axis that is transformed.
-        norm: "backward" (None) leaves sums as they are and divides those of the inverse by n, "forward" does the opposite, "ortho"
-            divides both by √n.
+        norm: "backward" (None) divides the inverse's sums by n, "forward" the transform's, "ortho" both by √n.
 
     The result has `a`'s shape but for n elements along `axis`, in complex64, or complex128 for 64-bit numbers. Raises `ArgumentError` for
     an unknown `norm` and if n is not positive, `ShapeError` for no elements or if there is no such axis.
@@ -40,7 +39,7 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 
 
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of `fft`, with the same arguments: Σ_k a[k] exp(2πi j k / n) / n for every j.
+    """Invert `fft`, with the same arguments: Σ_k a[k] exp(2πi j k / n) / n for each j.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifft(jnp.array([4.0, 0.0, 0.0, 0.0]))
@@ -50,9 +49,9 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The first n // 2 + 1 elements of `fft` of real numbers, which determine the others: element n - k is the conjugate of element k.
+    """Return the first n // 2 + 1 elements of `fft` of real numbers.
 
-    Raises `ArgumentTypeError` for complex numbers, and what `fft` raises.
+    Element n - k is the conjugate of element k. Raises `ArgumentTypeError` for complex numbers, and what `fft` raises.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfft(jnp.array([0.0, 1.0, 0.0, -1.0])).round(4)
@@ -62,9 +61,9 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of `rfft`: n real numbers (an even number unless given, 2 (m - 1) of m elements) from the first half of their spectrum.
+    """Invert `rfft`: n real numbers from the first half of their spectrum.
 
-    The imaginary parts of element 0 and, for even n, n / 2 do not count.
+    By default n is even, 2 (m - 1) for m elements. The imaginary parts of element 0 and, for even n, n / 2 are ignored.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfft(jnp.array([0, -2j, 0])).round(4)
@@ -74,7 +73,9 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The spectrum, of n real numbers, of a signal that is its own mirrored conjugate, of which `a` is the first half. See `irfft`.
+    """Return the spectrum, n real numbers, of a Hermitian signal's first half `a`.
+
+    See `irfft`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0])).round(4)
@@ -84,7 +85,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of `hfft`: the first half of the signal that has a spectrum of real numbers.
+    """Invert `hfft`: return the first half of the signal with a real spectrum.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0])).real.round(4)
@@ -94,29 +95,29 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 def as_complex(function: str, a: Any) -> Array:
-    """`a` as complex numbers."""
+    """Return `a` as complex numbers."""
     (value,) = promote_inexact(function, a)
     return lax.convert_element_type(value, dtypes.complex_dtype(value.dtype))
 
 
 def spectrum(function: str, value: Array, n: int | None, axis: int, norm: str | None, inverse: bool = False) -> Array:
-    """`fft` of complex numbers, or its inverse."""
+    """Return `fft` of complex numbers, or its inverse."""
     return _transformed(function, value, "IFFT" if inverse else "FFT", n, axis, norm)
 
 
 def _transformed(function: str, value: Array, kind: str, n: int | None, axis: int, norm: str | None) -> Array:
-    """A transform of that kind of the first n elements, or of all and zeros; of n // 2 + 1 if it is IRFFT."""
+    """Transform the first n elements, zeros included; for IRFFT, n // 2 + 1."""
     scale = _norm(function, norm)
-    place = axis_of(function, axis, value.ndim)
-    if n is None and not value.shape[place]:
+    dim = axis_of(function, axis, value.ndim)
+    if n is None and not value.shape[dim]:
         raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
-    count = value.shape[place] if n is None else count_of(function, n)
-    result = line_transform(_resized(value, place, count // 2 + 1 if kind == "IRFFT" else count), kind, count, place)
+    count = value.shape[dim] if n is None else count_of(function, n)
+    result = line_transform(_resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
     return _scaled(result, kind, count, scale)
 
 
 def _scaled(result: Array, kind: str, count: int, norm: str) -> Array:
-    """A transform with the norm asked for, where it has the norm "backward"."""
+    """Scale a transform of norm "backward" to the norm asked for."""
     inverse = kind in ("IFFT", "IRFFT")
     if norm == "ortho":
         return lax.mul(result, full_like_scalar(result, np.sqrt(count) if inverse else 1 / np.sqrt(count)))
@@ -133,7 +134,7 @@ def _norm(function: str, norm: str | None) -> str:
 
 
 def count_of(function: str, n: Any) -> int:
-    """A number of elements; `ArgumentError` unless it is positive."""
+    """Return a number of elements; raise `ArgumentError` unless it is positive."""
     count = as_integer(n, f"{function}: n")
     if count < 1:
         raise ArgumentError(f"{function}: n must be positive, got {n}")
@@ -141,7 +142,7 @@ def count_of(function: str, n: Any) -> int:
 
 
 def _resized(value: Array, axis: int, wanted: int) -> Array:
-    """`value` with so many elements along an axis: the first ones, or all of them and zeros."""
+    """Cut an axis to the wanted length, or pad it with zeros."""
     size = value.shape[axis]
     if wanted == size:
         return value
@@ -170,15 +171,15 @@ Sizes = Sequence[int] | None
 
 
 def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """`fft` along several axes.
+    """Apply `fft` along several axes.
 
     Args:
         a: numbers; real ones count as complex.
-        s: how many elements count along each axis: more are cut off, missing ones are zeros. None: all there are.
+        s: the number of elements along each axis: surplus ones are cut off, missing ones are zeros. None: the axes' lengths.
         axes: the axes, each at most once. None: the last `len(s)`, or all.
-        norm: see `fft`; it holds for each axis.
+        norm: as for `fft`, for each axis.
 
-    Raises `ArgumentError` if `s` and `axes` have two lengths, `ShapeError` if there is no such axis or one is named twice, and what `fft`
+    Raises `ArgumentError` if `s` and `axes` differ in length, `ShapeError` if there is no such axis or one is named twice, and what `fft`
     raises.
 
     >>> import volta_fn.numpy as jnp
@@ -190,7 +191,7 @@ def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str |
 
 
 def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """The inverse of `fftn`, with the same arguments.
+    """Invert `fftn`, with the same arguments.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifftn(jnp.fft.fftn(jnp.ones((2, 2)))).real
@@ -201,36 +202,40 @@ def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
 
 
 def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """`rfft` of real numbers along the last of several axes, and `fft` along the others; the arguments are those of `fftn`.
+    """Apply `rfft` along the last of several axes and `fft` along the others.
+
+    The arguments are those of `fftn`, of real numbers.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfftn(jnp.ones((2, 4))).shape
     (2, 3)
     """
-    places, sizes = _axes_and_sizes("rfftn", a, s, axes)
-    if not places:
+    dims, sizes = _axes_and_sizes("rfftn", a, s, axes)
+    if not dims:
         raise ArgumentError("rfftn: at least one axis must be transformed")
-    half = rfft(a, sizes[-1], places[-1], norm)
-    return _along("rfftn", half, places[:-1], sizes[:-1], norm, inverse=False)
+    half = rfft(a, sizes[-1], dims[-1], norm)
+    return _along("rfftn", half, dims[:-1], sizes[:-1], norm, inverse=False)
 
 
 def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """The inverse of `rfftn`: `ifft` along all axes but the last, and then `irfft`; the arguments are those of `fftn`.
+    """Invert `rfftn`: `ifft` along all axes but the last, then `irfft`.
+
+    The arguments are those of `fftn`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((2, 4)))).shape
     (2, 4)
     """
     value = as_complex("irfftn", a)
-    places, sizes = _axes_and_sizes("irfftn", value, s, axes)
-    if not places:
+    dims, sizes = _axes_and_sizes("irfftn", value, s, axes)
+    if not dims:
         raise ArgumentError("irfftn: at least one axis must be transformed")
-    half = _along("irfftn", value, places[:-1], sizes[:-1], norm, inverse=True)
-    return irfft(half, sizes[-1], places[-1], norm)
+    half = _along("irfftn", value, dims[:-1], sizes[:-1], norm, inverse=True)
+    return irfft(half, sizes[-1], dims[-1], norm)
 
 
 def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
-    """`fftn` along two axes, the last ones unless given.
+    """Apply `fftn` along two axes, by default the last two.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fft2(jnp.ones((2, 2)))[0, 0]
@@ -240,7 +245,7 @@ def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | No
 
 
 def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
-    """The inverse of `fft2`.
+    """Invert `fft2`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifft2(jnp.array([[4.0, 0.0], [0.0, 0.0]])).real
@@ -251,7 +256,7 @@ def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
 
 
 def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
-    """`rfftn` along two axes, the last ones unless given.
+    """Apply `rfftn` along two axes, by default the last two.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfft2(jnp.ones((3, 4, 4))).shape
@@ -261,7 +266,7 @@ def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
 
 
 def irfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
-    """The inverse of `rfft2`.
+    """Invert `rfft2`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((3, 4, 4)))).shape
@@ -288,10 +293,10 @@ def _along(function: str, value: Array, axes: Sequence[int], sizes: Sequence[int
 
 
 def _axes_and_sizes(function: str, a: Any, s: Sizes, axes: Sequence[int] | None) -> tuple[tuple[int, ...], Sequence[int | None]]:
-    """The axes, counted from the front, and how many elements count along each."""
+    """Return the axes, counted from the front, and the number of elements along each."""
     rank = as_complex(function, a).ndim
     named = tuple(axes) if axes is not None else None if s is None else tuple(range(-len(s), 0))
-    places = axes_of(function, named, rank)
-    if s is not None and len(s) != len(places):
+    dims = axes_of(function, named, rank)
+    if s is not None and len(s) != len(dims):
         raise ArgumentError(f"{function}: s and axes must have one length, got s {tuple(s)} for axes {named}")
-    return places, [None] * len(places) if s is None else s
+    return dims, [None] * len(dims) if s is None else s

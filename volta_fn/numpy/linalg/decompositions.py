@@ -1,4 +1,4 @@
-"""Cholesky, QR, eigenvalues and singular values."""
+"""Cholesky, QR, eigenvalue and singular value decompositions."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from volta_fn.primitives.complex_parts import conj
 
 
 class EigResult(NamedTuple):
-    """What `eig` returns."""
+    """The results of `eig`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EighResult(NamedTuple):
-    """What `eigh` returns."""
+    """The results of `eigh`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What `qr` returns."""
+    """The results of `qr`."""
 
     Q: Array
     R: Array
 
 
 class SVDResult(NamedTuple):
-    """What `svd` returns."""
+    """The results of `svd`."""
 
     U: Array
     S: Array
@@ -42,10 +42,10 @@ class SVDResult(NamedTuple):
 
 
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
-    """The lower triangular L with L Lᴴ = a, or the upper triangular U with Uᴴ U = a, of positive definite Hermitian matrices.
+    """Return the lower triangular L with L Lᴴ = a (`upper`: U with Uᴴ U = a).
 
-    Where a matrix is not positive definite the factor is NaN. With `symmetrize_input` the matrices are averaged with their adjoints
-    first, else their lower triangles are read.
+    The factor is NaN where a Hermitian matrix is not positive definite. With `symmetrize_input` the matrices are averaged with their
+    adjoints first, otherwise their lower triangles are read.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -57,7 +57,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """Q with orthonormal columns and upper triangular R with Q R = a, of matrices (*batch, M, N).
+    """Factor matrices (*batch, M, N) into orthonormal columns Q and upper triangle R.
 
     Q is (M, K) and R (K, N), where K is min(M, N) in mode "reduced" and M in mode "complete"; mode "r" returns R of "reduced" alone.
 
@@ -73,10 +73,10 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
-    """Ascending real eigenvalues and, as columns, orthonormal eigenvectors of Hermitian matrices.
+    """Return ascending eigenvalues and orthonormal eigenvectors of Hermitian matrices.
 
-    With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle is read that `UPLO` names ("L", the
-    default, or "U"). Of equal eigenvalues the vectors' derivatives are taken as zero.
+    The eigenvectors are columns. With `symmetrize_input` the matrices are averaged with their adjoints first, otherwise the triangle
+    `UPLO` ("L", the default, or "U") is read. For equal eigenvalues the vectors' derivatives are zero.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(3)
@@ -90,7 +90,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
-    """The ascending real eigenvalues of Hermitian matrices; arguments as of `eigh`.
+    """Return the ascending eigenvalues of Hermitian matrices; arguments as of `eigh`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4)
@@ -100,7 +100,9 @@ def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -
 
 
 def eig(a: Any) -> EigResult:
-    """Complex eigenvalues, in no order, and, as columns of unit length, eigenvectors of square matrices.
+    """Return complex eigenvalues and unit eigenvectors (columns) of square matrices.
+
+    They are in no particular order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eig(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
@@ -111,7 +113,7 @@ def eig(a: Any) -> EigResult:
 
 
 def eigvals(a: Any) -> Array:
-    """The complex eigenvalues, in no order, of square matrices.
+    """Return the complex eigenvalues of square matrices, in no particular order.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigvals(jnp.array([[2.0, 0.0], [0.0, 3.0]])).real.round(4)
@@ -123,10 +125,10 @@ def eigvals(a: Any) -> Array:
 def svd(
     a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False, subset_by_index: tuple[int, int] | None = None
 ) -> Any:
-    """The singular value decomposition U diag(S) Vh = a of matrices (*batch, M, N), or the singular values S if not `compute_uv`.
+    """Decompose matrices (*batch, M, N) into U diag(S) Vh; only S if not `compute_uv`.
 
-    S descends. U and Vh are square if `full_matrices`, else they have min(M, N) columns and rows. `hermitian` is a promise from which
-    nothing is gained here. Of equal singular values the vectors' derivatives are taken as zero where they are not determined.
+    S descends. U and Vh are square if `full_matrices`, else they have min(M, N) columns and rows. `hermitian` has no effect. For equal
+    singular values the vectors' derivatives are zero where they are not determined.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.svd(jnp.array([[3.0, 0.0], [0.0, -4.0]])).S
@@ -141,7 +143,7 @@ def svd(
 
 
 def svdvals(x: Any, /) -> Array:
-    """The singular values, descending.
+    """Return the singular values, descending.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.svdvals(jnp.array([[3.0, 0.0], [0.0, 4.0]])).round(4)

@@ -16,7 +16,7 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` returns."""
+    """The results of `slogdet`."""
 
     sign: Array
     logabsdet: Array
@@ -27,9 +27,9 @@ def _diagonal(a: Array) -> Array:
 
 
 def _parity(pivots: Array, dtype: np.dtype) -> Array:
-    """1 or -1: whether the number of exchanged rows is even or odd."""
-    places = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
-    exchanged = lax.convert_element_type(lax.ne(pivots, places), np.int32)
+    """Return 1 or -1 for an even or odd number of row exchanges."""
+    positions = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
+    exchanged = lax.convert_element_type(lax.ne(pivots, positions), np.int32)
     return lax.convert_element_type(1 - 2 * (lax.reduce_sum(exchanged, (pivots.ndim - 1,)) % 2), dtype)
 
 
@@ -37,7 +37,7 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
 
 
 def det(a: Any) -> Array:
-    """The determinant of square matrices. Its derivative exists for singular matrices too.
+    """Return the determinant of square matrices, differentiable also where singular.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -54,7 +54,7 @@ def det(a: Any) -> Array:
 
 
 def _expanded(rows: list[list[Array]]) -> Array:
-    """The determinant of a small matrix, expanded along its first row."""
+    """Expand the determinant of a small matrix along its first row."""
     if len(rows) == 1:
         return rows[0][0]
     minors = [_expanded([row[:j] + row[j + 1 :] for row in rows[1:]]) for j in range(len(rows))]
@@ -73,16 +73,16 @@ def _det(a: Array) -> Array:
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The derivative of det A is the trace of det(A) A⁻¹ dA, where the product of the first two stays finite for singular A."""
+    """Return tr(det(A) A⁻¹ dA), where det(A) A⁻¹ stays finite for singular A."""
     (a,), (rate,) = primals, tangents
     value, moved = _adjugate_times(a, rate)
     return value, lax.reduce_sum(_diagonal(moved), (a.ndim - 2,))
 
 
 def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
-    """det(A) and det(A) A⁻¹ b, by LU, in whose back substitution the last pivot, the one that may vanish, is cancelled.
+    """Return det(A) and det(A) A⁻¹ b, by LU.
 
-    A matrix of lower rank than n - 1 has the adjugate zero.
+    The last pivot, which may vanish, cancels in the back substitution. Matrices of rank below n - 1 have the adjugate zero.
     """
     packed, pivots, permutation = lax.linalg.lu(a)
     size = a.shape[-1]
@@ -101,9 +101,9 @@ def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
-    """The sign (of complex matrices: the phase) of the determinant and the logarithm of its absolute value, which does not overflow.
+    """Return the determinant's sign (or phase) and the log of its absolute value.
 
-    A singular matrix gives 0 and -inf. JAX's methods "lu" and "qr" give the same numbers, here by LU.
+    The logarithm does not overflow. A singular matrix gives 0 and -inf. The methods "lu" and "qr" of JAX both use LU here.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]]))
@@ -130,12 +130,12 @@ def _slogdet(a: Array) -> tuple[Array, Array]:
 
 @_slogdet.defjvp
 def _slogdet_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """d log det A = tr(A⁻¹ dA): its real part moves the logarithm, its imaginary part turns the phase."""
+    """Split d log det A = tr(A⁻¹ dA) in its real part (logarithm) and phase."""
     (a,), (rate,) = primals, tangents
     packed, pivots, permutation = lax.linalg.lu(a)
     sign, log = _sign_and_log(packed, pivots)
     trace = lax.reduce_sum(_diagonal(lu_solve(packed, permutation, rate)), (a.ndim - 2,))
     if a.dtype.kind != "c":
         return (sign, log), (lax.full_like(sign, 0), trace)
-    turn = lax.complex(lax.full_like(log, 0), lax.imag(trace))
-    return (sign, log), (sign * turn, lax.real(trace))
+    rotation = lax.complex(lax.full_like(log, 0), lax.imag(trace))
+    return (sign, log), (sign * rotation, lax.real(trace))

@@ -1,6 +1,6 @@
 """Norms of vectors and matrices, and condition numbers.
 
-Where a norm is zero its derivative is taken as zero, one of its subgradients, so that no NaN comes out of a gradient there.
+The derivative of a norm at zero is zero, one of its subgradients, which keeps NaN out of gradients.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from volta_fn.numpy.statistics import reductions
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # NumPy's argument names
-    """The norm of a vector (`axis` an int) or matrix (`axis` a pair), for each place along the other dimensions.
+    """Return the norm of vectors (`axis` an int) or matrices (`axis` a pair).
 
-    Without `axis` x itself is the vector or matrix, or with `ord` None too, all of its elements are one vector. Orders of a vector:
-    None or 2 (Euclidean), any number p (Σ|x|ᵖ)^(1/p), 0 (elements that are not zero), inf and -inf (greatest and least |x|).
-    Orders of a matrix: None or "fro", "nuc" (sum of singular values), 2 and -2 (greatest and least singular value), 1 and -1 (greatest
-    and least column sum), inf and -inf (row sums).
+    Without `axis` x itself is the vector or matrix, or without `ord` too, all of its elements are one vector. Orders of a vector: None or
+    2 (Euclidean), any number p (Σ|x|ᵖ)^(1/p), 0 (number of nonzeros), inf and -inf (greatest and least |x|). Orders of a matrix: None or
+    "fro", "nuc" (sum of singular values), 2 and -2 (greatest and least singular value), 1 and -1 (greatest and least column sum), inf and
+    -inf (row sums).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.norm(jnp.array([[3.0, 4.0], [0.0, 2.0]]), axis=1)
@@ -73,7 +73,9 @@ _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:  # NumPy's name
-    """The norm of order `ord` (a number; see `norm`) over one axis, several axes taken as one vector, or all of them.
+    """Return the norm of order `ord` (see `norm`) over one axis, several, or all.
+
+    Several axes count as one vector; `ord` is a number.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.vector_norm(jnp.array([3.0, -4.0]), ord=1)
@@ -95,7 +97,7 @@ def _extreme(reduce: Callable[..., Array], values: Array) -> Array:
     return reduce(values, (values.ndim - 1,))
 
 
-def _line_sums(x: Array, axis: int) -> Array:
+def _abs_sums(x: Array, axis: int) -> Array:
     return reductions.sum(magnitude(x), axis)
 
 
@@ -104,15 +106,15 @@ _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
     "nuc": lambda x: reductions.sum(svdvals(x), -1),
     2: lambda x: _extreme(lax.reduce_max, svdvals(x)),
     -2: lambda x: _extreme(lax.reduce_min, svdvals(x)),
-    1: lambda x: _extreme(lax.reduce_max, _line_sums(x, -2)),
-    -1: lambda x: _extreme(lax.reduce_min, _line_sums(x, -2)),
-    math.inf: lambda x: _extreme(lax.reduce_max, _line_sums(x, -1)),
-    -math.inf: lambda x: _extreme(lax.reduce_min, _line_sums(x, -1)),
+    1: lambda x: _extreme(lax.reduce_max, _abs_sums(x, -2)),
+    -1: lambda x: _extreme(lax.reduce_min, _abs_sums(x, -2)),
+    math.inf: lambda x: _extreme(lax.reduce_max, _abs_sums(x, -1)),
+    -math.inf: lambda x: _extreme(lax.reduce_min, _abs_sums(x, -1)),
 }
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # NumPy's name
-    """The norm of order `ord` (see `norm`) of the matrices in the last two dimensions.
+    """Return the norm of order `ord` (see `norm`) of matrices in the last dimensions.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_norm(jnp.array([[1.0, -2.0], [3.0, 4.0]]), ord=1)
@@ -126,9 +128,9 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
 
 
 def cond(x: Any, p: Any = None) -> Array:
-    """The condition number of matrices in the norm `p`: ‖x‖ ‖x⁻¹‖, for None or 2 the greatest singular value over the least.
+    """Return the condition number ‖x‖ ‖x⁻¹‖ of matrices in the norm `p`.
 
-    Singular matrices give inf.
+    For None or 2, the greatest singular value over the least. Singular matrices give inf.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))

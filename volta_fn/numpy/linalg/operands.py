@@ -1,4 +1,4 @@
-"""What the functions of linear algebra share: matrices as arguments, and small parts of them."""
+"""Matrices as operands of linear algebra, and elementwise helpers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volta_fn.primitives.complex_parts import conj
 
 
 def matrices(function: str, argument: str, value: Any, square: bool = False) -> Array:
-    """`value` as a stack of (square) matrices of floating-point or complex numbers; `ShapeError` if it is none."""
+    """Return `value` as (square) inexact matrices; raise `ShapeError` if it is none."""
     (a,) = promote_inexact(function, value)
     if a.ndim < 2:
         raise ShapeError(f"{function}: {argument} must be a matrix or a stack of matrices, got shape {a.shape}")
@@ -24,26 +24,25 @@ def matrices(function: str, argument: str, value: Any, square: bool = False) -> 
 
 
 def magnitude(x: Array) -> Array:
-    """The absolute value of each element, real."""
     return lax.abs(x)
 
 
 def squared(x: Array) -> Array:
-    """The square of each element's absolute value, real."""
+    """Return the square of each element's absolute value, real."""
     return lax.real(conj(x) * x) if x.dtype.kind == "c" else x * x
 
 
 def safe_root(x: Array) -> Array:
-    """The square root of what is not negative, with derivative 0 at 0, where the root's own is infinite."""
+    """Return the square root with derivative 0, rather than infinity, at 0."""
     zero = lax.eq(x, 0)
     return lax.select(zero, as_value(np.zeros((), x.dtype)), lax.sqrt(lax.select(zero, as_value(np.ones((), x.dtype)), x)))
 
 
 def identity_like(a: Array) -> Array:
-    """The identity matrix of the size and dtype of the square matrices `a`."""
+    """Return the identity matrix of the size and dtype of the square matrices `a`."""
     return as_value(np.eye(a.shape[-1], dtype=a.dtype))
 
 
 def last_axis(x: Array, index: int) -> Array:
-    """The elements at an index of the last axis."""
+    """Return the elements at an index of the last axis."""
     return lax.index_in_dim(x, index, -1, keepdims=False)

@@ -1,4 +1,4 @@
-"""Powers and chains of products, and the Array API's forms of functions that `volta_fn.numpy` has in NumPy's."""
+"""Matrix powers, chains of products, and the Array API's forms of some functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def matrix_power(a: Any, n: int) -> Array:
-    """Square matrices to the power of an integer, by squaring; negative powers are those of the inverse.
+    """Raise square matrices to an integer power by squaring; negative ones invert.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 5)
@@ -42,7 +42,9 @@ def matrix_power(a: Any, n: int) -> Array:
 
 
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
-    """The product of a chain of matrices, in the order that takes the fewest multiplications; the first and last may be vectors.
+    """Multiply a chain of matrices in the order that needs the fewest multiplications.
+
+    The first and last may be vectors.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.multi_dot([jnp.ones((9, 2)), jnp.ones((2, 9)), jnp.ones(9)]).shape
@@ -68,7 +70,10 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
 
 
 def _best_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each part of a chain of matrices (sizes[i], sizes[i + 1]) for the cheapest product (Cormen et al., 15.2)."""
+    """Return where to split subchains for the cheapest product (Cormen et al., 15.2).
+
+    Matrix i has the shape (sizes[i], sizes[i + 1]).
+    """
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     splits = {}
@@ -82,7 +87,7 @@ def _best_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def outer(x1: Any, x2: Any, /) -> Array:
-    """All products of an element of one vector with one of another, as a matrix.
+    """Return all products of an element of one vector with one of another.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([3, 4]))
@@ -96,7 +101,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """The cross product of vectors of three components along `axis`.
+    """Return the cross product of vectors of three components along `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
@@ -109,7 +114,9 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
-    """The diagonals of the matrices in the last two dimensions; `offset` counts them to the upper right.
+    """Return the diagonals of the matrices in the last two dimensions.
+
+    Positive `offset`s are above the main diagonal.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
@@ -119,7 +126,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
-    """The sums of the diagonals of the matrices in the last two dimensions.
+    """Sum the diagonals of the matrices in the last two dimensions.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))

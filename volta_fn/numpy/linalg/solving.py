@@ -1,4 +1,4 @@
-"""Linear systems and inverses."""
+"""Linear systems, least squares, inverses and pseudo-inverses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 
 @custom_jvp
 def _solve(a: Array, b: Array) -> Array:
-    """X with a X = b, for stacks of equal length."""
     return linear_solve(a, b)
 
 
 @_solve.defjvp
 def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """From A dX = dB - dA X, with the factors of A used again."""
+    """Solve A dX = dB - dA X with the factors of A."""
     (a, b), (a_rate, b_rate) = primals, tangents
     packed, _, permutation = lax.linalg.lu(a)
     x = lu_solve(packed, permutation, b)
@@ -38,9 +37,10 @@ def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> t
 
 
 def solve(a: Any, b: Any) -> Array:
-    """X with a X = b, for square matrices a (*batch, N, N) and b (*batch, N, K), or a single right-hand side b (N,).
+    """Solve a X = b for square matrices a (*batch, N, N).
 
-    The batch dimensions broadcast. A singular matrix gives infinities or NaN. Raises `ShapeError` where a and b do not fit together.
+    b is (*batch, N, K), or a single right-hand side (N,). The batch dimensions broadcast. A singular matrix gives infinities or NaN. Raises
+    `ShapeError` where a and b do not fit together.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 2.0]))
@@ -64,7 +64,7 @@ def solve(a: Any, b: Any) -> Array:
 
 
 def _solve_many(matrix: Array, right: Array) -> Array:
-    """One matrix for a stack of right-hand sides: their columns are those of one."""
+    """Solve for a stack of right-hand sides of one matrix as columns of one system."""
     *stack, size, columns = right.shape
     order = (len(stack), *range(len(stack)), len(stack) + 1)
     flat = lax.reshape(lax.transpose(right, order), (size, math.prod(stack) * columns))
@@ -73,7 +73,9 @@ def _solve_many(matrix: Array, right: Array) -> Array:
 
 
 def inv(a: Any) -> Array:
-    """The inverse of square matrices; infinities or NaN where there is none. To solve a system, `solve` is faster and more exact.
+    """Invert square matrices; singular ones give infinities or NaN.
+
+    To solve a system, `solve` is faster and more accurate.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
@@ -85,7 +87,7 @@ def inv(a: Any) -> Array:
 
 
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
-    """x with ``tensordot(a, x, x.ndim) == b``; `axes` of a are moved to its end first.
+    """Solve ``tensordot(a, x, x.ndim) == b``; `axes` of a are moved to its end first.
 
     Raises `ShapeError` unless the dimensions of a are those of b followed by as many elements.
 
@@ -108,7 +110,9 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
 
 
 def tensorinv(a: Any, ind: int = 2) -> Array:
-    """The inverse of ``x -> tensordot(a, x, a.ndim - ind)``, a tensor with the last dimensions of a before its first `ind` ones.
+    """Invert ``x -> tensordot(a, x, a.ndim - ind)``.
+
+    The result has the last dimensions of a before its first `ind` ones.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.tensorinv(jnp.eye(24).reshape(4, 6, 8, 3)).shape
@@ -124,9 +128,9 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
-    """The number of singular values greater than `tol`, or than `rtol` times the greatest; by default max(M.shape) · eps times it.
+    """Count the singular values greater than `tol`, or than `rtol` times the greatest.
 
-    Of a vector or scalar: 1 unless all elements are zero. `hermitian` is a promise from which nothing is gained here.
+    By default `rtol` is max(M.shape) · eps. A vector or scalar has rank 1 unless all elements are zero. `hermitian` has no effect.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_rank(jnp.ones((3, 3)))
@@ -143,13 +147,13 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
 
 def _per_matrix(limit: Any, values: Array) -> Array:
-    """A bound given per matrix, to compare with its singular values."""
+    """Reshape a bound per matrix to compare with its singular values."""
     bound = lax.convert_element_type(operand("linalg", "tolerance", limit), values.dtype)
     return lax.expand_dims(bound, (bound.ndim,)) if bound.ndim else bound
 
 
 def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
-    """`rtol`, by default `factor` · max(M, N) · eps, times the greatest singular value."""
+    """Return `rtol` (or `factor` · max(M, N) · eps) times the greatest singular value."""
     if rtol is None:
         rtol = factor * max(a.shape[-2:]) * float(dtypes.finfo(values.dtype).eps)
     greatest = lax.reduce_max(values, (values.ndim - 1,)) if values.shape[-1] else lax.full(values.shape[:-1], 0, values.dtype)
@@ -158,7 +162,7 @@ def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
 
 @custom_jvp
 def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
-    """The pseudo-inverse, the singular values, and the rank."""
+    """Return the pseudo-inverse, the singular values, and the rank."""
     u, values, vt = lax.linalg.svd(a, full_matrices=False)
     counts = values > _relative(values, a, rtol, 1)
     inverse = safe_inverse(lax.select(counts, values, as_value(np.zeros((), values.dtype))))
@@ -168,7 +172,10 @@ def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
 
 @_pseudo_inverse.defjvp
 def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Any, Any]:
-    """dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P, where the rank stays (Golub and Pereyra, 1973)."""
+    """Return dP for constant rank (Golub and Pereyra, 1973).
+
+    dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P.
+    """
     (a, rtol), (rate, _) = primals, tangents
     p, _, rank = outs = _pseudo_inverse(a, rtol)
     back, ph = adjoint(rate), adjoint(p)
@@ -181,10 +188,10 @@ def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
-    """The Moore-Penrose pseudo-inverse of matrices (*batch, M, N).
+    """Return the Moore-Penrose pseudo-inverse of matrices (*batch, M, N).
 
-    Singular values up to `rtol` (also called `rcond`; default 10 · max(M, N) · eps) times the greatest count as zero. `hermitian` is a
-    promise from which nothing is gained here.
+    Singular values up to `rtol` (also called `rcond`; default 10 · max(M, N) · eps) times the greatest count as zero. `hermitian` has no
+    effect.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 0.0]]))
@@ -201,11 +208,11 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Array, Array, Array, Array]:
-    """The x of least norm that minimises ‖a x - b‖, for a (M, N) and b (M,) or (M, K): x, residuals, the rank of a, its singular values.
+    """Return (x, residuals, rank of a, singular values) of the least squares solution.
 
-    Singular values up to `rcond` (default max(M, N) · eps) times the greatest count as zero. The residuals are the squared norms of the
-    columns of a x - b; with `numpy_resid` there are none where NumPy gives none (rank below N, or N ≥ M), which must be known while
-    tracing.
+    x has the least norm of those that minimise ‖a x - b‖, for a (M, N) and b (M,) or (M, K). Singular values up to `rcond` (default
+    max(M, N) · eps) times the greatest count as zero. The residuals are the squared norms of the columns of a x - b; with `numpy_resid`
+    there are none where NumPy gives none (rank below N, or N ≥ M), which must be known while tracing.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.lstsq(jnp.array([[1.0], [1.0]]), jnp.array([1.0, 3.0]))[0].round(3)

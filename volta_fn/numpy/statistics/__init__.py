@@ -1,1 +1,5 @@
-"""Functions that combine elements: `reductions`, `nan_reductions`, `cumulative`, `moments`, `quantiles` and `histograms`."""
+"""Functions that combine elements.
+
+`reductions`, `nan_reductions`, `cumulative` (running sums, differences, integrals), `moments` (averages and covariances), `quantiles`
+and `histograms`.
+"""

@@ -1,4 +1,4 @@
-"""Running sums and products, differences, slopes and integrals along an axis."""
+"""Cumulative sums and products, differences, gradients and integrals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running sum along `axis` (None: of the flattened array); booleans in int32.
+    """Return the cumulative sum along `axis` (None: flattened); booleans as int32.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.cumsum(jnp.array([1, 2, 3]))
@@ -39,7 +39,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running product along `axis` (None: of the flattened array); booleans in int32.
+    """Return the cumulative product along `axis` (None: flattened); booleans as int32.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.cumprod(jnp.array([1, 2, 3]))
@@ -51,16 +51,18 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 
 def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Callable[..., Array]) -> Array:
     value = operand(function, "a", a)
-    value, place = flat_or_axis(function, value, axis)
+    value, dim = flat_or_axis(function, value, axis)
     wanted = dtype_or(dtype, INDEX if value.dtype == BOOL else value.dtype)
     if wanted == BOOL:
         # A running sum of truth values is whether one was true so far, a running product whether all were.
-        return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), place), 0)
-    return accumulate(lax.convert_element_type(value, wanted), place)
+        return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), dim), 0)
+    return accumulate(lax.convert_element_type(value, wanted), dim)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The running sum along `axis`, which only a one-dimensional array may leave out; after a 0 with `include_initial`.
+    """Return the cumulative sum along `axis`, after a 0 if `include_initial`.
+
+    Only a one-dimensional array needs no `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
@@ -70,7 +72,9 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The running product along `axis`, which only a one-dimensional array may leave out; after a 1 with `include_initial`.
+    """Return the cumulative product along `axis`, after a 1 if `include_initial`.
+
+    Only a one-dimensional array needs no `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
@@ -84,16 +88,18 @@ def _cumulative(function: str, x: Any, axis: int | None, dtype: Any, include_ini
     if value.ndim == 0 or (axis is None and value.ndim != 1):
         raise ShapeError(f"{function}: give axis= for an array of shape {value.shape}; it must have at least one dimension")
     accumulate, start = how
-    place = axis_of(function, 0 if axis is None else axis, value.ndim)
-    result = _running(function, value, place, dtype_or(dtype, summed_dtype(value.dtype)), accumulate)
+    dim = axis_of(function, 0 if axis is None else axis, value.ndim)
+    result = _running(function, value, dim, dtype_or(dtype, summed_dtype(value.dtype)), accumulate)
     if not include_initial:
         return result
-    shape = tuple([1 if i == place else n for i, n in enumerate(result.shape)])
-    return lax.concatenate([broadcast_to(full_like_scalar(result, start), shape), result], place)
+    shape = tuple([1 if i == dim else n for i, n in enumerate(result.shape)])
+    return lax.concatenate([broadcast_to(full_like_scalar(result, start), shape), result], dim)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
-    """Differences of neighbours along `axis`, `n` times over; of booleans, whether neighbours differ.
+    """Return the n-th differences of adjacent elements along `axis`.
+
+    Booleans give whether adjacent elements differ.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.diff(jnp.array([1, 4, 9, 16]))
@@ -104,30 +110,30 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         raise ShapeError("diff: a must have at least one dimension, got a zero-dimensional array")
     if n < 0:
         raise ArgumentError(f"diff: n must not be negative, got {n}")
-    place = axis_of("diff", axis, value.ndim)
+    dim = axis_of("diff", axis, value.ndim)
     if n == 0:
         return value
-    ends = [_end(value, end, place) for end in (prepend, append)]
-    parts = [p for p in (ends[0], value, ends[1]) if p is not None]
-    value = lax.concatenate(promote("diff", *parts), place)
+    ends = [_end(value, end, dim) for end in (prepend, append)]
+    sections = [p for p in (ends[0], value, ends[1]) if p is not None]
+    value = lax.concatenate(promote("diff", *sections), dim)
     for _ in range(n):
-        later, earlier = lax.slice_in_dim(value, 1, None, axis=place), lax.slice_in_dim(value, 0, -1, axis=place)
+        later, earlier = lax.slice_in_dim(value, 1, None, axis=dim), lax.slice_in_dim(value, 0, -1, axis=dim)
         value = lax.ne(later, earlier) if value.dtype == BOOL else lax.sub(later, earlier)
     return value
 
 
-def _end(value: Array, end: Any, place: int) -> Array | None:
-    """What `diff` puts before or after: a scalar becomes one slice."""
+def _end(value: Array, end: Any, dim: int) -> Array | None:
+    """Return what `diff` prepends or appends; a scalar becomes one slice."""
     if end is None:
         return None
-    part = operand("diff", "prepend or append", end)
-    if part.ndim:
-        return part
-    return broadcast_to(part, tuple([1 if i == place else n for i, n in enumerate(value.shape)]))
+    section = operand("diff", "prepend or append", end)
+    if section.ndim:
+        return section
+    return broadcast_to(section, tuple([1 if i == dim else n for i, n in enumerate(value.shape)]))
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
-    """Differences of neighbours in the flattened array, between `to_begin` and `to_end`.
+    """Return the differences of the flattened array, between `to_begin` and `to_end`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ediff1d(jnp.array([1, 4, 9]))
@@ -135,16 +141,18 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """
     value = operand("ediff1d", "ary", ary)
     flat = lax.reshape(value, (value.size,))
-    parts = [diff(flat)]
-    for end, place in ((to_begin, 0), (to_end, len(parts) + 1)):
+    sections = [diff(flat)]
+    for end, position in ((to_begin, 0), (to_end, len(sections) + 1)):
         if end is not None:
-            part = operand("ediff1d", "to_begin or to_end", end)
-            parts.insert(place, lax.convert_element_type(lax.reshape(part, (part.size,)), value.dtype))
-    return lax.concatenate(parts, 0)
+            section = operand("ediff1d", "to_begin or to_end", end)
+            sections.insert(position, lax.convert_element_type(lax.reshape(section, (section.size,)), value.dtype))
+    return lax.concatenate(sections, 0)
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
-    """The integral of `y` along `axis` by the trapezoidal rule, over points `x` or at distances `dx`, which broadcast.
+    """Integrate `y` along `axis` by the trapezoidal rule.
+
+    The points are `x`, or at distances `dx`; both broadcast.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
@@ -164,7 +172,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
-    """The gradient of sampled values: central differences inside, one-sided ones at the ends; one array per axis.
+    """Return central differences inside and one-sided ones at the ends, per axis.
 
     `varargs` are the spacings: none (1), one for all axes, or one per axis; each a number or the points' coordinates.
 
@@ -183,43 +191,45 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _slope(value: Array, spacing: Array, place: int) -> Array:
-    size = value.shape[place]
+def _slope(value: Array, spacing: Array, dim: int) -> Array:
+    size = value.shape[dim]
     if size < 2:
-        raise ShapeError(f"gradient: axis {place} of shape {value.shape} needs at least two points")
+        raise ShapeError(f"gradient: axis {dim} of shape {value.shape} needs at least two points")
     if spacing.ndim and spacing.shape != (size,):
-        raise ShapeError(f"gradient: the coordinates along axis {place} must have shape ({size},), got {spacing.shape}")
-    along = [size - 1 if i == place else 1 for i in range(value.ndim)]
+        raise ShapeError(f"gradient: the coordinates along axis {dim} must have shape ({size},), got {spacing.shape}")
+    along = [size - 1 if i == dim else 1 for i in range(value.ndim)]
     points = lax.convert_element_type(spacing, value.dtype)
     gaps = lax.reshape(diff(points), along) if spacing.ndim else broadcast_to(points, tuple(along))
-    slopes = lax.div(diff(value, axis=place), gaps)
+    slopes = lax.div(diff(value, axis=dim), gaps)
 
-    def part(x: Array, start: int | None, stop: int | None) -> Array:
-        return lax.slice_in_dim(x, start, stop, axis=place)
+    def section(x: Array, start: int | None, stop: int | None) -> Array:
+        return lax.slice_in_dim(x, start, stop, axis=dim)
 
-    before, after = part(gaps, 0, -1), part(gaps, 1, None)
-    weighted = lax.add(lax.mul(after, part(slopes, 0, -1)), lax.mul(before, part(slopes, 1, None)))
+    before, after = section(gaps, 0, -1), section(gaps, 1, None)
+    weighted = lax.add(lax.mul(after, section(slopes, 0, -1)), lax.mul(before, section(slopes, 1, None)))
     inside = lax.div(weighted, lax.add(before, after))
-    return lax.concatenate([part(slopes, 0, 1), inside, part(slopes, -1, None)], place)
+    return lax.concatenate([section(slopes, 0, 1), inside, section(slopes, -1, None)], dim)
 
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Array:
-    """Angles along `axis` with jumps of more than half a `period` (and at least `discont`) taken out by whole periods.
+    """Remove jumps of more than half a `period` along `axis` by adding full periods.
+
+    Only jumps of at least `discont` are removed.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.unwrap(jnp.array([0.0, 3.0, 6.0, 0.0]), period=7.0)
     Array([0., 3., 6., 7.], dtype=float32)
     """
     (value,) = promote_inexact("unwrap", p)
-    place = axis_of("unwrap", axis, value.ndim)
+    dim = axis_of("unwrap", axis, value.ndim)
     length = lax.convert_element_type(period, value.dtype)
     half = lax.div(length, full_like_scalar(value, 2))
-    steps = diff(value, axis=place)
+    steps = diff(value, axis=dim)
     # Each step is brought into [-half, half); a step of exactly +half stays positive.
     offset = lax.add(steps, half)
     wrapped = lax.sub(lax.sub(offset, lax.mul(lax.floor(lax.div(offset, length)), length)), half)
     wrapped = lax.select(lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0))), half, wrapped)
     least = half if discont is None else lax.convert_element_type(discont, value.dtype)
     correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
-    corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=place), lax.cumsum(correction, place))
-    return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=place), corrected], place)
+    corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=dim), lax.cumsum(correction, dim))
+    return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim)

@@ -1,4 +1,4 @@
-"""Counting elements by value: bincount, histogram, histogram2d, histogramdd."""
+"""Counts of elements by value: bincount, histogram, histogram2d, histogramdd."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
-    """How often each number 0, 1, 2, … occurs in the vector `x` of integers, or the sum of the weights of its occurrences.
+    """Count how often each number 0, 1, 2, … occurs in the vector `x` of integers.
 
-    The result is as long as the largest number requires, at least `minlength`; inside traced functions give `length`. Numbers
-    not below it are dropped; negative ones count as 0.
+    With `weights`, sum the weights of its occurrences. The result is as long as the largest number requires, at least `minlength`; inside
+    traced functions give `length`: numbers not below it are dropped. Negative numbers count as 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.bincount(jnp.array([0, 2, 2]))
@@ -45,13 +45,15 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 
 def _scattered(index: Array, amounts: Array, length: int) -> Array:
-    """The sums of the amounts that belong to each index; indices not below `length` drop out."""
+    """Sum the amounts of each index; indices not below `length` are dropped."""
     zeros = broadcast_to(full_like_scalar(amounts, 0), (length,))
     return zeros.at[index].add(amounts, mode="drop")
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
-    """The edges of `bins` equal bins over `range` (by default from the smallest to the largest element), or `bins` if they are edges.
+    """Return the edges of `bins` equal bins over `range`, or `bins` if they are edges.
+
+    The default range is from the smallest to the largest element.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.histogram_bin_edges(jnp.array([0.0, 4.0]), bins=2)
@@ -85,7 +87,7 @@ def _limits(value: Array, bounds: Any) -> tuple[Array, Array]:
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None) -> tuple[Array, Array]:
-    """The pair (counts, edges) of the elements by bin; the last bin includes its upper edge.
+    """Return (counts, edges) of the elements; the last bin includes its upper edge.
 
     With `weights`, sums of weights; with `density`, a probability density.
 
@@ -106,7 +108,7 @@ def _flat(weight: Array | None) -> Array | None:
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, Array, Array]:
-    """The triple (counts, x edges, y edges) of points (x, y) by bins of a rectangle.
+    """Return (counts, x edges, y edges) of points (x, y) in bins of a rectangle.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.histogram2d(jnp.array([0.0, 1.0]), jnp.array([0.0, 1.0]), bins=2)[0]
@@ -123,9 +125,9 @@ def histogram2d(
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Array, list[Array]]:
-    """The pair (counts, edges per dimension) of points, the rows of `sample` (n, d), by bins of a d-dimensional box.
+    """Return (counts, edges per dimension) of points in bins of a d-dimensional box.
 
-    Counts, and sums of weights that are integers, are floating-point numbers.
+    The points are the rows of `sample` (n, d). Counts, and sums of weights that are integers, are floating-point numbers.
     """
     (points,) = promote_inexact("histogramdd", _columns(sample))
     n, d = points.shape

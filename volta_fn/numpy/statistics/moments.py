@@ -1,4 +1,4 @@
-"""Averages and correlations: average, cov, corrcoef. `quantiles` has what needs an order."""
+"""Averages, covariances and correlations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """The mean along `axis`, weighted if `weights` are given; with `returned` the pair (mean, sum of weights).
+    """Return the mean along `axis`, weighted if `weights` are given.
+
+    With `returned`, return the pair (mean, sum of weights).
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3.0, 1.0]))
@@ -36,7 +38,10 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
 
 
 def spread_weights(function: str, weight: Array, value: Array, axes: tuple[int, ...]) -> Array:
-    """Weights in the shape of `value`, given so or for its elements along `axes`, in the order in which those are named."""
+    """Return weights in the shape of `value`, or expanded to it from those of `axes`.
+
+    The dimensions of the latter come in the order in which `axes` names them.
+    """
     if weight.shape == value.shape:
         return weight
     if weight.ndim != len(axes) or weight.shape != tuple([value.shape[i] for i in axes]):
@@ -49,7 +54,7 @@ def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None, aweights: Any = None,
     *, dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """The covariance matrix of variables in rows (columns if not `rowvar`), each with observations along the other dimension.
+    """Return the covariance matrix of variables in rows (columns if not `rowvar`).
 
     Args:
         m: the observations, a vector or matrix.
@@ -57,7 +62,7 @@ def cov(
         rowvar: whether rows are the variables.
         bias: whether to divide by n rather than n - 1 (`ddof`, if given, overrides it).
         fweights: how often each observation was made.
-        aweights: how much each observation weighs.
+        aweights: the weight of each observation.
         dtype: of the result.
 
     >>> import volta_fn.numpy as jnp
@@ -65,10 +70,10 @@ def cov(
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
     """
-    parts = promote_inexact("cov", *[v for v in (m, y) if v is not None])
-    if any(p.ndim > 2 for p in parts):
-        raise ShapeError(f"cov: m and y must have at most two dimensions, got shapes {[p.shape for p in parts]}")
-    value = lax.concatenate([_as_rows(p, rowvar) for p in parts], 0)
+    variables = promote_inexact("cov", *[v for v in (m, y) if v is not None])
+    if any(p.ndim > 2 for p in variables):
+        raise ShapeError(f"cov: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
+    value = lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
     value = lax.convert_element_type(value, dtype_or(dtype, value.dtype))
     removed = (0 if bias else 1) if ddof is None else ddof
     weight = _observation_weights(value, fweights, aweights)
@@ -77,9 +82,9 @@ def cov(
     else:
         center = lax.div(reductions.sum(lax.mul(value, weight), 1, keepdims=True), reductions.sum(weight))
         factor = _weighted_count(weight, removed, aweights, value)
-    apart = lax.sub(value, center)
-    other = apart if weight is None else lax.mul(apart, weight)
-    result = lax.div(matmul(apart, lax.transpose(lax.conj(other), (1, 0))), factor)
+    centered = lax.sub(value, center)
+    other = centered if weight is None else lax.mul(centered, weight)
+    result = lax.div(matmul(centered, lax.transpose(lax.conj(other), (1, 0))), factor)
     return lax.reshape(result, ()) if result.shape == (1, 1) else result
 
 
@@ -93,13 +98,13 @@ def _observation_weights(value: Array, fweights: Any, aweights: Any) -> Array | 
     for name, given in (("fweights", fweights), ("aweights", aweights)):
         if given is None:
             continue
-        part = operand("cov", name, given)
-        if part.shape != value.shape[1:]:
-            raise ShapeError(f"cov: {name} must have shape {value.shape[1:]}, got {part.shape}")
-        if name == "fweights" and part.dtype not in dtypes.INTEGERS:
-            raise ArgumentTypeError(f"cov: fweights must be integers, got {part.dtype.name}")
-        part = lax.convert_element_type(part, value.dtype)
-        weight = part if weight is None else lax.mul(weight, part)
+        counts = operand("cov", name, given)
+        if counts.shape != value.shape[1:]:
+            raise ShapeError(f"cov: {name} must have shape {value.shape[1:]}, got {counts.shape}")
+        if name == "fweights" and counts.dtype not in dtypes.INTEGERS:
+            raise ArgumentTypeError(f"cov: fweights must be integers, got {counts.dtype.name}")
+        counts = lax.convert_element_type(counts, value.dtype)
+        weight = counts if weight is None else lax.mul(weight, counts)
     return weight
 
 
@@ -114,7 +119,7 @@ def _weighted_count(weight: Array, removed: int, aweights: Any, value: Array) ->
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
-    """Pearson's correlation coefficients of variables in rows; see `cov`.
+    """Return Pearson's correlation coefficients of variables in rows; see `cov`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.corrcoef(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]))
@@ -130,10 +135,10 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
     rows, columns = (lax.broadcast_in_dim(deviation, (n, n), (d,)) for d in (0, 1))
     result = lax.div(lax.div(c, to_dtype(rows, c.dtype)), to_dtype(columns, c.dtype))
     if is_complex(result):
-        return lax.complex(*[_unit(part) for part in (lax.real(result), lax.imag(result))])
+        return lax.complex(*[_unit(counts) for counts in (lax.real(result), lax.imag(result))])
     return _unit(result)
 
 
 def _unit(x: Array) -> Array:
-    """Limited to [-1, 1], which rounding may have left."""
+    """Clip to [-1, 1], which rounding may exceed."""
     return lax.clamp(full_like_scalar(x, -1), x, full_like_scalar(x, 1))

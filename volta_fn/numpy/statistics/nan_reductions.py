@@ -1,4 +1,4 @@
-"""Reductions that leave NaN out: nansum, nanmean, nanmax, …"""
+"""Reductions that ignore NaN: nansum, nanmean, nanmax, …."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volta_fn.primitives.declare import to_dtype
 
 
 def _replaced(function: str, a: Any, fill: Any) -> tuple[Array, Array]:
-    """The elements with `fill` for NaN, and where NaN was."""
+    """Return the elements with `fill` for NaN, and the mask of NaN."""
     value = operand(function, "a", a)
     missing = isnan(value)
     return (lax.select(missing, full_like_scalar(value, fill), value) if is_inexact(value) else value), missing
@@ -24,7 +24,7 @@ def _replaced(function: str, a: Any, fill: Any) -> tuple[Array, Array]:
 def nansum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
-    """The sum along `axis`, NaN counting as 0.
+    """Return the sum along `axis`, with NaN as 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
@@ -36,7 +36,7 @@ def nansum(
 def nanprod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
-    """The product along `axis`, NaN counting as 1.
+    """Return the product along `axis`, with NaN as 1.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanprod(jnp.array([2.0, jnp.nan, 3.0]))
@@ -46,7 +46,7 @@ def nanprod(
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running sum along `axis`, NaN counting as 0.
+    """Return the cumulative sum along `axis`, with NaN as 0.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
@@ -56,7 +56,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
-    """The running product along `axis`, NaN counting as 1.
+    """Return the cumulative product along `axis`, with NaN as 1.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
@@ -66,7 +66,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
 
 
 def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The largest element along `axis` that is not NaN; NaN if there is none.
+    """Return the largest element along `axis` that is not NaN; NaN if there is none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanmax(jnp.array([1.0, jnp.nan, 3.0]))
@@ -78,7 +78,7 @@ def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, 
 
 
 def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The smallest element along `axis` that is not NaN; NaN if there is none.
+    """Return the smallest element along `axis` that is not NaN; NaN if there is none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanmin(jnp.array([1.0, jnp.nan, 3.0]))
@@ -96,7 +96,7 @@ def _nan_where_all_missing(result: Array, missing: Array, axis: Axis, keepdims: 
 
 
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first largest element along `axis` that is not NaN; -1 if there is none.
+    """Return the index of the first largest element that is not NaN; -1 if none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
@@ -108,7 +108,7 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first smallest element along `axis` that is not NaN; -1 if there is none.
+    """Return the index of the first smallest element that is not NaN; -1 if none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanargmin(jnp.array([2.0, jnp.nan, 1.0]))
@@ -120,7 +120,7 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 
 def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None) -> Array:
-    """The mean along `axis` of the elements that are not NaN; NaN if there is none.
+    """Return the mean along `axis` of the elements that are not NaN; NaN if none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
@@ -138,7 +138,7 @@ def nanvar(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,
 ) -> Array:  # fmt: skip
-    """The variance along `axis` of the elements that are not NaN; NaN if there are no more than `ddof`.
+    """Return the variance of the elements that are not NaN; NaN for at most `ddof`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
@@ -160,7 +160,7 @@ def nanstd(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,
 ) -> Array:  # fmt: skip
-    """The standard deviation along `axis` of the elements that are not NaN.
+    """Return the standard deviation along `axis` of the elements that are not NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))

@@ -1,4 +1,4 @@
-"""Order statistics: quantile, percentile, median, and their forms without NaN."""
+"""Quantiles, percentiles and medians, and their forms that ignore NaN."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def quantile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
 ) -> Array:  # fmt: skip
-    """The values below which shares `q` (between 0 and 1) of the elements along `axis` lie; NaN where an element is.
+    """Return the `q`-quantiles along `axis` for q in [0, 1]; NaN where an element is.
 
-    `method` says what lies between two elements: "linear", "lower", "higher", "midpoint", "nearest"; or "inverted_cdf": the smallest
-    element that at least a share `q` of all is no larger than. The dimensions of `q` come first in the result.
+    `method` interpolates between two elements: "linear", "lower", "higher", "midpoint", "nearest"; or "inverted_cdf": the smallest element
+    that is at least as large as a fraction `q` of all. The dimensions of `q` come first in the result.
 
     Args:
         weights: how much each element counts, in the shape of `a` or of its `axis`. Only for "inverted_cdf"; integers count as that many
-            copies, and an element of weight zero is never the result. Weights of which one is negative or NaN, or whose sum is zero or
-            infinite, give NaN.
+            copies, and an element of weight zero is never the result. Negative or NaN weights, and a sum of zero or infinity, give NaN.
 
     The result has the floating dtype of `a` (and of `weights`) and is differentiable by `a`. Raises `ArgumentError` for an unknown method
     or one that takes no weights, `ArgumentTypeError` for complex numbers, `ShapeError` for no elements and for weights that do not fit.
@@ -48,7 +47,7 @@ def nanquantile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
 ) -> Array:  # fmt: skip
-    """`quantile` of the elements that are not NaN, whose weights do not count either; NaN where there are none.
+    """Return `quantile` of the elements that are not NaN; NaN where there are none.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 4.0]), 0.5)
@@ -61,7 +60,7 @@ def percentile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
 ) -> Array:  # fmt: skip
-    """`quantile` with shares in per cent.
+    """Return `quantile` for `q` in per cent.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 25)
@@ -74,7 +73,7 @@ def nanpercentile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
 ) -> Array:  # fmt: skip
-    """`percentile` of the elements that are not NaN.
+    """Return `percentile` of the elements that are not NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 4.0]), 50)
@@ -84,7 +83,9 @@ def nanpercentile(
 
 
 def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
-    """The middle element along `axis`, or the mean of the middle two; NaN where an element is.
+    """Return the middle element along `axis`, or the mean of the middle two.
+
+    NaN where an element is.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.median(jnp.array([3, 1, 10, 2]))
@@ -94,7 +95,7 @@ def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = 
 
 
 def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
-    """`median` of the elements that are not NaN.
+    """Return `median` of the elements that are not NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 10.0, 2.0]))
@@ -135,18 +136,18 @@ def _quantile(
 
 
 def _flattened_last(value: Array, axes: tuple[int, ...]) -> Array:
-    """The given axes joined into one at the end."""
+    """Join the given axes into one at the end."""
     others = [i for i in range(value.ndim) if i not in axes]
     count = int(np.prod([value.shape[i] for i in axes], dtype=np.int64))
     return lax.reshape(lax.transpose(value, [*others, *axes]), (*[value.shape[i] for i in others], count))
 
 
 def _along_last(ordered: Array, share: Array, method: str, skip_nan: bool) -> Array:
-    """Quantiles of sorted vectors (NaN last): an array of shape (shares, vectors...)."""
+    """Return quantiles of sorted vectors (NaN last), of shape (quantiles, vectors...)."""
     missing = _count(isnan(ordered))
     work = dtypes.accumulator(ordered.dtype)
     last = lax.convert_element_type(lax.sub(np.int32(ordered.shape[-1] - 1), missing), work)
-    position = _position(_beside(lax.convert_element_type(share, work), last), last, method)
+    position = _position(_per_vector(lax.convert_element_type(share, work), last), last, method)
     low, high = lax.floor(position), lax.ceil(position)
     f_low, f_high = _element(ordered, low), _element(ordered, high)
     result = _between(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
@@ -157,13 +158,13 @@ def _count(truth: Array) -> Array:
     return lax.reduce_sum(lax.convert_element_type(truth, INDEX), (truth.ndim - 1,))
 
 
-def _beside(share: Array, vectors: Array) -> Array:
-    """The shares along a first dimension, to be broadcast against a value for each vector."""
+def _per_vector(share: Array, vectors: Array) -> Array:
+    """Reshape the probabilities to broadcast against one value per vector."""
     return expand_dims(share, range(1, 1 + vectors.ndim))
 
 
 def _position(share: Array, last: Array, method: str) -> Array:
-    """Where between elements 0 and `last` a share of them ends."""
+    """Return the position of a quantile between elements 0 and `last`."""
     nothing = full_like_scalar(last, 0)
     if method != "inverted_cdf":
         return lax.mul(share, lax.max(last, nothing))
@@ -172,18 +173,21 @@ def _position(share: Array, last: Array, method: str) -> Array:
 
 
 def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
-    """Which vectors have no quantiles: those with a NaN, or with nothing else."""
+    """Return True for vectors without quantiles: with a NaN, or of NaN only."""
     return lax.ge(missing, np.int32(ordered.shape[-1])) if skip_nan else lax.gt(missing, np.int32(0))
 
 
 def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Array:
-    """Quantiles of sorted vectors (NaN last) by weights: the first element up to which weights sum up to a share of their sum."""
+    """Return weighted quantiles of sorted vectors (NaN last).
+
+    The quantile is the first element up to which weights sum up to a fraction of their sum.
+    """
     absent = isnan(ordered)
     nothing = full_like_scalar(weight, 0)
     counted = lax.convert_element_type(lax.select(absent, nothing, weight), dtypes.accumulator(weight.dtype))
     sums = lax.cumsum(lax.stop_gradient(counted), axis=counted.ndim - 1)
     total = lax.index_in_dim(sums, -1, sums.ndim - 1, keepdims=False)
-    wanted = lax.mul(_beside(lax.convert_element_type(share, sums.dtype), total), total)
+    wanted = lax.mul(_per_vector(lax.convert_element_type(share, sums.dtype), total), total)
     # The sums before the first weight that is not zero are no share at all, not even that of zero.
     before = lax.bitwise_or(lax.lt(sums, expand_dims(wanted, (wanted.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
     result = _element(ordered, _count(before))
@@ -194,7 +198,7 @@ def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Ar
 
 
 def _element(ordered: Array, position: Array) -> Array:
-    """For each share and each vector, the element at a whole position."""
+    """Return the element at an integer position, for each quantile and vector."""
     index = lax.clamp(np.int32(0), lax.convert_element_type(position, INDEX), np.int32(ordered.shape[-1] - 1))
     grid = [lax.broadcasted_iota(INDEX, index.shape, i) for i in range(1, index.ndim)]
     return ordered[(*grid, index)]

@@ -1,8 +1,8 @@
-"""Combining the elements along axes: sum, prod, max, min, any, all, argmax, argmin, mean, var, std, …
+"""Reductions along axes: sum, prod, max, min, any, all, argmax, mean, var, std, ….
 
-Common to all: `axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1;
-`where` masks elements out; `initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32,
-uint8 in uint32, booleans in int32), float16 and bfloat16 in float32.
+`axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;
+`initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
+int32), float16 and bfloat16 in float32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from volta_fn.primitives.reduction import highest, lowest
 
 
 def summed_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype that sums and products of a dtype have."""
+    """Return the dtype of sums and products of a dtype."""
     if dtype in dtypes.UNSIGNED:
         return dtype if dtype.itemsize >= 4 else np.dtype(np.uint32)
     if dtype in dtypes.SIGNED or dtype in dtypes.BOOL:
@@ -44,7 +44,7 @@ def summed_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def masked(value: Array, where: Any, fill: Any) -> Array:
-    """`value` with `fill` wherever the mask is false."""
+    """Return `value` with `fill` wherever the mask is false."""
     if where is None:
         return value
     mask = operand("a reduction", "where", where)
@@ -55,7 +55,7 @@ def masked(value: Array, where: Any, fill: Any) -> Array:
 
 
 def restore(reduced: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """A reduction's result, with the reduced dimensions back if they are to be kept."""
+    """Return a reduction's result, with reduced dimensions of size 1 if `keepdims`."""
     return lax.expand_dims(reduced, axes) if keepdims else reduced
 
 
@@ -71,7 +71,7 @@ def sum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
     promote_integers: bool = True,
 ) -> Array:  # fmt: skip
-    """The sum of the elements along `axis`.
+    """Return the sum of the elements along `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
@@ -90,7 +90,7 @@ def prod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
     promote_integers: bool = True,
 ) -> Array:  # fmt: skip
-    """The product of the elements along `axis`.
+    """Return the product of the elements along `axis`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.prod(jnp.array([1.5, 2.0, 2.0]))
@@ -111,7 +111,7 @@ def _to_summed(value: Array, dtype: Any, promote_integers: bool) -> Array:
 
 
 def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The largest element along `axis`; NaN if there is one.
+    """Return the largest element along `axis`; NaN if any is NaN.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.max(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -124,7 +124,10 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 
 
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """The smallest element along `axis`; NaN if there is one. Raises `ShapeError` for no elements without `initial`."""
+    """Return the smallest element along `axis`; NaN if any is NaN.
+
+    Raises `ShapeError` for no elements without `initial`.
+    """
     no_out("min", out)
     return _extremum("min", a, axis, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
 
@@ -135,7 +138,9 @@ amax, amin = max, min
 def minmax(
     a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> tuple[Array, Array]:
-    """The smallest and the largest element along `axis`; NaN if there is one. `initial` may be a pair, one for each.
+    """Return the smallest and the largest element along `axis`; NaN if any is NaN.
+
+    `initial` may be a pair, one for each.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.minmax(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -145,8 +150,8 @@ def minmax(
     return min(a, axis, out, keepdims, least, where), max(a, axis, out, keepdims, greatest, where)
 
 
-def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, parts: tuple[Any, Any, Any]) -> Array:
-    reduce, combine, identity = parts
+def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, rules: tuple[Any, Any, Any]) -> Array:
+    reduce, combine, identity = rules
     value = operand(name, "a", a)
     axes = axes_of(name, axis, value.ndim)
     if initial is None:
@@ -163,7 +168,7 @@ def _check_not_empty(name: str, value: Array, axes: tuple[int, ...]) -> None:
 
 
 def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
-    """Whether all elements along `axis` are nonzero (true of no elements).
+    """Return True if all elements along `axis` are nonzero (also if there are none).
 
     >>> import volta_fn.numpy as jnp
     >>> bool(jnp.all(jnp.array([1, 2, 0])))
@@ -176,7 +181,7 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
-    """Whether any element along `axis` is nonzero (false of no elements).
+    """Return True if any element along `axis` is nonzero.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.any(jnp.array([[0, 0], [0, 1]]), axis=1)
@@ -189,7 +194,7 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements along `axis` are nonzero, as int32.
+    """Count the nonzero elements along `axis`, as int32.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
@@ -199,7 +204,9 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first largest element along `axis` (None: in the flattened array), as int32; of NaN if there is one.
+    """Return the int32 index of the first largest element along `axis`, or of a NaN.
+
+    Without `axis`, the index in the flattened array.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.argmax(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -210,7 +217,9 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """The index of the first smallest element along `axis` (None: in the flattened array), as int32; of NaN if there is one.
+    """Return the int32 index of the first smallest element along `axis`, or of a NaN.
+
+    Without `axis`, the index in the flattened array.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.argmin(jnp.array([3, 1, 2]))
@@ -223,14 +232,14 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 def _arg_extremum(name: str, a: Any, axis: int | None, keepdims: bool, find: Callable[..., Array]) -> Array:
     value = operand(name, "a", a)
     flat = lax.reshape(value, (value.size,)) if axis is None else value
-    place = 0 if axis is None else axis_of(name, axis, value.ndim)
-    _check_not_empty(name, flat, (place,))
-    found = find(flat, place, INDEX)
-    return restore(found, tuple(range(value.ndim)) if axis is None else (place,), keepdims)
+    dim = 0 if axis is None else axis_of(name, axis, value.ndim)
+    _check_not_empty(name, flat, (dim,))
+    found = find(flat, dim, INDEX)
+    return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 
 def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
-    """The range of the elements along `axis`: the largest less the smallest.
+    """Return the range of the elements along `axis`: the largest minus the smallest.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.ptp(jnp.array([3, 1, 7]))
@@ -240,7 +249,7 @@ def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> 
 
 
 def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
-    """How many elements a reduction over `axes` combines: a number, or an array under a mask."""
+    """Return how many elements a reduction combines; an array under a mask."""
     if where is None:
         shape = value.shape
         return math.prod([shape[i] for i in axes])
@@ -248,14 +257,14 @@ def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
 
 
 def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
-    """The elements, in the mask's shape and in the dtype in which averages are computed, and the dtype of the result."""
+    """Return the elements in the accumulation dtype, and the result dtype."""
     result = dtype_or(dtype, dtypes.to_inexact(value.dtype))
     value = value if where is None else broadcast_to(value, lax.broadcast_shapes(value.shape, np.shape(where)))
     return lax.convert_element_type(value, dtypes.accumulator(result), value.weak_type and dtype is None), result
 
 
 def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
-    """The arithmetic mean along `axis`, as a floating-point (or complex) number; NaN of no elements.
+    """Return the arithmetic mean along `axis` as a float (or complex); NaN if empty.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.mean(jnp.array([1, 2, 4]))
@@ -276,10 +285,10 @@ def var(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
     mean: Any = None, correction: Any = None,
 ) -> Array:  # fmt: skip
-    """The variance along `axis`: the mean of |x - mean(x)|², with n - ddof in place of n.
+    """Return the variance along `axis`: the sum of |x - mean(x)|² over n - ddof.
 
-    `mean`, if known already, spares computing it (it must have kept its dimensions); `correction` is another name for `ddof`.
-    Computed in two passes, so nearly equal large numbers lose no digits.
+    `mean`, if already known, must have kept its dimensions; `correction` is another name for `ddof`. Two passes keep the digits of nearly
+    equal large numbers.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
@@ -292,8 +301,8 @@ def var(
     value, wanted = _working(operand("var", "a", a), dtype, where)
     axes = axes_of("var", axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
-    apart = masked(lax.sub(value, center), where, 0)  # before they are squared: NaN that is left out has no part in derivatives
-    squares = _squared_magnitude(apart)
+    deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
+    squares = _squared_magnitude(deviations)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
@@ -310,7 +319,7 @@ def std(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
     mean: Any = None, correction: Any = None,
 ) -> Array:  # fmt: skip
-    """The standard deviation along `axis`: the square root of `var`.
+    """Return the standard deviation along `axis`: the square root of `var`.
 
     >>> import volta_fn.numpy as jnp
     >>> jnp.std(jnp.array([1.0, 3.0]))
