@@ -93,6 +93,7 @@ def no_out(function: str, out: None) -> None:
 
 
 def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
+    """Return the requested dtype, or the default."""
     return default if dtype is None else dtypes.as_dtype(dtype)
 
 
@@ -126,6 +127,7 @@ def concrete(function: str, argument: str, value: Any, remedy: str) -> np.ndarra
 
 
 def is_traced(value: Any) -> bool:
+    """Return True if a value is a tracer."""
     return isinstance(value, Tracer)
 
 

@@ -11,7 +11,6 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.errors import BroadcastError, DTypeError, ShapeError
-from volta_fn.primitives.declare import to_dtype
 
 FLOAT = np.dtype(np.float32)
 INT = np.dtype(np.int32)
@@ -64,7 +63,3 @@ def known_integers(value: Any) -> np.ndarray | None:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype in dtypes.INTEGERS:
         return np.asarray(value)
     return None
-
-
-def parameter(value: Any, dtype: np.dtype) -> Array:
-    return to_dtype(value, dtype)

@@ -10,8 +10,9 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError
+from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import float_dtype, parameter, shape_with
+from volta_fn.random.arguments import float_dtype, shape_with
 from volta_fn.random.keys import single_key
 from volta_fn.random.normal import normal
 from volta_fn.random.uniform import uniform
@@ -94,7 +95,7 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
     True
     """
     wanted = float_dtype("pareto", dtype)
-    tail = parameter(b, wanted)
+    tail = to_dtype(b, wanted)
     return lax.exp(exponential(key, shape_with("pareto", shape, b=tail), wanted) / tail)
 
 
@@ -108,7 +109,7 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     True
     """
     wanted = float_dtype("rayleigh", dtype)
-    width = parameter(scale, wanted)
+    width = to_dtype(scale, wanted)
     u = lax.max(uniform(key, shape_with("rayleigh", shape, scale=width), wanted), dtypes.finfo(wanted).tiny)  # not 0: its log is infinite
     return width * lax.sqrt(lax.log(u) * -2.0)
 
@@ -122,7 +123,7 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] 
     True
     """
     wanted = float_dtype("triangular", dtype)
-    low, peak, high = (parameter(v, wanted) for v in (left, mode, right))
+    low, peak, high = (to_dtype(v, wanted) for v in (left, mode, right))
     u = uniform(key, shape_with("triangular", shape, left=low, mode=peak, right=high), wanted)
     rising = low + lax.sqrt(u * (high - low) * (peak - low))
     falling = high - lax.sqrt((1.0 - u) * (high - low) * (high - peak))
@@ -139,7 +140,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     True
     """
     wanted = float_dtype("wald", dtype)
-    mu = parameter(mean, wanted)
+    mu = to_dtype(mean, wanted)
     sizes = shape_with("wald", shape, mean=mu)
     keys = random_split(single_key("wald", key), (2,))
     y = lax.square(normal(keys[0], sizes, wanted))
@@ -159,6 +160,6 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
     True
     """
     wanted = float_dtype("weibull_min", dtype)
-    width, power = parameter(scale, wanted), parameter(concentration, wanted)
+    width, power = to_dtype(scale, wanted), to_dtype(concentration, wanted)
     sizes = shape_with("weibull_min", shape, scale=width, concentration=power)
     return lax.pow(exponential(key, sizes, wanted), 1.0 / power) * width

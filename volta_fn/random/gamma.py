@@ -8,9 +8,10 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
+from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import float_dtype, parameter, shape_with
+from volta_fn.random.arguments import float_dtype, shape_with
 from volta_fn.random.continuous import exponential
 from volta_fn.random.keys import single_key
 from volta_fn.random.normal import normal
@@ -46,7 +47,7 @@ def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = 
 def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: Any, log: bool) -> Array:
     data = single_key(function, key)
     wanted = float_dtype(function, dtype)
-    shapes = parameter(a, wanted)
+    shapes = to_dtype(a, wanted)
     return _samples(broadcast_to(shapes, shape_with(function, shape, a=shapes)), data, log)
 
 
@@ -117,7 +118,7 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
     True
     """
     wanted = float_dtype("beta", dtype)
-    first, second = parameter(a, wanted), parameter(b, wanted)
+    first, second = to_dtype(a, wanted), to_dtype(b, wanted)
     sizes = shape_with("beta", shape, a=first, b=second)
     keys = random_split(single_key("beta", key), (2,))
     logs = [loggamma(k, x, sizes, wanted) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
@@ -137,7 +138,7 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     Array(1., dtype=float32)
     """
     wanted = float_dtype("dirichlet", dtype)
-    concentration = parameter(alpha, wanted)
+    concentration = to_dtype(alpha, wanted)
     sizes = shape_with("dirichlet", shape, alpha=concentration[..., 0])
     return softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), wanted))
 
@@ -150,7 +151,7 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
     True
     """
     wanted = float_dtype("chisquare", dtype)
-    freedom = parameter(df, wanted)
+    freedom = to_dtype(df, wanted)
     return lax.exp(loggamma(key, freedom / 2.0, shape_with("chisquare", shape, df=freedom), wanted)) * 2.0
 
 
@@ -162,7 +163,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     (4,)
     """
     wanted = float_dtype("f", dtype)
-    above, below = parameter(dfnum, wanted), parameter(dfden, wanted)
+    above, below = to_dtype(dfnum, wanted), to_dtype(dfden, wanted)
     sizes = shape_with("f", shape, dfnum=above, dfden=below)
     keys = random_split(single_key("f", key), (2,))
     return (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below)
@@ -176,7 +177,7 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     (4,)
     """
     wanted = float_dtype("t", dtype)
-    freedom = parameter(df, wanted)
+    freedom = to_dtype(df, wanted)
     sizes = shape_with("t", shape, df=freedom)
     keys = random_split(single_key("t", key), (2,))
     half = freedom / 2.0
@@ -192,7 +193,7 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
     """
     wanted = float_dtype("generalized_normal", dtype)
     sizes: Shape = canonical_shape(shape)
-    power = parameter(p, wanted)
+    power = to_dtype(p, wanted)
     keys = random_split(single_key("generalized_normal", key), (2,))
     size = gamma(keys[0], 1.0 / power, sizes, wanted) ** (1.0 / power)
     return rademacher(keys[1], sizes, wanted) * size
@@ -211,6 +212,6 @@ def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = N
     sizes = canonical_shape(shape)
     keys = random_split(single_key("ball", key), (2,))
     points = generalized_normal(keys[0], p, (*sizes, as_integer(d, "ball: d")), wanted)
-    power = parameter(p, wanted)
+    power = to_dtype(p, wanted)
     total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, wanted)
     return points / (total ** (1.0 / power))[..., None]

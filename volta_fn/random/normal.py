@@ -13,9 +13,9 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
-from volta_fn.primitives.declare import promote_args
+from volta_fn.primitives.declare import promote_args, to_dtype
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import FLOAT, dtype_in, float_dtype, parameter, shape_with
+from volta_fn.random.arguments import FLOAT, dtype_in, float_dtype, shape_with
 from volta_fn.random.keys import single_key
 from volta_fn.random.uniform import rademacher, uniform, unit_uniform
 
@@ -58,7 +58,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
     """
     data = single_key("truncated_normal", key)
     wanted = float_dtype("truncated_normal", dtype)
-    low, high = parameter(lower, wanted), parameter(upper, wanted)
+    low, high = to_dtype(lower, wanted), to_dtype(upper, wanted)
     sizes = shape_with("truncated_normal", shape, lower=low, upper=high)
     root = wanted.type(_SQRT_2)
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
@@ -75,7 +75,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dt
     True
     """
     wanted = float_dtype("lognormal", dtype)
-    spread = parameter(sigma, wanted)
+    spread = to_dtype(sigma, wanted)
     return lax.exp(normal(key, shape_with("lognormal", shape, sigma=spread), wanted) * spread)
 
 
@@ -100,7 +100,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
     (3,)
     """
     wanted = float_dtype("double_sided_maxwell", dtype)
-    centre, width = parameter(loc, wanted), parameter(scale, wanted)
+    centre, width = to_dtype(loc, wanted), to_dtype(scale, wanted)
     common = shape_with("double_sided_maxwell", None, loc=centre, scale=width)
     sizes = (*(canonical_shape(shape) or common), *common)
     keys = random_split(single_key("double_sided_maxwell", key), (2,))

@@ -11,9 +11,10 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.errors import ArgumentError, DTypeError
+from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.fma import fma
 from volta_fn.primitives.random import random_bits, random_split
-from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, known_integers, parameter, shape_with
+from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, known_integers, shape_with
 from volta_fn.random.keys import single_key
 
 _UINT32 = np.dtype(np.uint32)
@@ -45,7 +46,7 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
     unit = unit_uniform(data, canonical_shape(shape), wanted)
     if type(minval) in (int, float) and type(maxval) in (int, float) and (minval, maxval) == (0, 1):
         return unit
-    low, high = parameter(minval, wanted), parameter(maxval, wanted)
+    low, high = to_dtype(minval, wanted), to_dtype(maxval, wanted)
     shape_with("uniform", shape, minval=low, maxval=high)
     span = high - low
     # Compilers fuse this in the wider dtypes; doing so everywhere gives the same bits everywhere.

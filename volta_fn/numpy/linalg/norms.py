@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axes_of, promote_inexact
 from volta_fn.numpy.linalg.decompositions import svdvals
-from volta_fn.numpy.linalg.operands import last_axis, magnitude, matrices, safe_root, squared
+from volta_fn.numpy.linalg.operands import last_axis, matrices, safe_root, squared
 from volta_fn.numpy.linalg.solving import inv
 from volta_fn.numpy.statistics import reductions
 
@@ -55,7 +55,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 
 def _power_norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
-    sizes = magnitude(x)
+    sizes = lax.abs(x)
     total = reductions.sum(lax.pow(sizes, as_value(np.asarray(p, sizes.dtype))), axes)
     zero = lax.eq(total, 0)
     one, none = (as_value(np.asarray(v, total.dtype)) for v in (1, 0))
@@ -65,10 +65,10 @@ def _power_norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
 
 _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
     2: lambda x, axes: safe_root(reductions.sum(squared(x), axes)),
-    1: lambda x, axes: reductions.sum(magnitude(x), axes),
-    0: lambda x, axes: lax.reduce_sum(lax.convert_element_type(lax.ne(x, 0), magnitude(x).dtype), axes),
-    math.inf: lambda x, axes: lax.reduce_max(magnitude(x), axes),
-    -math.inf: lambda x, axes: lax.reduce_min(magnitude(x), axes),
+    1: lambda x, axes: reductions.sum(lax.abs(x), axes),
+    0: lambda x, axes: lax.reduce_sum(lax.convert_element_type(lax.ne(x, 0), lax.abs(x).dtype), axes),
+    math.inf: lambda x, axes: lax.reduce_max(lax.abs(x), axes),
+    -math.inf: lambda x, axes: lax.reduce_min(lax.abs(x), axes),
 }
 
 
@@ -98,7 +98,7 @@ def _extreme(reduce: Callable[..., Array], values: Array) -> Array:
 
 
 def _abs_sums(x: Array, axis: int) -> Array:
-    return reductions.sum(magnitude(x), axis)
+    return reductions.sum(lax.abs(x), axis)
 
 
 _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {

@@ -23,10 +23,6 @@ def matrices(function: str, argument: str, value: Any, square: bool = False) -> 
     return a
 
 
-def magnitude(x: Array) -> Array:
-    return lax.abs(x)
-
-
 def squared(x: Array) -> Array:
     """Return the square of each element's absolute value, real."""
     return lax.real(conj(x) * x) if x.dtype.kind == "c" else x * x
