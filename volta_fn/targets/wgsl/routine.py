@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from volta_fn.targets.wgsl.shader_module import ShaderModule
+
 
 @dataclass(frozen=True)
 class Dispatch:
     """One run of a compute shader."""
 
-    #: A WGSL module with the entry point `main`; ``@group(0) @binding(i)`` is the i-th of `buffers`.
-    source: str
+    #: Its i-th binding is the i-th of `buffers`.
+    shader: ShaderModule
     #: Numbers of buffers, no one twice: the operands, the results, and the workspaces, in this order.
     buffers: tuple[int, ...]
     #: Which of them the shader declares as ``read_write``; the others are ``read``.
@@ -29,12 +31,17 @@ class Dispatch:
     #: Multiplications, or other steps of innermost loops, if they may be very many.
     work: int = 0
     #: Writes a module that does the same, bit by bit, in less time, but takes longer to compile; None: there is none.
-    better: Callable[[], str] | None = field(default=None, compare=False)
+    better: Callable[[], ShaderModule] | None = field(default=None, compare=False)
+
+    @property
+    def source(self) -> str:
+        """The WGSL of its shader."""
+        return self.shader.text
 
     @property
     def best(self) -> str:
-        """The module that takes the least time, however long it takes to compile."""
-        return self.source if self.better is None else self.better()
+        """The WGSL of the shader that takes the least time, however long it takes to compile."""
+        return self.source if self.better is None else self.better().text
 
     @property
     def places_written(self) -> frozenset[int]:

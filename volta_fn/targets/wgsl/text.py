@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.shader_module import WorkgroupVariable
 
 
 class Module:
@@ -13,25 +14,27 @@ class Module:
 
     def __init__(self, facts: TargetCapabilities) -> None:
         self.facts = facts
-        self._parts: dict[str, str] = {}
+        self._declared: dict[str, str | WorkgroupVariable] = {}
 
-    def declare(self, name: str, text: str) -> str:
+    def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:
         """Add a declaration or a function by name, unless it is there. Returns the name."""
-        self._parts.setdefault(name, text)
+        self._declared.setdefault(name, declaration)
         return name
 
     def define(self, name: str, write: Callable[[], str]) -> str:
         """Add the text that `write` gives under a name, unless it is there. Returns the name."""
-        if name not in self._parts:
-            self._parts[name] = ""  # so that functions may ask for one another
-            self._parts[name] = write()
+        if name not in self._declared:
+            self._declared[name] = ""  # so that functions may ask for one another
+            self._declared[name] = write()
         return name
 
     def __contains__(self, name: str) -> bool:
-        return name in self._parts
+        return name in self._declared
 
-    def __str__(self) -> str:
-        return "\n".join(self._parts.values())
+    @property
+    def declarations(self) -> list[str | WorkgroupVariable]:
+        """All declarations, in the order in which they were added; those that are WGSL end with a line break."""
+        return [d if isinstance(d, WorkgroupVariable) else f"{d}\n" for d in self._declared.values()]
 
 
 class Function:

@@ -16,7 +16,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.runtime import program
 from volta_fn.targets.wgsl.runtime.commands import Run, place
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
-from volta_fn.targets.wgsl.shader_layout import bound, entry
+from volta_fn.targets.wgsl.shader_module import Binding, Builtin, ShaderModule, WorkgroupVariable
 
 GPU = vf.devices("gpu")[0]
 
@@ -85,23 +85,24 @@ def test_who_writes_over_what_others_read_comes_after_them(monkeypatch: pytest.M
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
-def sharing(slots: Slots, shared: str, *, deferred: bool) -> Run:
+def sharing(slots: Slots, shared: tuple[str, int], *, deferred: bool) -> Run:
     """A dispatch of a few workgroups that share some memory and wait, each writing to a slot of its own."""
-    text = f"{bound(0, 'read_write', 'b0', 'f32')}var<workgroup> room: {shared};\n{entry(64, {'workgroup_id': 'vec3<u32>'})}"
-    return Run(text + "  workgroupBarrier();\n}\n", frozenset({0}), (place(slots.caller(), 64),), (4, 1, 1), deferred=deferred)
+    declarations = (Binding("b0", "f32", written=True), WorkgroupVariable("room", *shared))
+    shader = ShaderModule(declarations, 64, (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),), "  workgroupBarrier();\n")
+    return Run(shader, frozenset({0}), (place(slots.caller(), 64),), (4, 1, 1), deferred=deferred)
 
 
-@pytest.mark.parametrize("shared", ["array<vec4<f32>, 100>", "array<vec4<f32>, 7>"])
-def test_late_dispatches_take_in_what_shares_no_more_memory(shared: str) -> None:
+@pytest.mark.parametrize("shared", [("vec4<f32>", 100), ("vec4<f32>", 7)])
+def test_late_dispatches_take_in_what_shares_no_more_memory(shared: tuple[str, int]) -> None:
     slots = Slots()
-    runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
+    runs = [sharing(slots, ("vec4<f32>", 100), deferred=True), sharing(slots, shared, deferred=False)]
     assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == 1
 
 
-@pytest.mark.parametrize("shared", ["array<u32, 7>", "array<u32, 700>"])
-def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory(shared: str) -> None:
+@pytest.mark.parametrize("shared", [("u32", 7), ("u32", 700)])
+def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory(shared: tuple[str, int]) -> None:
     """A small sort beside the 17 gradients by weights of a small GPT's step made the step take 1.29 ms in place of 1.18 (H200)."""
     slots = Slots()
-    runs = [sharing(slots, "array<vec4<f32>, 100>", deferred=True), sharing(slots, shared, deferred=False)]
+    runs = [sharing(slots, ("vec4<f32>", 100), deferred=True), sharing(slots, shared, deferred=False)]
     assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == 2
     assert len(fuse_horizontally([replace(run, deferred=False) for run in runs], slots, TargetCapabilities())) == 1

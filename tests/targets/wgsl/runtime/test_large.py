@@ -13,7 +13,6 @@ import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
 from volta_fn.core.device import Device
-from volta_fn.targets.wgsl.rewriting.split_bindings import split_text
 from volta_fn.targets.wgsl.runtime import limits
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 
@@ -93,29 +92,6 @@ def test_long_columns_of_an_array_larger_than_a_binding() -> None:
     # 400 numbers are added in another order, and sums may be near 0; seen: 5e-5.
     np.testing.assert_allclose(np.asarray(found[0]), x.sum(1), rtol=1e-5, atol=1e-3)
     np.testing.assert_array_equal(np.asarray(found[1]), x.argmax(1))
-
-
-def test_every_form_of_access() -> None:
-    """Loads in indices of stores, components, operators, atomic operations, lengths."""
-    text = """@group(0) @binding(0) var<storage, read> a: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> b: array<atomic<u32>>;
-fn main() {
-  if (a[i].x == a[u32(a[j][k])].y) { b1[0] = 1u; }
-  let n = atomicAdd(&b[i + 1u], u32(a[0].x)); atomicStore(&b[n], 0u);
-  let m = atomicLoad(&b[0]) + arrayLength(&a);
-}"""
-    found = split_text(text, (2, 3), 256)
-    assert "@binding(1) var<storage, read> a_1: array<vec4<f32>>;" in found
-    assert "@binding(4) var<storage, read_write> b_2: array<atomic<u32>>;" in found
-    assert "fn a_at(i: u32) -> vec4<f32> { if (i < 16u) { return a_0[i]; } return a_1[i - 16u]; }" in found
-    assert "if (a_at(i).x == a_at(u32(a_at(j)[k])).y) { b1[0] = 1u; }" in found
-    assert "let n = b_atomicAdd(i + 1u, u32(a_at(0).x)); b_atomicStore(n, 0u);" in found
-    assert "let m = b_atomicLoad(0) + (arrayLength(&a_0) + arrayLength(&a_1));" in found
-    assert "else if (i < 128u) { atomicStore(&b_1[i - 64u], value); } else { atomicStore(&b_2[i - 128u], value); }" in found
-    stored = split_text("@group(0) @binding(0) var<storage, read_write> c: array<f64>;\nc[c[i]] += c[1] ;", (2,), 256)
-    assert stored.endswith(
-        "{ let place_in_c = c_at(i); if (place_in_c < 32u) { c_0[place_in_c] += c_at(1) ; } else { c_1[place_in_c - 32u] += c_at(1) ; } }"
-    )
 
 
 def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def _dispatch(
     short = schedule.short(work, facts, always=alone)
     if short is None:
         return written(schedule)
-    return replace(written(short), better=cache(lambda: written(schedule).source))
+    return replace(written(short), better=cache(lambda: written(schedule).shader))
 
 
 class Tiles:

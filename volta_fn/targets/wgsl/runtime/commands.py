@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
 from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.shader_module import ShaderModule
 
 
 class Moved(Slot):
@@ -79,7 +80,7 @@ class Region:
 class Run:
     """A dispatch."""
 
-    source: str
+    shader: ShaderModule
     written: frozenset[int]
     places: tuple[Place, ...]
     groups: tuple[int, int, int]
@@ -89,23 +90,28 @@ class Run:
     #: Whether it is a deferred product, to be fused with others (see `compiler.deferral.defer_products`).
     deferred: bool = False
     #: Writes a shader that does the same in less time, but takes longer to compile (see `Dispatch`).
-    better: Callable[[], str] | None = None
+    better: Callable[[], ShaderModule] | None = None
 
     @staticmethod
     def of(dispatch: Dispatch, places: Sequence[Place], *, deferred: bool = False) -> Run:
         """A routine's dispatch, with the places of the routine's buffers by their numbers."""
         bound = tuple([places[number] for number in dispatch.buffers])
-        return Run(dispatch.source, dispatch.places_written, bound, dispatch.groups, deferred=deferred, better=dispatch.better)
+        return Run(dispatch.shader, dispatch.places_written, bound, dispatch.groups, deferred=deferred, better=dispatch.better)
+
+    @property
+    def source(self) -> str:
+        """The WGSL of its shader."""
+        return self.shader.text
 
     @property
     def key(self) -> tuple[str, int, frozenset[int]]:
         """The key of its pipeline."""
         return self.source, len(self.places), self.written
 
-    def changed(self, change: Callable[[str], str]) -> Run:
+    def changed(self, change: Callable[[ShaderModule], ShaderModule]) -> Run:
         """The same with its shader, and that of its upgrade, changed."""
         better = self.better
-        return replace(self, source=change(self.source), better=None if better is None else lambda: change(better()))
+        return replace(self, shader=change(self.shader), better=None if better is None else lambda: change(better()))
 
 
 @dataclass(eq=False)

@@ -19,15 +19,11 @@ from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.wgsl.runtime import copying
 from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Moved, Place, Region, Run, While, place
 from volta_fn.targets.wgsl.runtime.writer import ControlFlow, Writer
+from volta_fn.targets.wgsl.shader_module import Binding, hand_written
 
 _THREADS = 64
 
-_GRIDS = """
-@group(0) @binding(0) var<storage, read_write> grids: array<u32>;
-@group(0) @binding(1) var<storage, read> table: array<vec4<u32>>;
-DECLARATIONS
-@compute @workgroup_size(THREADS)
-fn main(@builtin(local_invocation_index) id: u32) {
+_GRIDS = """\
   var chosen = 0u;
   CHOICE
   storageBarrier();
@@ -38,14 +34,13 @@ fn main(@builtin(local_invocation_index) id: u32) {
     let on = entry.x == chosen;
     for (var k = 0u; k < 3u; k++) { grids[BRANCHESu + 3u * i + k] = select(0u, entry[k + 1u], on); }
   }
-}
 """
 
 
 class _Switch(NamedTuple):
-    """A shader that fills a region's buffer, to be: its text (without the outer region), what it reads, and where it belongs."""
+    """A shader that fills a region's buffer, to be: what it reads and how it chooses (without the outer region), and where it belongs."""
 
-    declarations: str
+    bindings: tuple[Binding, ...]
     choice: str
     reads: tuple[Place, ...]
     commands: list[Command]
@@ -54,11 +49,11 @@ class _Switch(NamedTuple):
     outer: tuple[Region, int] | None
 
 
-def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[str, Slot]], *, outer: bool) -> _Switch:
+def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool) -> _Switch:
     """Leave room for a switch. `choice` sets `chosen` to the branch that is to be done, or to more than there are."""
     writer.touch(block, region.grids, *[slot for _, slot in reads])
-    declarations = [f"@group(0) @binding({i}) var<storage, read> {text};" for i, (text, _) in enumerate(reads, 2)]
-    found = _Switch("\n".join(declarations), choice, tuple([place(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    bindings = tuple([binding for binding, _ in reads])
+    found = _Switch(bindings, choice, tuple([place(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
     writer.commands.append(Loop(-1, 0, []))  # its place
     writer.slots.time += 1
     if outer and writer.region is not None:
@@ -69,19 +64,20 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
 
 def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
     """Write a switch, now that the region's dispatches are known."""
-    declarations, choice, reads = switch.declarations, switch.choice, switch.reads
+    bindings, choice, reads = switch.bindings, switch.choice, switch.reads
     if switch.outer is not None:
         around, branch = switch.outer
-        declarations += f"\n@group(0) @binding({len(reads) + 2}) var<storage, read> outer: array<u32>;"
+        bindings = (*bindings, Binding("outer", "u32"))
         choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
         reads = (*reads, Place(around.grids, 0, 4 * around.branches, ()))
-    text = _GRIDS.replace("DECLARATIONS", declarations).replace("CHOICE", choice)
-    text = text.replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
+    text = _GRIDS.replace("CHOICE", choice).replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
+    bindings = (Binding("grids", "u32", written=True), Binding("table", "vec4<u32>"), *bindings)
+    shader = hand_written(bindings, text, {"local_invocation_index": ("id", "u32")}, _THREADS)
     table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
     rows = max(len(region.entries), 1)
     region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
     places = (Place(region.grids, 0, 4 * region.branches + 12 * rows, ()), Place(table, 0, 16 * rows, ()), *reads)
-    switch.commands[switch.position] = Run(text, frozenset([0]), places, (1, 1, 1))
+    switch.commands[switch.position] = Run(shader, frozenset([0]), places, (1, 1, 1))
 
 
 def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -89,7 +85,7 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     index, *arguments = operands
     region = Region(writer.grids(block), len(branches))
     choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
-    switch = _begin(writer, region, block, choice, [("index: array<i32>", index)], outer=True)
+    switch = _begin(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
     around = writer.region
     for number, branch in enumerate(branches):
         writer.region = (region, number)
@@ -115,7 +111,7 @@ def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Seq
     flag = writer.slots.memory(4, inner)
     writer.body(condition, [*operands[:first], *results], [flag], inner)
     choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"
-    turn_switch = _begin(writer, region, inner, choice, [("going: array<u32>", flag)], outer=False)
+    turn_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
         var, made = jaxpr.invars[second + position], jaxpr.outvars[position]

@@ -8,28 +8,22 @@ from __future__ import annotations
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import grid
 from volta_fn.targets.wgsl.runtime.commands import Place, Run
+from volta_fn.targets.wgsl.shader_module import Binding, ShaderModule, hand_written
 
 _THREADS = 64
 
-_WHOLE = f"""
-@group(0) @binding(0) var<storage, read_write> target_: array<u32>;
-@group(0) @binding(1) var<storage, read> source: array<u32>;
-@compute @workgroup_size({_THREADS})
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+_WHOLE = f"""\
   let i = id.x + id.y * groups.x * {_THREADS}u;
   if (i < arrayLength(&target_)) {{ target_[i] = source[i]; }}
-}}
 """
 
-_TAKE = """
-@group(0) @binding(0) var<storage, read_write> row: array<u32>;
-@group(0) @binding(1) var<storage, read> all: array<u32>;
-@group(0) @binding(2) var<storage, read> ladder: array<u32>;
+_BYTE = """\
 fn byte(i: u32) -> u32 {
-  return (all[i / 4u] >> (8u * (i % 4u))) & 255u;
+  return (ARRAY[i / 4u] >> (8u * (i % 4u))) & 255u;
 }
-@compute @workgroup_size(THREADS)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+"""
+
+_TAKE = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i >= WORDSu) { return; }
   let first = ladder[0] * SIZEu + 4u * i;
@@ -39,18 +33,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     if (4u * i + k < SIZEu) { word |= byte(first + k) << (8u * k); }
   }
   row[i] = word;
-}
 """
 
-_PUT = """
-@group(0) @binding(0) var<storage, read_write> all: array<u32>;
-@group(0) @binding(1) var<storage, read> row: array<u32>;
-@group(0) @binding(2) var<storage, read> ladder: array<u32>;
-fn byte(i: u32) -> u32 {
-  return (row[i / 4u] >> (8u * (i % 4u))) & 255u;
-}
-@compute @workgroup_size(THREADS)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+_PUT = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i > WORDSu) { return; }
   let first = ladder[0] * SIZEu;
@@ -62,31 +47,39 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   if (4u * word >= first + SIZEu) { return; }
   var value = all[word];
   for (var k = 0u; k < 4u; k++) {
-    let place = 4u * word + k;
-    if (place >= first && place < first + SIZEu) {
-      value = (value & ~(255u << (8u * k))) | (byte(place - first) << (8u * k));
+    let at = 4u * word + k;
+    if (at >= first && at < first + SIZEu) {
+      value = (value & ~(255u << (8u * k))) | (byte(at - first) << (8u * k));
     }
   }
   all[word] = value;
-}
 """
 
 
 def whole(to: Place, source: Place, facts: TargetCapabilities) -> Run:
     """Copy an array."""
-    return Run(_WHOLE, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), facts.groups))
+    shader = _shader(("target_", "source"), _WHOLE)
+    return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), facts.groups))
 
 
 def take(row: Place, all_: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
     """Copy a row of so many bytes out of an array."""
-    return Run(_text(_TAKE, size), frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), facts.groups))
+    shader = _shader(("row", "all", "ladder"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
+    return Run(shader, frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), facts.groups))
 
 
 def put(all_: Place, row: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
     """Copy a row of so many bytes into an array."""
-    return Run(_text(_PUT, size), frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, facts.groups))
+    shader = _shader(("all", "row", "ladder"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
+    return Run(shader, frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, facts.groups))
 
 
-def _text(template: str, size: int) -> str:
-    words = -(-size // 4)
-    return template.replace("THREADS", str(_THREADS)).replace("WORDS", str(words)).replace("SIZE", str(size))
+def _of_size(body: str, size: int) -> str:
+    return body.replace("THREADS", str(_THREADS)).replace("WORDS", str(-(-size // 4))).replace("SIZE", str(size))
+
+
+def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderModule:
+    """Make a shader that writes the first of some arrays of words."""
+    bindings = tuple([Binding(name, "u32", written=not number) for number, name in enumerate(names)])
+    builtins = {"global_invocation_id": ("id", "vec3<u32>"), "num_workgroups": ("groups", "vec3<u32>")}
+    return hand_written(bindings, body, builtins, _THREADS, functions)

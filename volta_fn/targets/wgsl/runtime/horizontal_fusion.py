@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from volta_fn.compiler.lowering.buffer_assignment import Slot, Slots
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.rewriting.horizontal import fused, fused_memory, fused_size
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.runtime.commands import Command, Run
+from volta_fn.targets.wgsl.transforms.fuse import fused, fused_memory, fused_size
 
 #: Workgroups of a dispatch that leaves a GPU partly idle, and of a fused one, at most.
 _FEW, _ENOUGH = 600, 1600
@@ -116,14 +116,14 @@ def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) 
         return False
     if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
         return False
-    sources = [r.source for r in runs]
-    different = {*sources}
-    if len(different) > _SHADERS or sum(map(len, different)) > (_LONGEST_DEFERRED if deferred else most):
+    shaders = [r.shader for r in runs]
+    different = {*shaders}
+    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_LONGEST_DEFERRED if deferred else most):
         return False
-    if not fused_size(sources):
+    if not fused_size(shaders):
         return False
     # Deferred ones fill a GPU: if workgroups took more memory than one of them needs, fewer would be resident at a time.
-    return fused_memory(sources) <= (max([fused_memory([source]) for source in different]) if deferred else facts.workgroup_memory)
+    return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else facts.workgroup_memory)
 
 
 def _one(runs: Sequence[Run]) -> Run:
@@ -132,13 +132,13 @@ def _one(runs: Sequence[Run]) -> Run:
         return runs[0]
     runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
     counts = tuple([run.groups[0] for run in runs])
-    source = fused(tuple([run.source for run in runs]), counts)
+    shader = fused(tuple([run.shader for run in runs]), counts)
     places = tuple([place for run in runs for place in run.places])
     written, before = set[int](), 0
     for run in runs:
         written |= {before + binding for binding in run.written}
         before += len(run.places)
-    return Run(source, frozenset(written), places, (sum(counts), 1, 1))
+    return Run(shader, frozenset(written), places, (sum(counts), 1, 1))
 
 
 def _live(commands: Sequence[Command], slots: Slots) -> None:

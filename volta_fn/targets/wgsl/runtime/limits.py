@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.targets.wgsl.rewriting.partial_dispatch import may_be_portioned, portion
-from volta_fn.targets.wgsl.rewriting.split_bindings import split_text
 from volta_fn.targets.wgsl.runtime.commands import Place, Run
+from volta_fn.targets.wgsl.transforms.partial_dispatch import can_run_in_portions, portion
+from volta_fn.targets.wgsl.transforms.split_bindings import split_bindings
 
 #: Multiplications in a portion: half a second on a small GPU, which does half of 10^12 of them in one second; a few milliseconds on a
 #: large one. Portions are large, so that waiting for the last workgroup of each costs little.
@@ -49,7 +49,7 @@ def in_sections(run: Run, facts: TargetCapabilities) -> Run:
         if number in run.written:
             written.update(range(len(places), len(places) + count))
         places += [place._replace(offset=place.offset + k * size, size=min(size, place.size - k * size)) for k in range(count)]
-    changed = functools.partial(split_text, counts=tuple(counts), size=size)
+    changed = functools.partial(split_bindings, counts=tuple(counts), size=size)
     return replace(run.changed(changed), places=tuple(places), written=frozenset(written))
 
 
@@ -58,9 +58,9 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], Place], facts: T
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
     size = -(-length // -(-work // MOST)) if work > MOST else length
-    if size == length or len(run.places) == facts.buffers or not may_be_portioned(run.source):
+    if size == length or len(run.places) == facts.buffers or not can_run_in_portions(run.shader):
         return [run]
-    run = run.changed(functools.partial(portion, binding=len(run.places), groups=size * each))
+    run = run.changed(functools.partial(portion, groups=size * each))
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]

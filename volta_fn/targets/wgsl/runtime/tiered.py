@@ -17,6 +17,7 @@ from volta_fn.targets.wgsl.runtime.wgpu_ffi import log
 
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.pipelines import Key, Pipelines
+    from volta_fn.targets.wgsl.shader_module import ShaderModule
 
 #: Compiling threads, at most, and by what the number of processors is divided: the others are the program's.
 _THREADS, _PART = 8, 2
@@ -28,13 +29,13 @@ class Upgrades:
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
         self._asked: set[Key] = set()
-        self._waiting: deque[tuple[Key, Callable[[], str]]] = deque()
+        self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
         #: How often pipelines were replaced: commands that were recorded before still have the others.
         self.rounds = 0
 
-    def begin(self, wanted: Iterable[tuple[Key, Callable[[], str]]]) -> None:
+    def begin(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
         """Compile faster shaders for existing pipelines, by their keys, unless that was asked for before."""
         with self._changed:
             for key, better in wanted:
@@ -61,6 +62,6 @@ class Upgrades:
                     return
                 (source, count, written), better = self._waiting.popleft()
             try:
-                self._pipelines.replace((source, count, written), better())
+                self._pipelines.replace((source, count, written), better().text)
             except DeviceError as error:  # the other one stays: it does the same
                 log.warning("a better shader cannot be compiled: %s", error)

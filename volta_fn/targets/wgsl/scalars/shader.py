@@ -8,7 +8,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.scalars.helpers import ONE
 from volta_fn.targets.wgsl.scalars.memory import Array, Atomics
-from volta_fn.targets.wgsl.shader_layout import GROUP, bound, entry
+from volta_fn.targets.wgsl.shader_module import Binding, Builtin, Declaration, ShaderModule, WorkgroupVariable
 from volta_fn.targets.wgsl.text import Function, Module
 
 
@@ -50,12 +50,14 @@ class Shader(Function):
 
     def workgroup(self, name: str, type_: str, length: int = 0) -> str:
         """Declares a variable, or an array, that the workgroup shares. Returns its name. It holds anything at first."""
-        return self.module.declare(name, f"var<workgroup> {name}: {f'array<{type_}, {length}>' if length else type_};")
+        return self.module.declare(name, WorkgroupVariable(name, type_, length))
 
     def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
         """An array in workgroup memory, of a whole number of fours, in which it is written."""
         array = Array(self, name, dtype, written=True, size=size)
-        self.module.declare(name, "\n".join([f"var<workgroup> {name}: array<{array.element}, {array.length}>;", *array.accessors]))
+        self.module.declare(name, WorkgroupVariable(name, array.element, array.length))
+        if array.accessors:
+            self.module.declare(f"accessors of {name}", "\n".join(array.accessors))
         return array
 
     def builtin(self, name: str, type_: str = "u32") -> str:
@@ -73,16 +75,20 @@ class Shader(Function):
         """The shader run by so many workgroups, which have so many multiplications to do together, if that may be very many."""
         shape = grid(groups, self.module.facts.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
-        head = []
-        for place, array in enumerate(arrays.values()):
-            head.append(bound(place, "read_write" if array.written else "read", array.name, array.element))
-            head += [f"{accessor}\n" for accessor in array.accessors]
-        main = [f"  let local = {self._local};", f"  {GROUP} + _workgroup_id.y * {shape[0]}u;"]
-        if shape[0] * shape[1] > groups:
-            main.append(f"  if (group >= {groups}u) {{ return; }}")
+        declarations: list[Declaration] = []
+        for array in arrays.values():
+            declarations += [Binding(array.name, array.element, array.written), *[f"{accessor}\n" for accessor in array.accessors]]
+        begin = [f"  if (group >= {groups}u) {{ return; }}"] if shape[0] * shape[1] > groups else []
         if ONE in self.module:
-            main.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
-        body = "\n".join([*main, *self.lines, "}\n"])
-        source = f"{''.join(head)}{self.module}\n{entry(self.invocations, self._builtins)}{body}"
+            begin.append(f"  {ONE} = bitcast<f32>(0x3f800000u | _workgroup_id.z);")
+        builtins = tuple([Builtin(name, f"_{name}", type_) for name, type_ in self._builtins.items()])
+        module = ShaderModule(
+            (*declarations, *self.module.declarations),
+            self.invocations,
+            builtins,
+            "".join([f"{line}\n" for line in (*begin, *self.lines)]),
+            group=f"_workgroup_id.x + _workgroup_id.y * {shape[0]}u",
+            prologue=f"  let local = {self._local};\n",
+        )
         written = frozenset(number for number, array in arrays.items() if array.written)
-        return Dispatch(source, tuple(arrays), written, shape, work)
+        return Dispatch(module, tuple(arrays), written, shape, work)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.targets.wgsl import running
-from volta_fn.targets.wgsl.rewriting.horizontal import fused, fused_size
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader
+from volta_fn.targets.wgsl.shader_module import ShaderModule
+from volta_fn.targets.wgsl.transforms.fuse import fused, fused_size
 
 F32 = np.dtype(np.float32)
 
 
-def reversal(invocations: int, factor: int) -> str:
+def reversal(invocations: int, factor: int) -> ShaderModule:
     """Each workgroup's numbers backwards, times a factor: through memory that it shares, and a function whose name others have, too."""
     shader = Shader(running.facts(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
@@ -22,17 +25,17 @@ def reversal(invocations: int, factor: int) -> str:
     shader.line(f"{shared}[{invocations - 1}u - {shader.local}] = {x.load(place).text};")
     shader.line("workgroupBarrier();")
     y.store(place, Number(F32, f"scaled({shared}[{shader.local}])"))
-    return shader.dispatch(3).source
+    return shader.dispatch(3).shader
 
 
-def doubled(invocations: int) -> str:
+def doubled(invocations: int) -> ShaderModule:
     """Each number and itself, without waiting; the last workgroup ends early."""
     shader = Shader(running.facts(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     shader.line(f"if ({shader.group} == 1u && {shader.local} > 3u) {{ return; }}")
     place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")
     y.store(place, Number(F32, f"{x.load(place).text} * 2.0"))
-    return shader.dispatch(2).source
+    return shader.dispatch(2).shader
 
 
 def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
@@ -48,11 +51,11 @@ def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
 
 def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
     sources, counts = (doubled(64), *[reversal(64, 3)] * 3, doubled(64)), (2, 3, 3, 3, 2)
-    text = fused(sources, counts)
-    assert text.count("scaled(x: f32)") == 1
+    shader = fused(sources, counts)
+    assert shader.text.count("scaled(x: f32)") == 1
     arrays = [np.arange(n, dtype=np.float32) + k for k, n in enumerate((128, 192, 192, 192, 128))]
     order = tuple(n for k in range(5) for n in (k, 5 + k))
-    routine = Routine((Dispatch(text, order, frozenset(range(5, 10)), (13, 1, 1)),))
+    routine = Routine((Dispatch(shader, order, frozenset(range(5, 10)), (13, 1, 1)),))
     found = running.run_routine(routine, arrays, [((len(x),), F32) for x in arrays])
     for k in (1, 2, 3):
         np.testing.assert_array_equal(found[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
@@ -66,4 +69,7 @@ def test_who_waits_for_others_of_a_smaller_workgroup_does_not_go_beside_larger_o
 
 
 def test_who_reads_its_place_in_the_whole_grid_does_not_go_beside_others() -> None:
-    assert fused_size((doubled(64), doubled(64).replace("workgroup_id", "global_invocation_id"))) == 0
+    shader = doubled(64)
+    builtins = tuple([b._replace(value="global_invocation_id") if b.value == "workgroup_id" else b for b in shader.builtins])
+    assert fused_size((shader, replace(shader, builtins=builtins))) == 0
+    assert fused_size((shader, shader)) == 64

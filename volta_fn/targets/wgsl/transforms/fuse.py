@@ -1,0 +1,189 @@
+"""Fuse shaders horizontally: several independent dispatches become one, in which each has some of the workgroups.
+
+A dispatch of few workgroups leaves much of a GPU idle, and WebGPU runs the dispatches of a pass one after the other where memory that was
+used before is written, even if they are independent. Equal shaders that follow each other share their statements, which select their
+buffers by number (`_switched`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+from volta_fn.targets.wgsl.shader_module import Binding, Builtin, Declaration, ShaderModule, WorkgroupVariable
+from volta_fn.targets.wgsl.tokens import accesses, closing, renamed, skip_space, tokenize
+
+#: The built-in values that a shader may use: it sees its own workgroups as if they were alone in the grid.
+_GROUP = "workgroup_id"
+_LOCAL = "local_invocation_index"
+_KNOWN = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_invocation_id", "num_subgroups"})
+
+
+@functools.lru_cache(maxsize=4096)
+def is_fusible(shader: ShaderModule) -> bool:
+    """Return whether a shader can be fused: it declares no types, and sees no more of the grid than its workgroup's index."""
+    return {b.value for b in shader.builtins} <= _KNOWN and not shader.has_types
+
+
+def fused_size(shaders: Sequence[ShaderModule]) -> int:
+    """Return the invocations of a workgroup of the fused shader, or 0 if the shaders cannot be fused.
+
+    Where a shader has fewer, the rest of a workgroup is idle, so that shader must have no barriers.
+    """
+    size = max(shader.invocations for shader in shaders)
+    return size if all(is_fusible(s) and (s.invocations == size or not s.synchronises) for s in shaders) else 0
+
+
+def fused_memory(shaders: Sequence[ShaderModule]) -> int:
+    """Return the bytes of workgroup memory of the fused shader."""
+    memory = _WorkgroupMemory()
+    for shader in shaders:
+        memory.names(shader)
+    return sum(variable.bytes for variable in memory.variables.values())
+
+
+@functools.lru_cache(maxsize=1024)
+def fused(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> ShaderModule:
+    """Fuse shaders that each have a grid of `counts` workgroups along x. Their buffers follow each other."""
+    first, size = 0, fused_size(shaders)
+    memory = _WorkgroupMemory()
+    declarations: list[Declaration] = []
+    builtins, branches = {_GROUP: "vec3<u32>", _LOCAL: "u32"}, []
+    for number, (shader, count, times) in enumerate(_repeated(shaders, counts)):
+        builtins |= {b.value: b.type for b in shader.builtins}
+        shader = _with_own_names(shader, number, memory)
+        group = f"let p{number}_{_GROUP} = _{_GROUP} - vec3<u32>({first}u, 0u, 0u);"
+        if times > 1:
+            selected = f"p{number}_which"
+            shader = _switched(shader, times, selected)
+            group = f"let p{number}_{_GROUP} = vec3<u32>((_{_GROUP}.x - {first}u) % {count}u, 0u, 0u);"
+            group += f"\n  {selected} = (_{_GROUP}.x - {first}u) / {count}u;"
+        declarations += shader.declarations
+        first += count * times
+        body = shader.body
+        if shader.invocations < size:
+            body = f"  if (_{_LOCAL} < {shader.invocations}u) {{\n{body}  }}\n"
+        branches.append(f"if (_{_GROUP}.x < {first}u) {{\n  {group}\n{body}}}")
+    parameters = tuple([Builtin(value, f"_{value}", type_) for value, type_ in builtins.items()])
+    return ShaderModule((*declarations, *memory.variables.values()), size, parameters, " else ".join(branches) + "\n")
+
+
+def _repeated(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> Iterator[tuple[ShaderModule, int, int]]:
+    """Yield each shader with its count and how often it is repeated; those that cannot be switched are repeated once each."""
+    for (shader, count), same in itertools.groupby(zip(shaders, counts, strict=True)):
+        times = len([*same])
+        if times > 1 and _is_switchable(shader):
+            yield shader, count, times
+        else:
+            yield from [(shader, count, 1)] * times
+
+
+def _with_own_names(shader: ShaderModule, number: int, memory: _WorkgroupMemory) -> ShaderModule:
+    """Rename what a shader declares, so that it meets no name of another one, and move its workgroup variables to `memory`."""
+    names = {name: f"p{number}_{name}" for name in shader.names} | memory.names(shader)
+    names |= {b.parameter: f"p{number}_{_GROUP}" if b.value == _GROUP else f"_{b.value}" for b in shader.builtins}
+    declarations: list[Declaration] = []
+    for declaration in shader.declarations:
+        if isinstance(declaration, Binding):
+            declarations.append(declaration._replace(name=names[declaration.name]))
+        elif isinstance(declaration, str):
+            declarations.append(renamed(declaration, names))
+    return ShaderModule(tuple(declarations), shader.invocations, (), renamed(shader.statements, names))
+
+
+class _WorkgroupMemory:
+    """Workgroup memory that all shaders use in turn, since only one of them runs in each workgroup: as large as the largest needs."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, WorkgroupVariable] = {}
+
+    def names(self, shader: ShaderModule) -> dict[str, str]:
+        """Assign shared variables to those of a shader, by name."""
+        names: dict[str, str] = {}
+        for name, element, length in shader.workgroup_variables:
+            kind = "".join([c if c.isalnum() else "_" for c in (f"{element}s" if length else element)])
+            room = next(r for k in itertools.count() if (r := f"shared{k}_{kind}") not in names.values())
+            known = self.variables.get(room)
+            self.variables[room] = WorkgroupVariable(room, element, max(length, known.length if known else 0))
+            names[name] = room
+        return names
+
+
+# equal shaders with a choice of buffers
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_switchable(shader: ShaderModule) -> bool:
+    """Return whether a shader only loads elements of its buffers by index, and stores entire ones."""
+    if "atomic" in shader.text:
+        return False
+    names = frozenset(b.name for b in shader.bindings)
+    texts = [shader.statements, *[d for d in shader.declarations if isinstance(d, str)]]
+    return all(_is_plain(tokenize(text), names) for text in texts)
+
+
+def _is_plain(tokens: Sequence[str], names: frozenset[str]) -> bool:
+    for position, token in enumerate(tokens):
+        if token not in names or not accesses(tokens, position):
+            continue
+        if tokens[position - 1] == "&":
+            return False
+        end = closing(tokens, position + 1)
+        if "[" in tokens[position + 2 : end] or _assigns_component(tokens, end + 1):
+            return False
+    return True
+
+
+def _assigns_component(tokens: Sequence[str], position: int) -> bool:
+    """Return whether a component of the element that ends before a position is assigned."""
+    if position >= len(tokens) or tokens[position] not in ("[", "."):
+        return False
+    after = skip_space(tokens, closing(tokens, position) + 1 if tokens[position] == "[" else position + 2)
+    return tokens[after] == "=" and tokens[after + 1] != "="
+
+
+def _switched(shader: ShaderModule, count: int, selected: str) -> ShaderModule:
+    """Give a shader `count` sets of its buffers, one after another, of which the variable `selected` tells the one to use."""
+    head: list[Declaration] = [f"var<private> {selected}: u32;\n"]
+    for k in range(count):
+        head += [binding._replace(name=f"{binding.name}_{k}") for binding in shader.bindings]
+    for binding in shader.bindings:
+        head += _accessors(binding, count, selected)
+    names = frozenset(b.name for b in shader.bindings)
+    rest = [_by_accessors(tokenize(d), names) for d in shader.declarations if isinstance(d, str)]
+    return ShaderModule((*head, *rest), shader.invocations, (), _by_accessors(tokenize(shader.body), names))
+
+
+def _accessors(binding: Binding, count: int, selected: str) -> list[str]:
+    """Return the functions that load and store an element of the selected buffer."""
+    name, type_ = binding.name, binding.element
+    cases = [(f"case {k}u" if k + 1 < count else "default", f"{name}_{k}[i]") for k in range(count)]
+    loads = " ".join([f"{case}: {{ return {element}; }}" for case, element in cases])
+    stores = " ".join([f"{case}: {{ {element} = x; }}" for case, element in cases])
+    found = [f"fn {name}_get(i: u32) -> {type_} {{ switch {selected} {{ {loads} }} }}\n"]
+    return [*found, *([f"fn {name}_set(i: u32, x: {type_}) {{ switch {selected} {{ {stores} }} }}\n"] if binding.written else [])]
+
+
+def _by_accessors(tokens: Sequence[str], names: frozenset[str]) -> str:
+    """Replace loads and stores of buffers by calls of their accessors."""
+    result: list[str] = []
+    position = 0
+    while position < len(tokens):
+        name = tokens[position]
+        if name not in names or not accesses(tokens, position):
+            result.append(name)
+            position += 1
+            continue
+        end = closing(tokens, position + 1)
+        index = "".join(tokens[position + 2 : end])
+        operator = skip_space(tokens, end + 1)
+        if tokens[operator] == "=" and tokens[operator + 1] != "=":
+            stop = tokens.index(";", operator)
+            value = _by_accessors(tokens[skip_space(tokens, operator + 1) : stop], names)
+            result.append(f"{name}_set({index}, {value});")
+            position = stop + 1
+        else:
+            result.append(f"{name}_get({index})")
+            position = end + 1
+    return "".join(result)
