@@ -1,4 +1,4 @@
-"""Optimizers with Optax's names and interface: pure functions over pytrees of parameters, which compose.
+"""Optimizers with Optax's names: composable pure functions over pytrees.
 
 >>> import volta_fn as vf
 >>> from volta_fn import optim

@@ -1,4 +1,4 @@
-"""Gradient transformations: what an optimizer is, and the simplest ways to build one.
+"""Gradient transformations, of which optimizers are made, and ways to build them.
 
 A *gradient transformation* is a pair of pure functions under Optax's names. ``init(params)`` returns the *state*, a pytree of arrays.
 ``update(updates, state, params=None, **extra_args)`` maps *updates* (at first the gradients) to new updates, and the state to the next
@@ -93,7 +93,7 @@ def with_extra_args_support(tx: GradientTransformation) -> GradientTransformatio
 
 
 def require_params(name: str, params: Params | None) -> Params:
-    """Return the parameters; raise `ArgumentError` if `update` was called without them."""
+    """Return the parameters; raise `ArgumentError` if they are None."""
     if params is None:
         raise ArgumentError(f"{name} needs the current parameters; call update(updates, state, params)")
     return params
@@ -150,12 +150,12 @@ def leaf_rule(rule: Callable[[Array], Array]) -> GradientTransformation:
 
 
 def leaf_rule_with_params(name: str, rule: Callable[[Array, Array], Array]) -> GradientTransformation:
-    """Return the transformation ``rule(update, param) -> update`` of each leaf; it needs the parameters."""
+    """Return the transformation ``rule(update, param) -> update`` of each leaf."""
     return stateless(lambda updates, params: map_leaves(rule, updates, require_params(name, params)))
 
 
 def stateful_rule(state_type: Callable[..., Any], init: Callable[[Params], tuple[Any, ...]], rule: Rule) -> GradientTransformation:
-    """Return the transformation ``rule(update, *states) -> (update, *states)`` of each leaf.
+    """Transform each leaf by ``rule(update, *states) -> (update, *states)``.
 
     `state_type` is a named tuple of trees, whose initial values ``init(params)`` returns.
     """
@@ -170,9 +170,10 @@ def stateful_rule(state_type: Callable[..., Any], init: Callable[[Params], tuple
 def counting_rule(
     state_type: Callable[..., Any], init: Callable[[Params], tuple[Any, ...]], rule_at: Callable[[Array], Rule]
 ) -> GradientTransformation:
-    """Return a transformation like `stateful_rule`, by the rule ``rule_at(count)`` in step count = 1, 2, ….
+    """Transform leaves by ``rule_at(count)`` in step count = 1, 2, ….
 
-    The first field of `state_type` is the number of steps, an int32; ``init(params)`` returns the initial values of the others.
+    The rules are like those of `stateful_rule`. The first field of `state_type` is the number of steps, an int32; ``init(params)`` returns
+    the initial values of the others.
     """
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
@@ -184,7 +185,7 @@ def counting_rule(
 
 
 def is_function(value: Any) -> bool:
-    """Return True if a tree-or-function argument is a function: callable and no container.
+    """Return True if a tree-or-function argument is a function, not a container.
 
     A module of booleans, for example, is a mask and callable.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic that many optimizers need: saturating counters, norms, squared magnitudes, moving averages and their bias correction."""
+"""Counters, norms, squared magnitudes, and moving averages with bias correction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ += ["safe_root_mean_squares", "update_infinity_moment", "update_moment",
 
 
 def safe_increment(count: Any) -> Array:
-    """Return ``count + 1``, or `count` itself if it is the largest number of its dtype.
+    """Return ``count + 1``, saturating at the largest number of the dtype.
 
     >>> from volta_fn import optim
     >>> import numpy as np
@@ -54,7 +54,7 @@ def abs_sq(x: Any) -> Array:
 
 
 def sum_of_squares(updates: Any) -> Array:
-    """Return the sum of the squared magnitudes of all elements of all leaves, in float32 at least."""
+    """Return the sum of all squared magnitudes of a tree, in float32 at least."""
     sums = [vnp.sum(abs_sq(widened(as_value(x)))) for x in tree.leaves(updates)]
     return functools.reduce(operator.add, sums) if sums else vnp.zeros((), np.float32)
 
@@ -72,7 +72,7 @@ def global_norm(updates: Any) -> Array:
 
 
 def real_dot(x: Any, y: Any) -> Array:
-    """Return the real part of the sum of conj(x) * y over two trees, in float32 at least."""
+    """Return the real part of the inner product of two trees, in float32 at least."""
     total = vnp.zeros((), widest_real(x))
     for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
         total = total + vnp.real(vnp.vdot(widened(as_value(a)), widened(as_value(b))))
@@ -121,16 +121,17 @@ def decayed(decay: Any, value: Array, average: Array) -> Array:
 
 
 def log_of(decay: Any) -> Any:
-    """Return the logarithm of a decay rate, in double precision if it is a Python number."""
+    """Return the logarithm of a decay rate, in double precision if possible."""
     if isinstance(decay, (int, float)):
         return math.log(decay) if decay > 0 else -math.inf
     return lax.log(as_value(decay))
 
 
 def debiaser(decay: Any, count: Array) -> Callable[[Array], Array]:
-    """Return a function that divides a moving average by ``1 - decay**count``, to correct its start at zero.
+    """Return a function that corrects a moving average's start at zero.
 
-    The divisor is computed once for each dtype, and without the cancellation that would cost float32 half its digits in the first steps.
+    It divides by ``1 - decay**count``. The divisor is computed once for each dtype, and without the cancellation that would cost float32
+    half its digits in the first steps.
     """
     divisors: dict[np.dtype, Array] = {}
 
@@ -144,12 +145,12 @@ def debiaser(decay: Any, count: Array) -> Callable[[Array], Array]:
 
 
 def update_moment(updates: Any, moments: Any, decay: Any, order: int) -> Any:
-    """Return the next moving averages ``(1 - decay) * updates**order + decay * moments``."""
+    """Return the moving averages ``(1 - decay) * updates**order + decay * moments``."""
     return map_with_state(lambda u, m: (u, decayed(decay, u**order, m)), updates, moments)[1]
 
 
 def update_moment_per_elem_norm(updates: Any, moments: Any, decay: Any, order: int) -> Any:
-    """Return the next moving averages of ``|updates|**order``; like `update_moment` for real updates."""
+    """Return the moving averages ``(1 - decay) * |updates|**order + decay * moments``."""
 
     def power(u: Array) -> Array:
         if u.dtype not in dtypes.COMPLEX:

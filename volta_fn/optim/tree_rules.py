@@ -1,4 +1,4 @@
-"""Rules for single arrays, applied to the leaves of trees of updates, states and parameters; and choices between trees.
+"""Rules for single arrays, applied to the leaves of trees.
 
 A *rule* is a function of corresponding leaves of these trees. float16 and bfloat16 leaves are *widened* to float32 for it, and its
 results are cast back to the dtypes of the leaves that they replace: updates and states keep their dtypes, whatever the rule computes in.
@@ -21,7 +21,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 def is_leaf(node: Any) -> bool:
-    """Return True if a node is a leaf: no container, and not None, which is an empty container."""
+    """Return True if a node is a leaf: no container, not None."""
     leaves = tree.leaves(node)
     return len(leaves) == 1 and leaves[0] is node
 
@@ -54,7 +54,7 @@ def map_leaves(rule: Rule, updates: Any, *given: Any) -> Any:
 
 
 def map_with_state(rule: Rule, updates: Any, *states: Any, given: Sequence[Any] = (), same_shapes: bool = True) -> tuple[Any, ...]:
-    """Return the trees of new updates and states by ``rule(update, *states, *given) -> (update, *states)``.
+    """Map leaves by ``rule(update, *states, *given) -> (update, *states)``.
 
     `same_shapes` says whether the states have the shapes of the updates. Raises the errors of `map_leaves`.
     """
@@ -83,7 +83,7 @@ def _inexact(x: Any, updates: Any, i: int) -> Array:
 
 
 def _column(updates: Any, leaves: list[Array], treedef: tree.TreeDef, other: Any, same_shapes: bool) -> list[Array]:
-    """Return the leaves of a state or of parameters that correspond to the leaves of the updates."""
+    """Return the leaves of a state or of parameters in the order of the updates."""
     context = "an optimizer's state or parameters, compared with the updates"
     nodes = tree.flatten_up_to(treedef, other, context)
     if not all(isinstance(node, Array) for node in nodes):
@@ -122,7 +122,7 @@ def zeros_like(params: Any, dtype: Any = None) -> Any:
 
 
 def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
-    """Return arrays of the parameters' shapes filled with `value`, in their dtypes or in `dtype`."""
+    """Return arrays like the parameters filled with `value`, in their dtypes or `dtype`."""
     return _filled(params, value, lambda own: own if dtype is None else dtype)
 
 
@@ -144,13 +144,13 @@ def _filled(params: Any, value: Any, dtype_of: Callable[[np.dtype], Any]) -> Any
 
 
 def widest_real(values: Any) -> np.dtype:
-    """Return the real dtype, float32 or float64, that holds the magnitudes of all leaves."""
+    """Return the real dtype (float32 or float64) that holds all leaves' magnitudes."""
     found = {dtypes.real_dtype(dtypes.accumulator(as_value(x).dtype)) for x in tree.leaves(values)}
     return np.dtype(np.float64) if np.dtype(np.float64) in found else _FLOAT
 
 
 def factor(value: Any, like: Array) -> Any:
-    """Return a number or scalar array as a factor that leaves the dtype of `like` unchanged."""
+    """Return a number or scalar array as a factor that keeps the dtype of `like`."""
     if isinstance(value, (int, float)):
         return float(value)
     scalar = as_value(value)
@@ -165,7 +165,10 @@ def scaled_by(value: Any, updates: Any) -> Any:
 
 
 def steps_for(count: Array, updates: Any) -> Array:
-    """Return a step counter for a schedule: an int64 for float64 updates, so that it computes in float64."""
+    """Return a step counter for a schedule.
+
+    For float64 updates it is an int64, so that the schedule computes in float64.
+    """
     return count if widest_real(updates) == _FLOAT else lax.convert_element_type(count, np.int64)
 
 
@@ -173,7 +176,7 @@ def steps_for(count: Array, updates: Any) -> Array:
 
 
 def branch(pred: Array, on_true: Callable[[], Any], on_false: Callable[[], Any]) -> Any:
-    """Return ``on_true() if pred else on_false()``: directly if `pred` is concrete, else by `lax.cond`."""
+    """Return ``on_true() if pred else on_false()``, by `lax.cond` if `pred` is traced."""
     if isinstance(pred, ConcreteArray):
         return on_true() if bool(pred) else on_false()
     return lax.cond(pred, on_true, on_false)

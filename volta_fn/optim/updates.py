@@ -56,7 +56,7 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
 
 
 def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: Any) -> Params:
-    """Return `new_tensors` if `steps` is a multiple of `update_period`, else `old_tensors`.
+    """Select `new_tensors` if `steps` is a multiple of `update_period`.
 
     >>> from volta_fn import optim
     >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)

@@ -1,4 +1,7 @@
-"""A line search that shortens the step until the loss decreases enough (Armijo, 1966)."""
+"""A line search that shortens the step until the loss decreases enough.
+
+See Armijo (1966).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
-from volta_fn.optim.line_search.common import along, bound_value_fn, line_dtype, slope
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, zeros_like
+from volta_fn.optim.line_search.common import along, bound_value_fn, slope
+from volta_fn.optim.tree_rules import count_zero, scaled_by, widest_real, zeros_like
 from volta_fn.transforms.grad import grad as gradient_of
 
 __all__ = ["BacktrackingLinesearchInfo", "ScaleByBacktrackingLinesearchState", "scale_by_backtracking_linesearch"]
 
 
 class BacktrackingLinesearchInfo(NamedTuple):
-    """The number of step sizes tried (int32), and by how much the last one's loss was too high."""
+    """The number of step sizes tried (int32), and the excess of the last one's loss."""
 
     num_linesearch_steps: Array
     decrease_error: Array
 
 
 class ScaleByBacktrackingLinesearchState(NamedTuple):
-    """The step size found, the loss and (if kept) the gradient there, and how the search went."""
+    """The step size found, its loss, its gradient if kept, and data on the search."""
 
     learning_rate: Array
     value: Array
@@ -35,7 +38,7 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A step size, the loss there, by how much it is too high, and how many have been tried (int32)."""
+    """A step size, its loss, the loss's excess, and the number of trials (int32)."""
 
     step: Array
     value: Array
@@ -44,7 +47,7 @@ class _Search(NamedTuple):
 
 
 class _Decrease(NamedTuple):
-    """The settings of `scale_by_backtracking_linesearch` that say how far a step goes."""
+    """The settings of `scale_by_backtracking_linesearch` that determine the step size."""
 
     max_backtracking_steps: int
     slope_rtol: Any
@@ -53,7 +56,7 @@ class _Decrease(NamedTuple):
     rtol: Any
 
     def search(self, loss_after: Callable[[Array], Any], start: Array, descent: Array, first: Array) -> _Search:
-        """Step sizes from the first one down until the loss is low enough, given the loss and its slope at none."""
+        """Shorten the step size from `first` until the loss is low enough."""
         dtype = start.dtype
 
         def unfinished(search: _Search) -> Array:
@@ -79,17 +82,18 @@ def scale_by_backtracking_linesearch(
     rtol: Any = 0.0,
     store_grad: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Updates times a step size t with ``loss(params + t * updates) <= (1 + rtol) * loss(params) + slope_rtol * t * slope + atol``.
+    """Multiply updates by a step size t that decreases the loss enough.
 
-    `update` needs the parameters, ``value=`` the loss, ``grad=`` its gradient and ``value_fn=`` the function that computes it, to which
-    other extra arguments are passed.
+    That is ``loss(params + t * updates) <= (1 + rtol) * loss(params) + slope_rtol * t * slope + atol``. `update` needs the parameters,
+    ``value=`` the loss, ``grad=`` its gradient and ``value_fn=`` the function that computes it, which gets other extra arguments.
 
     Args:
-        max_backtracking_steps: how often the step size is shortened at most; the last one is taken, unless its loss is infinite or NaN.
-        slope_rtol: what part of the decrease that the slope promises is enough.
-        decrease_factor: how much shorter each step size is.
-        increase_factor: how much longer than the last one found the first is, up to `max_learning_rate`.
-        atol, rtol: how much more is tolerated.
+        max_backtracking_steps: how often the step size is shortened at most; the last one is used, unless its loss is infinite or NaN.
+        slope_rtol: the fraction of the decrease predicted by the slope that is enough.
+        decrease_factor: multiplies the step size to shorten it.
+        increase_factor: multiplies the previous search's step size to get the first one, up to `max_learning_rate`.
+        max_learning_rate: see `increase_factor`.
+        atol, rtol: the tolerated excess.
         store_grad: whether to keep the gradient for `value_and_grad_from_state`.
 
     >>> import volta_fn as vf
@@ -105,7 +109,7 @@ def scale_by_backtracking_linesearch(
     decrease = _Decrease(max_backtracking_steps, slope_rtol, decrease_factor, atol, rtol)
 
     def init(params: Params) -> ScaleByBacktrackingLinesearchState:
-        dtype = line_dtype(params)
+        dtype = widest_real(params)
         infinite = vnp.asarray(np.inf, dtype)
         grad = zeros_like(params) if store_grad else None
         return ScaleByBacktrackingLinesearchState(vnp.ones((), dtype), infinite, grad, BacktrackingLinesearchInfo(count_zero(), infinite))
@@ -129,7 +133,6 @@ def scale_by_backtracking_linesearch(
         step = vnp.where(vnp.isinf(found.error), vnp.zeros_like(found.step), found.step)
         new_grad = gradient_of(loss)(along(params, step, updates)) if store_grad else None
         info = BacktrackingLinesearchInfo(found.tried, found.error)
-        new_state = ScaleByBacktrackingLinesearchState(step, found.value, new_grad, info)
-        return map_leaves(lambda u: factor(step, u) * u, updates), new_state
+        return scaled_by(step, updates), ScaleByBacktrackingLinesearchState(step, found.value, new_grad, info)
 
     return GradientTransformationExtraArgs(init, update)

@@ -1,6 +1,6 @@
-"""What line searches share: the loss along a line, the user's function of it, and the reuse of what a search has computed.
+"""The loss along a line, and the reuse of losses and gradients from a search.
 
-A *line search* looks for a step size t such that the loss is low enough at ``params + t * updates``; the *slope* is its derivative by t.
+The *slope* is the derivative of the loss at ``params + t * updates`` with respect to the step size t.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import OptState, Params, Updates
 from volta_fn.optim.numerics import real_dot
-from volta_fn.optim.tree_rules import branch, factor, map_leaves, widest_real
+from volta_fn.optim.tree_rules import branch, factor, map_leaves
 from volta_fn.transforms.grad import value_and_grad
 
 __all__ = ["value_and_grad_from_state"]
 
 
 def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Array]:
-    """The loss as a function of parameters alone, the extra arguments of `update` given to it.
+    """Bind the extra arguments of `update` to the loss function.
 
-    Raises `ArgumentTypeError` for arguments that it does not take.
+    Raises `ArgumentTypeError` for arguments that it does not accept.
     """
     parameters = inspect.signature(value_fn).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -35,25 +35,20 @@ def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str
 
 
 def along(params: Params, step: Array, updates: Updates) -> Params:
-    """``params + step * updates``, in the parameters' dtypes."""
+    """Return ``params + step * updates``, in the parameters' dtypes."""
     return map_leaves(lambda p, u: p + factor(step, p) * u, params, updates)
 
 
 def slope(grad: Updates, updates: Updates) -> Array:
-    """The derivative of the loss along the updates: for complex numbers, too, what a small step adds to the loss."""
+    """Return the derivative of the loss along the updates, which may be complex."""
     return real_dot(tree.map(vnp.conj, grad), updates)
 
 
-def line_dtype(params: Params) -> Any:
-    """The dtype of step sizes, losses and slopes."""
-    return widest_real(params)
-
-
 def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Array, Updates]]:
-    """Like ``value_and_grad(value_fn)``, with another argument ``state=``: what the line search has computed there is not computed again.
+    """Return ``value_and_grad(value_fn)`` that reuses the results of a line search.
 
-    The state must be of a chain with one line search that keeps the gradient. Before the first step, and after a failed search, loss and
-    gradient are computed.
+    The function takes the optimizer's state as ``state=``. The state must be that of a chain with one line search that keeps the gradient.
+    Loss and gradient are computed only before the first step and after a failed search.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -72,14 +67,14 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
 
     def from_state(params: Params, *args: Any, state: OptState, **kwargs: Any) -> tuple[Array, Updates]:
         value, grad = (_only_field(state, name) for name in ("value", "grad"))
-        return branch(vnp.isfinite(value), lambda: (value, grad), lambda: _computed(value_fn, value, params, *args, **kwargs))
+
+        def compute() -> tuple[Array, Updates]:
+            new_value, new_grad = value_and_grad(value_fn)(params, *args, **kwargs)
+            return vnp.asarray(new_value, value.dtype), new_grad
+
+        return branch(vnp.isfinite(value), lambda: (value, grad), compute)
 
     return from_state
-
-
-def _computed(value_fn: Callable[..., Any], like: Array, params: Params, *args: Any, **kwargs: Any) -> tuple[Array, Updates]:
-    value, grad = value_and_grad(value_fn)(params, *args, **kwargs)
-    return vnp.asarray(value, like.dtype), grad
 
 
 def _only_field(state: OptState, name: str) -> Any:
@@ -93,12 +88,8 @@ def _only_field(state: OptState, name: str) -> Any:
 
 
 def _fields(node: Any, name: str) -> list[Any]:
-    """The values of all fields of that name in the named tuples of a state."""
-    if isinstance(node, tuple) and hasattr(node, "_asdict"):
-        fields = node._asdict()
-        return ([fields[name]] if name in fields else []) + [x for child in fields.values() for x in _fields(child, name)]
-    if isinstance(node, (tuple, list)):
-        return [x for child in node for x in _fields(child, name)]
-    if isinstance(node, dict):
-        return [x for child in node.values() for x in _fields(child, name)]
-    return []
+    """Return the values of all fields of that name in the named tuples of a state."""
+    own, children = [], node if isinstance(node, (tuple, list)) else node.values() if isinstance(node, dict) else ()
+    if isinstance(node, tuple) and hasattr(node, "_fields") and name in node._fields:
+        own = [getattr(node, name)]
+    return own + [x for child in children for x in _fields(child, name)]

@@ -1,7 +1,8 @@
-"""A line search for the strong Wolfe conditions: the loss decreases enough and its slope becomes flat enough.
+"""A line search for the strong Wolfe conditions.
 
-First step sizes grow until an interval is known to hold a good one, the *bracket*; then the bracket is narrowed by interpolation (Nocedal
-and Wright, Numerical Optimization, algorithms 3.5 and 3.6; the approximate decrease is Hager and Zhang's, 2006).
+These are a sufficient decrease of the loss and a sufficiently flat slope. First step sizes grow until an interval is known to contain a
+good one, the *bracket*; then interpolation narrows the bracket (Nocedal and Wright, Numerical Optimization, algorithms 3.5 and 3.6; the
+approximate decrease is from Hager and Zhang, 2006).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
-from volta_fn.optim.line_search.common import along, bound_value_fn, line_dtype, slope
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, tree_cast_like, where, zeros_like
+from volta_fn.optim.line_search.common import along, bound_value_fn, slope
+from volta_fn.optim.tree_rules import count_zero, scaled_by, tree_cast_like, where, widest_real, zeros_like
 from volta_fn.transforms.grad import value_and_grad
 
 __all__ = ["ScaleByZoomLinesearchState", "ZoomLinesearchInfo", "scale_by_zoom_linesearch"]
 
 
-class Point(NamedTuple):
+class _Point(NamedTuple):
     """A step size, the loss there and its slope."""
 
     step: Array
@@ -32,25 +33,25 @@ class Point(NamedTuple):
 
 
 class _Best(NamedTuple):
-    """The best step size so far whose loss is low enough, its loss and its gradient; at first, no step."""
+    """The best step size so far with a low enough loss, its loss and its gradient."""
 
     step: Array
     value: Array
     grad: Updates
 
 
-class Search(NamedTuple):
+class _Search(NamedTuple):
     """The search in progress.
 
-    `low` is the end of the bracket with the lower loss, `high` the other, `third` a point beyond; `point` is the last one tried.
+    `low` is the end of the bracket with the lower loss, `high` the other, `third` a point outside; `point` is the last one tried.
     """
 
     tried: Array
-    point: Point
+    point: _Point
     grad: Updates
-    low: Point
-    high: Point
-    third: Point
+    low: _Point
+    high: _Point
+    third: _Point
     best: _Best
     decrease_error: Array
     curvature_error: Array
@@ -58,14 +59,13 @@ class Search(NamedTuple):
     done: Array
     failed: Array
 
-    @property
     def result(self) -> _Best:
-        """The point to go to: the last one, or the best one if that has failed."""
-        fallen_back = self.failed & ((self.best.step > 0) | vnp.isinf(self.decrease_error))
-        return where(fallen_back, self.best, _Best(self.point.step, self.point.value, self.grad))
+        """Return the last point, or the best one if the last has failed."""
+        fall_back = self.failed & ((self.best.step > 0) | vnp.isinf(self.decrease_error))
+        return where(fall_back, self.best, _Best(self.point.step, self.point.value, self.grad))
 
 
-class WolfeConditions(NamedTuple):
+class _WolfeConditions(NamedTuple):
     """The settings of `scale_by_zoom_linesearch`."""
 
     max_linesearch_steps: int
@@ -77,8 +77,8 @@ class WolfeConditions(NamedTuple):
     approx_dec_rtol: Any
     stepsize_precision: Any
 
-    def errors(self, new: Point, start: Point) -> tuple[Array, Array]:
-        """How far a point is from the decrease and from the flatness wanted."""
+    def errors(self, new: _Point, start: _Point) -> tuple[Array, Array]:
+        """Return by how much a point misses the decrease and the flatness wanted."""
         decrease = new.value - start.value - self.slope_rtol * new.step * start.slope
         if self.approx_dec_rtol is not None:
             flat = new.slope - (2 * self.slope_rtol - 1) * start.slope
@@ -87,15 +87,15 @@ class WolfeConditions(NamedTuple):
         curvature = vnp.abs(new.slope) - self.curv_rtol * vnp.abs(start.slope)
         return _error(decrease), _error(curvature)
 
-    def extended(self, search: Search, guess: Array) -> tuple[Array, Array]:
-        """The next step size while there is no bracket, and whether it is the greatest allowed."""
+    def extended(self, search: _Search, guess: Array) -> tuple[Array, Array]:
+        """Return the next step size before there is a bracket, and whether it is maximal."""
         step = vnp.where(search.tried == 0, guess, self.increase_factor * search.point.step)
         if self.max_learning_rate is None:
             return step, vnp.array(False)
         return vnp.minimum(step, self.max_learning_rate), step >= self.max_learning_rate
 
-    def advance(self, search: Search, new: Point, grad: Updates, start: Point, at_limit: Array) -> Search:
-        """The search after a point has been tried."""
+    def advance(self, search: _Search, new: _Point, grad: Updates, start: _Point, at_limit: Array) -> _Search:
+        """Return the search after a point has been tried."""
         decrease, curvature = self.errors(new, start)
         good = vnp.maximum(decrease, curvature) <= self.tol
         better = (decrease <= self.tol) & (~search.bracketed | (new.value < search.best.value))
@@ -108,15 +108,15 @@ class WolfeConditions(NamedTuple):
         exhausted = search.tried + 1 >= self.max_linesearch_steps
         tiny = search.bracketed & (vnp.abs(search.high.step - search.low.step) <= self.stepsize_precision) & (best.step > 0)
         failed = (exhausted | tiny) & ~done
-        return Search(search.tried + 1, new, grad, low, high, third, best, decrease, curvature, bracketed, done, failed)
+        return _Search(search.tried + 1, new, grad, low, high, third, best, decrease, curvature, bracketed, done, failed)
 
 
 def _error(excess: Array) -> Array:
     return vnp.where(vnp.isnan(excess), np.inf, vnp.maximum(excess, 0))
 
 
-def _bracket(search: Search, new: Point, decrease_error: Array) -> tuple[Point, Point, Point, Array]:
-    """The ends between the last point and the new one, and whether a good step size is known to lie there."""
+def _bracket(search: _Search, new: _Point, decrease_error: Array) -> tuple[_Point, _Point, _Point, Array]:
+    """Return the interval from the last to the new point, and whether it is a bracket."""
     last = search.point
     above = (decrease_error > 0) | ((new.value >= last.value) & (search.tried > 0))
     rising = (new.slope >= 0) & ~above
@@ -124,17 +124,20 @@ def _bracket(search: Search, new: Point, decrease_error: Array) -> tuple[Point, 
     return low, high, low, above | rising
 
 
-def _narrowed(search: Search, new: Point, decrease_error: Array) -> tuple[Point, Point, Point]:
-    """The smaller bracket that a point inside leaves, and the end that was cut off."""
+def _narrowed(search: _Search, new: _Point, decrease_error: Array) -> tuple[_Point, _Point, _Point]:
+    """Return the bracket narrowed by a point inside, and the end that was cut off."""
     above = (decrease_error > 0) | (new.value >= search.low.value)
-    turned = (new.slope * (search.high.step - search.low.step) >= 0) & ~above
-    high = where(above, new, where(turned, search.low, search.high))
+    reversed_ = (new.slope * (search.high.step - search.low.step) >= 0) & ~above
+    high = where(above, new, where(reversed_, search.low, search.high))
     low = where(above, search.low, new)
-    return low, high, where(above | turned, search.high, search.low)
+    return low, high, where(above | reversed_, search.high, search.low)
 
 
-def _interpolated(search: Search) -> Array:
-    """A step size inside the bracket: the minimum of a cubic, else of a parabola, else the middle, whichever is not too near an end."""
+def _interpolated(search: _Search) -> Array:
+    """Return the minimum of a cubic, else of a parabola, else the bracket's middle.
+
+    A minimum that is too close to an end is discarded.
+    """
     low, high = search.low, search.high
     length = vnp.abs(high.step - low.step)
     left, right = vnp.minimum(low.step, high.step), vnp.maximum(low.step, high.step)
@@ -147,8 +150,8 @@ def _interpolated(search: Search) -> Array:
     return vnp.where(inside(cubic, 0.2), cubic, rest)
 
 
-def _cubic_minimum(a: Point, b: Point, c: Point) -> Array:
-    """The minimum of the cubic through three points with the slope of the first; NaN if it has none."""
+def _cubic_minimum(a: _Point, b: _Point, c: _Point) -> Array:
+    """Return the minimum of a cubic through three points, with the slope of the first."""
     db, dc = b.step - a.step, c.step - a.step
     rb, rc = b.value - a.value - a.slope * db, c.value - a.value - a.slope * dc
     scale = (db * dc) ** 2 * (db - dc)
@@ -157,14 +160,14 @@ def _cubic_minimum(a: Point, b: Point, c: Point) -> Array:
     return a.step + (vnp.sqrt(second * second - 3 * third * a.slope) - second) / (3 * third)
 
 
-def _parabola_minimum(a: Point, b: Point) -> Array:
-    """The minimum of the parabola through two points with the slope of the first."""
+def _parabola_minimum(a: _Point, b: _Point) -> Array:
+    """Return the minimum of a parabola through two points, with the slope of the first."""
     db = b.step - a.step
     return a.step - a.slope / (2 * ((b.value - a.value - a.slope * db) / db**2))
 
 
 class ZoomLinesearchInfo(NamedTuple):
-    """The number of step sizes tried (int32), and how far the last one was from the decrease and the flatness wanted."""
+    """The number of step sizes tried (int32), and the errors of the last one."""
 
     num_linesearch_steps: Array
     decrease_error: Array
@@ -172,7 +175,7 @@ class ZoomLinesearchInfo(NamedTuple):
 
 
 class ScaleByZoomLinesearchState(NamedTuple):
-    """The step size found, the loss and the gradient there, and how the search went."""
+    """The step size found, the loss and the gradient there, and data on the search."""
 
     learning_rate: Array
     value: Array
@@ -191,36 +194,35 @@ def scale_by_zoom_linesearch(
     stepsize_precision: Any = 1e-5,
     initial_guess_strategy: Literal["keep", "one"] = "keep",
 ) -> GradientTransformationExtraArgs:
-    """Updates times a step size at which the strong Wolfe conditions hold.
+    """Multiply updates by a step size that meets the strong Wolfe conditions.
 
-    `update` needs the parameters, ``value=`` the loss, ``grad=`` its gradient and ``value_fn=`` the function that computes it, to which
-    other extra arguments are passed. If the search fails, the best step size that lowered the loss enough is taken.
+    `update` needs the parameters, ``value=`` the loss, ``grad=`` its gradient and ``value_fn=`` the function that computes it, which gets
+    other extra arguments. If the search fails, the best step size that lowered the loss enough is used.
 
     Args:
-        max_linesearch_steps: how many step sizes are tried at most.
-        max_learning_rate: the greatest step size, None for any.
-        tol: how far from the conditions a point may be.
-        increase_factor: how fast step sizes grow at first.
-        slope_rtol: what part of the decrease that the slope promises is enough.
-        curv_rtol: what part of the slope may be left.
-        approx_dec_rtol: how much the loss may rise, relative to itself, where rounding hides a decrease; None for not at all.
+        max_linesearch_steps: the maximum number of step sizes tried.
+        max_learning_rate: the greatest step size, None for no limit.
+        tol: the tolerated error in the conditions.
+        increase_factor: multiplies step sizes while there is no bracket.
+        slope_rtol: the fraction of the decrease predicted by the slope that is enough.
+        curv_rtol: the fraction of the slope that may remain.
+        approx_dec_rtol: by how much, relative to itself, the loss may rise where rounding hides a decrease; None for not at all.
         stepsize_precision: the shortest bracket.
-        initial_guess_strategy: which step size is tried first: the last one found ("keep") or 1 ("one").
+        initial_guess_strategy: the step size to try first: the last one found ("keep") or 1 ("one").
 
     Raises `ArgumentError` for an unknown strategy.
     """
     if initial_guess_strategy not in ("keep", "one"):
         raise ArgumentError(f"scale_by_zoom_linesearch: initial_guess_strategy must be 'keep' or 'one', got {initial_guess_strategy!r}")
-    conditions = WolfeConditions(
+    conditions = _WolfeConditions(
         max_linesearch_steps, max_learning_rate, tol, increase_factor, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision
     )
 
     def init(params: Params) -> ScaleByZoomLinesearchState:
-        dtype = line_dtype(params)
+        dtype = widest_real(params)
         infinite = vnp.asarray(np.inf, dtype)
-        return ScaleByZoomLinesearchState(
-            vnp.ones((), dtype), infinite, zeros_like(params), ZoomLinesearchInfo(count_zero(), infinite, infinite)
-        )
+        info = ZoomLinesearchInfo(count_zero(), infinite, infinite)
+        return ScaleByZoomLinesearchState(vnp.ones((), dtype), infinite, zeros_like(params), info)
 
     def update(
         updates: Updates,
@@ -236,28 +238,32 @@ def scale_by_zoom_linesearch(
         loss = bound_value_fn("scale_by_zoom_linesearch", value_fn, extra_args)
         guess = state.learning_rate if initial_guess_strategy == "keep" else vnp.ones_like(state.learning_rate)
         found = _search(conditions, loss, params, updates, vnp.asarray(value, guess.dtype), grad, guess)
-        step, new_value, new_grad = found.result
+        step, new_value, new_grad = found.result()
         info = ZoomLinesearchInfo(found.tried, found.decrease_error, found.curvature_error)
-        return map_leaves(lambda u: factor(step, u) * u, updates), ScaleByZoomLinesearchState(step, new_value, new_grad, info)
+        return scaled_by(step, updates), ScaleByZoomLinesearchState(step, new_value, new_grad, info)
 
     return GradientTransformationExtraArgs(init, update)
 
 
-def _search(conditions: WolfeConditions, loss: Any, params: Params, updates: Updates, value: Array, grad: Updates, guess: Array) -> Search:
-    """The search along ``params + t * updates`` from loss and gradient at t = 0, done or failed."""
+def _search(
+    conditions: _WolfeConditions, loss: Any, params: Params, updates: Updates, value: Array, grad: Updates, guess: Array
+) -> _Search:
+    """Search along ``params + t * updates``, given loss and gradient at t = 0."""
     dtype = guess.dtype
-    start = Point(vnp.zeros((), dtype), value, slope(grad, updates).astype(dtype))
+    start = _Point(vnp.zeros((), dtype), value, slope(grad, updates).astype(dtype))
 
-    def unfinished(search: Search) -> Array:
+    def unfinished(search: _Search) -> Array:
         return ~(search.done | search.failed)
 
-    def attempt(search: Search) -> Search:
+    def attempt(search: _Search) -> _Search:
         longer, at_limit = conditions.extended(search, guess)
         step = vnp.where(search.bracketed, _interpolated(search), longer).astype(dtype)
         reached, new_grad = value_and_grad(loss)(along(params, step, updates))
-        new = Point(step, vnp.asarray(reached, dtype), slope(new_grad, updates).astype(dtype))
+        new = _Point(step, vnp.asarray(reached, dtype), slope(new_grad, updates).astype(dtype))
         return tree_cast_like(conditions.advance(search, new, new_grad, start, at_limit), search)
 
     infinite, no = vnp.asarray(np.inf, dtype), vnp.array(False)
     best = _Best(start.step, value, grad)
-    return lax.while_loop(unfinished, attempt, Search(count_zero(), start, grad, start, start, start, best, infinite, infinite, no, no, no))
+    return lax.while_loop(
+        unfinished, attempt, _Search(count_zero(), start, grad, start, start, start, best, infinite, infinite, no, no, no)
+    )

@@ -26,9 +26,10 @@ def adam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Create Adam (Kingma and Ba, 2015): ``-learning_rate * m / (sqrt(v + eps_root) + eps)``.
+    """Create Adam: ``-learning_rate * m / (sqrt(v + eps_root) + eps)``.
 
-    m and v are moving averages of gradients and of their squares, which decay by `b1` and `b2`, corrected for their start at zero.
+    See Kingma and Ba (2015). m and v are moving averages of gradients and of their squares, which decay by `b1` and `b2`, corrected for
+    their start at zero.
 
     Args:
         learning_rate: a number, a scalar array or a schedule.
@@ -116,7 +117,10 @@ def amsgrad(
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` with the maximum of v so far, so that step sizes never grow (Reddi et al., 2018)."""
+    """Create `adam` with the maximum of v so far, so that step sizes never grow.
+
+    See Reddi et al. (2018).
+    """
     scaled = scale_by_amsgrad(b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu)
     return chain(scaled, scale_by_learning_rate(learning_rate))
 
@@ -167,9 +171,9 @@ def lamb(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create LAMB: `adamw` with a learning rate per layer, for large batches (You et al., 2020).
+    """Create LAMB: `adamw` with a learning rate per layer, for large batches.
 
-    Needs the parameters.
+    See You et al. (2020). Needs the parameters.
     """
     scaled = scale_by_adam(b1, b2, eps, eps_root)
     return chain(scaled, add_decayed_weights(weight_decay, mask), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
@@ -178,7 +182,10 @@ def lamb(
 def adabelief(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` with the moving variance of gradients instead of v (Zhuang et al., 2020)."""
+    """Create `adam` with the moving variance of gradients instead of v.
+
+    See Zhuang et al. (2020).
+    """
     return chain(scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov), scale_by_learning_rate(learning_rate))
 
 
@@ -197,16 +204,19 @@ def adan(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create Adan: Nesterov's momentum estimated from differences of gradients (Xie et al., 2022)."""
+    """Create Adan: Nesterov's momentum estimated from differences of gradients.
+
+    See Xie et al. (2022).
+    """
     return chain(scale_by_adan(b1, b2, b3, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
 def novograd(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-6, eps_root: Any = 0.0, weight_decay: Any = 0.0
 ) -> GradientTransformationExtraArgs:
-    """Create NovoGrad: momentum of gradients divided by their norms (Ginsburg et al., 2019).
+    """Create NovoGrad: momentum of gradients divided by their norms.
 
-    The norms are those of single leaves. Needs the parameters.
+    See Ginsburg et al. (2019). The norms are those of single leaves. Needs the parameters.
     """
     return chain(scale_by_novograd(b1, b2, eps, eps_root, weight_decay), scale_by_learning_rate(learning_rate))
 
@@ -223,6 +233,9 @@ def optimistic_adam_v2(
     mu_dtype: Any = None,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` followed by `scale_by_optimistic_gradient`, for games (Daskalakis et al., 2018)."""
+    """Create `adam` followed by `scale_by_optimistic_gradient`, for games.
+
+    See Daskalakis et al. (2018).
+    """
     scaled = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return chain(scaled, scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))

@@ -1,4 +1,7 @@
-"""L-BFGS: steps scaled by an estimate of the inverse Hessian from the last few steps (Liu and Nocedal, 1989)."""
+"""L-BFGS (Liu and Nocedal, 1989).
+
+Steps are scaled by an estimate of the inverse Hessian from the last few steps.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ __all__ = ["ScaleByLBFGSState", "lbfgs", "scale_by_lbfgs"]
 
 
 class ScaleByLBFGSState(NamedTuple):
-    """The number of steps (int32), the last parameters and gradients, and their stacked differences.
+    """The step counter (int32), last parameters and gradients, stacked differences.
 
     The newest difference is last. `weights_memory` holds one over the inner products of the differences of parameters and of gradients.
     """
@@ -43,7 +46,9 @@ class ScaleByLBFGSState(NamedTuple):
 
 
 def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> GradientTransformation:
-    """Multiply gradients by L-BFGS's estimate of the inverse Hessian. Needs the parameters.
+    """Multiply gradients by L-BFGS's estimate of the inverse Hessian.
+
+    Needs the parameters.
 
     Args:
         memory_size: the number of steps remembered.
@@ -93,7 +98,7 @@ def _initial_scale(updates: Updates, changes: Updates, product: Array, started: 
 
 
 def _two_loops(vector: Any, memory: tuple[Any, Any, Array], initial: Array) -> Any:
-    """Multiply a vector by the estimated inverse Hessian: from the newest difference to the oldest and back."""
+    """Multiply a vector by the estimated inverse Hessian."""
     vector = tree.map(lambda v: widened(as_value(v)), vector)
 
     def backward(v: Any, remembered: Any) -> tuple[Any, Array]:

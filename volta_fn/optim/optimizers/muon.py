@@ -1,4 +1,7 @@
-"""Muon: orthogonalised momentum for matrices (Jordan et al., 2024), AdamW for the other parameters."""
+"""Muon: orthogonalised momentum for matrices, AdamW for other parameters.
+
+See Jordan et al. (2024).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class MuonState(NamedTuple):
 
 
 def _dimension_numbers(given: Any, updates: Updates) -> list[Any]:
-    """Return the dimension numbers of each leaf of the updates, None for leaves without."""
+    """Return the dimension numbers of each leaf of the updates, or None."""
     numbers = given(updates) if is_function(given) else given
     if numbers is None:
         return [None] * len(tree.leaves(updates))
@@ -69,7 +72,7 @@ def scale_by_muon(
     preconditioning: Preconditioning = "frobenius",
     weight_dimension_numbers: Any = None,
 ) -> GradientTransformation:
-    """Replace the updates of matrices by their orthogonalised momentum, as `muon` does.
+    """Replace updates of matrices by orthogonalised momentum, as `muon` does.
 
     `weight_dimension_numbers` says which axes of other weights make matrices. With `adaptive` the result is scaled by its inner product
     with the momentum.

@@ -1,4 +1,7 @@
-"""Optimizers that divide by roots of sums or averages of squares: RMSProp, Adagrad, Adadelta, Adafactor, SM3."""
+"""RMSProp, Adagrad, Adadelta, Adafactor and SM3.
+
+All divide by roots of sums or averages of squares, without bias correction by default.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def rmsprop(
 
 
 def adagrad(learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformationExtraArgs:
-    """Create Adagrad: gradients divided by roots of sums of all squares (Duchi et al., 2011)."""
+    """Create Adagrad: gradients divided by roots of sums of all squares.
+
+    See Duchi et al. (2011).
+    """
     return chain(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -85,9 +91,9 @@ def adafactor(
     factored: bool = True,
     weight_decay_mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create Adafactor, which needs little memory for large matrices (Shazeer and Stern, 2018).
+    """Create Adafactor, which needs little memory for large matrices.
 
-    Steps are relative to the parameters, which are needed.
+    See Shazeer and Stern (2018). Steps are relative to the parameters, which are needed.
 
     Args:
         learning_rate: a number, a scalar array, a schedule or None.

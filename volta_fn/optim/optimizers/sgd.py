@@ -1,4 +1,4 @@
-"""Optimizers without second moments: gradient descent with and without momentum, by signs, by layers, with noise."""
+"""Optimizers without second moments: variants of gradient descent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sgd(
 
 
 def noisy_sgd(learning_rate: ScalarOrSchedule, eta: Any = 0.01, gamma: Any = 0.55, key: Any = 0) -> GradientTransformationExtraArgs:
-    """Create gradient descent with normal noise of variance ``eta / t**gamma`` in step t.
+    """Create gradient descent with noise of variance ``eta / t**gamma`` in step t.
 
     See `add_noise` (Neelakantan et al., 2015).
     """
@@ -54,9 +54,9 @@ def noisy_sgd(learning_rate: ScalarOrSchedule, eta: Any = 0.01, gamma: Any = 0.5
 def dpsgd(
     learning_rate: ScalarOrSchedule, l2_norm_clip: Any, noise_multiplier: Any, key: Any, momentum: Any = None, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Create differentially private gradient descent on the gradients of single examples.
+    """Create differentially private gradient descent.
 
-    See `differentially_private_aggregate`.
+    Gradients are those of single examples. See `differentially_private_aggregate`.
     """
     return chain(differentially_private_aggregate(l2_norm_clip, noise_multiplier, key), sgd(learning_rate, momentum, nesterov))
 
@@ -67,7 +67,10 @@ def sign_sgd(learning_rate: ScalarOrSchedule) -> GradientTransformationExtraArgs
 
 
 def signum(learning_rate: ScalarOrSchedule, beta: Any = 0.9, accumulator_dtype: Any = None) -> GradientTransformationExtraArgs:
-    """Create descent by the signs of moving averages of gradients (Bernstein et al., 2018)."""
+    """Create descent by the signs of moving averages of gradients.
+
+    See Bernstein et al. (2018).
+    """
     return chain(ema(beta, debias=False, accumulator_dtype=accumulator_dtype), scale_by_sign(), scale_by_learning_rate(learning_rate))
 
 
@@ -79,10 +82,10 @@ def lion(
     weight_decay: ScalarOrSchedule = 1e-3,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create Lion (Chen et al., 2023): steps by ``sign(b1 * average + (1 - b1) * gradient)``.
+    """Create Lion: steps by ``sign(b1 * average + (1 - b1) * gradient)``.
 
-    The average of gradients decays by `b2`; weight decay is that of `adamw`. Lion needs learning rates three to ten times smaller than
-    Adam's, and weight decay larger by as much.
+    See Chen et al. (2023). The average of gradients decays by `b2`; weight decay is that of `adamw`. Lion needs learning rates three to ten
+    times smaller than Adam's, and weight decay larger by as much.
 
     >>> import volta_fn as vf
     >>> optimizer = vf.optim.lion(0.5, weight_decay=0.0)
@@ -96,9 +99,9 @@ def lion(
 def rprop(
     learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
 ) -> GradientTransformationExtraArgs:
-    """Create resilient propagation, for full-batch gradients (Riedmiller and Braun, 1993).
+    """Create resilient propagation, for full-batch gradients.
 
-    See `scale_by_rprop`.
+    See Riedmiller and Braun (1993). See `scale_by_rprop`.
     """
     return chain(scale_by_rprop(learning_rate, eta_minus, eta_plus, min_step_size, max_step_size), scale(-1.0))
 
@@ -113,9 +116,9 @@ def lars(
     momentum: Any = 0.9,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Create LARS: momentum with a learning rate per layer, for large batches (You et al., 2017).
+    """Create LARS: momentum with a learning rate per layer, for large batches.
 
-    The masks select the parameters that decay and those that get their own learning rate. Needs the parameters.
+    See You et al. (2017). The masks select the parameters that decay and those that get their own learning rate. Needs the parameters.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -126,9 +129,9 @@ def lars(
 
 
 def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTransformationExtraArgs:
-    """Create Fromage: steps proportional to the norms of layers (Bernstein et al., 2020).
+    """Create Fromage: steps proportional to the norms of layers.
 
-    Needs the parameters.
+    See Bernstein et al. (2020). Needs the parameters.
     """
 
     def shrinkage(rate: Any) -> Any:
@@ -145,9 +148,9 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
 
 
 def optimistic_gradient_descent(learning_rate: ScalarOrSchedule, alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformationExtraArgs:
-    """Create gradient descent that extrapolates the gradient, for games (Mokhtari et al., 2019).
+    """Create gradient descent that extrapolates the gradient, for games.
 
-    See `scale_by_optimistic_gradient`.
+    See Mokhtari et al. (2019). See `scale_by_optimistic_gradient`.
     """
     return chain(scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))
 

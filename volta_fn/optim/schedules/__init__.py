@@ -1,4 +1,4 @@
-"""Schedules: functions from the number of steps taken so far to a learning rate or any other number.
+"""Schedules: functions from the number of steps to a learning rate.
 
 The number of steps may be a Python int or a (traced) array. Schedules compute in float32, or in float64 from an int64. `decay` holds
 the elementary ones, `piecewise` those given at boundaries, `warmup` those composed of others.

@@ -46,7 +46,9 @@ def polynomial_schedule(init_value: Any, end_value: Any, power: Any, transition_
 
 
 def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, transition_begin: int = 0) -> Schedule:
-    """Go linearly from `init_value` to `end_value` in `transition_steps` steps after `transition_begin`.
+    """Go linearly from `init_value` to `end_value`.
+
+    The change takes `transition_steps` steps after `transition_begin`.
 
     >>> from volta_fn import optim
     >>> [float(optim.linear_schedule(0.0, 1.0, 4)(step)) for step in (0, 1, 4, 9)]
@@ -89,9 +91,9 @@ def exponential_decay(
 
 
 def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, exponent: Any = 1.0) -> Schedule:
-    """Decay to ``alpha * init_value`` along half a cosine wave (Loshchilov and Hutter, 2017).
+    """Decay to ``alpha * init_value`` along half a cosine wave.
 
-    The wave ``(1 + cos(pi * count / decay_steps)) / 2`` is raised to `exponent`.
+    See Loshchilov and Hutter (2017). The wave ``(1 + cos(pi * count / decay_steps)) / 2`` is raised to `exponent`.
 
     >>> from volta_fn import optim
     >>> round(float(optim.cosine_decay_schedule(1.0, 10)(5)), 6)

@@ -1,4 +1,4 @@
-"""Schedules given by their values at boundaries: steps, interpolation, and the one-cycle policy."""
+"""Schedules given by values at boundaries, and the one-cycle policy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _checked(name: str, boundaries_and_scales: Mapping[int, Any] | None) -> list
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: Any, boundaries_and_scales: Mapping[int, Any] | None = None
 ) -> Schedule:
-    """Interpolate between the values that `piecewise_constant_schedule` has at its boundaries.
+    """Interpolate between the values of `piecewise_constant_schedule`.
 
     `interpolate_type` is "linear", or "cosine" for half waves.
 
@@ -84,10 +84,10 @@ def linear_onecycle_schedule(
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:
-    """Follow the one-cycle policy linearly: up, down, and down to almost zero (Smith and Topin, 2017).
+    """Follow the one-cycle policy linearly: up, down, and down to almost zero.
 
-    The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, back at `pct_final`, and is
-    divided by `final_div_factor` at the end.
+    See Smith and Topin (2017). The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, back
+    at `pct_final`, and is divided by `final_div_factor` at the end.
 
     >>> from volta_fn import optim
     >>> schedule = optim.linear_onecycle_schedule(100, peak_value=1.0)

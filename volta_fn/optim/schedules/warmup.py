@@ -1,4 +1,4 @@
-"""Schedules composed of others: joined one after another, with warm-up, with restarts."""
+"""Schedules composed of others: joined, with warm-up, with restarts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def warmup_constant_schedule(init_value: Any, peak_value: Any, warmup_steps: int
 def warmup_cosine_decay_schedule(
     init_value: Any, peak_value: Any, warmup_steps: int, decay_steps: int, end_value: Any = 0.0, exponent: Any = 1.0
 ) -> Schedule:
-    """Go linearly from `init_value` to `peak_value`, then to `end_value` along half a cosine wave.
+    """Go linearly to `peak_value`, then along half a cosine wave to `end_value`.
 
     `decay_steps` is the number of all steps, including the warm-up.
 
@@ -90,9 +90,9 @@ def warmup_exponential_decay_schedule(
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
-    """Join several `warmup_cosine_decay_schedule`: warm restarts (Loshchilov and Hutter, 2017).
+    """Join several `warmup_cosine_decay_schedule`: warm restarts.
 
-    `cosine_kwargs` holds the arguments of each.
+    See Loshchilov and Hutter (2017). `cosine_kwargs` holds the arguments of each.
 
     >>> from volta_fn import optim
     >>> cycle = {"init_value": 0.0, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 10}

@@ -1,4 +1,4 @@
-"""Bounds on updates: on elements, on norms of leaves or units, and on the global norm."""
+"""Bounds on updates: on elements, and on norms of units, leaves or all leaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def clip(max_delta: Any) -> GradientTransformation:
 
 
 def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
-    """Scale updates down to a global norm of at most `max_norm` (Pascanu et al., 2013).
+    """Scale updates down to a global norm of at most `max_norm`.
+
+    See Pascanu et al. (2013).
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.clip_by_global_norm(1.0)
@@ -43,17 +45,20 @@ def clip_by_block_norm(max_norm: Any) -> GradientTransformation:
 
 
 def clip_by_block_rms(threshold: Any) -> GradientTransformation:
-    """Scale each leaf down to a root mean square of at most `threshold` (Shazeer and Stern, 2018)."""
+    """Scale each leaf down to a root mean square of at most `threshold`.
+
+    See Shazeer and Stern (2018).
+    """
     return leaf_rule(lambda u: u / vnp.maximum(1, vnp.sqrt(vnp.mean(abs_sq(u))) / threshold) if u.size else u)
 
 
 def _ratio(norm: Array, max_norm: Any) -> Array:
-    """Return the factor that bounds a norm; NaN for a norm of NaN, so that it stays visible."""
+    """Return the factor that bounds a norm; NaN for a norm of NaN."""
     return vnp.where(norm < max_norm, vnp.ones_like(norm), max_norm / norm)
 
 
 def unitwise_norm(x: Array, axis: int | Sequence[int] | None = None) -> Array:
-    """Return the norms of the units (output features) of a weight, broadcast to its shape.
+    """Return the norms of a weight's units (output features), broadcast to its shape.
 
     `axis` lists the axes to sum over. By default vectors and scalars are one unit, and the last axis of arrays with two to five axes
     counts the units; arrays of three axes are stacks of matrices.
@@ -84,9 +89,9 @@ def unitwise_clip(g_norm: Array, max_norm: Array, grad: Array, div_eps: float = 
 
 
 def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: int | Sequence[int] | None = None) -> GradientTransformation:
-    """Scale each unit's gradient down to at most `clipping` times the norm of its weights (Brock et al., 2021).
+    """Limit each unit's gradient to `clipping` times the norm of its weights.
 
-    Norms of weights count as at least `eps`; `axis` is that of `unitwise_norm`. Needs the parameters.
+    See Brock et al. (2021). Norms of weights count as at least `eps`; `axis` is that of `unitwise_norm`. Needs the parameters.
     """
     if isinstance(clipping, (int, float)) and clipping < 0:
         raise ArgumentError(f"adaptive_grad_clip: clipping must not be negative, got {clipping}")

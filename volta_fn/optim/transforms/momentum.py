@@ -1,4 +1,4 @@
-"""Momentum: decaying sums and moving averages of updates, sums over several steps, and optimistic gradients."""
+"""Momentum: decaying sums, moving averages, sums over steps, optimistic gradients."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> Gradi
 
 
 class ApplyEvery(NamedTuple):
-    """The number of steps since the last emission (int32) and the sum of updates since then."""
+    """The number of steps since the last emission (int32) and their sum of updates."""
 
     count: Counter
     grad_acc: Updates
@@ -112,7 +112,10 @@ class ScaleByOptimisticGradientState(NamedTuple):
 
 
 def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformation:
-    """Extrapolate to ``(alpha + beta) * gradient - beta * last gradient`` (Mokhtari et al., 2019)."""
+    """Extrapolate to ``(alpha + beta) * gradient - beta * last gradient``.
+
+    See Mokhtari et al. (2019).
+    """
 
     def init(params: Params) -> ScaleByOptimisticGradientState:
         return ScaleByOptimisticGradientState(vnp.array(True), zeros_like(params))

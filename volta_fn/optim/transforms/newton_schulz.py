@@ -1,4 +1,4 @@
-"""Orthogonalisation of weights of any number of axes by the Newton-Schulz iteration."""
+"""Orthogonalisation of weights by the Newton-Schulz iteration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(x: Array, numbers: MuonDimensionNumbers) -> Layout:
-    """Return the layout of `x` as a stack of matrices, according to its dimension numbers.
+    """Return the layout of `x` as a stack of matrices by its dimension numbers.
 
     Raises `ShapeError` or `ArgumentError` if they do not fit.
     """

@@ -1,4 +1,7 @@
-"""Gradients of single examples, stacked along a first axis (``vmap(grad(...))``): clipped, summed, and made private by noise."""
+"""Clipping and private aggregation of gradients of single examples.
+
+The gradients are stacked along a first axis, as ``vmap(grad(...))`` returns them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def _examples(name: str, grads: Updates) -> int:
 
 
 def _clipped_sum(grads: list[Array], limit: Any) -> tuple[list[Array], Array]:
-    """Sum some leaves over the examples, each scaled down to a norm of at most `limit`; also count the scaled ones."""
+    """Sum leaves over examples with norms clipped to `limit`, and count the clipped."""
     wide = [widened(g) for g in grads]
     squares = [vnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) for g in wide]
     norms = vnp.sqrt(sum(squares[1:], squares[0]))
@@ -37,7 +40,7 @@ def _clipped_sum(grads: list[Array], limit: Any) -> tuple[list[Array], Array]:
 
 
 def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Updates, Array]:
-    """Sum the examples' gradients, each scaled down to a global norm of at most `l2_norm_clip`.
+    """Sum the examples' gradients, each clipped to the global norm `l2_norm_clip`.
 
     Returns the sum and the number of examples that were scaled.
 
@@ -56,10 +59,10 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Upd
 
 
 def per_example_layer_norm_clip(grads: Updates, global_l2_norm_clip: Any, uniform: bool = True) -> tuple[Updates, Updates]:
-    """Sum the examples' gradients, each leaf scaled down to its own limit (McMahan et al., 2018).
+    """Sum the examples' gradients, each leaf scaled down to its own limit.
 
-    The limits of the leaves combine to `global_l2_norm_clip`. They are equal if `uniform`, else they grow with the roots of the leaves'
-    sizes. Returns the sums and, for each leaf, the number of examples that were scaled.
+    See McMahan et al. (2018). The limits of the leaves combine to `global_l2_norm_clip`. They are equal if `uniform`, else they grow with
+    the roots of the leaves' sizes. Returns the sums and, for each leaf, the number of examples that were scaled.
     """
     _examples("per_example_layer_norm_clip", grads)
     leaves, treedef = tree.flatten(grads)

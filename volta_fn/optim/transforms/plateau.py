@@ -40,7 +40,7 @@ def reduce_on_plateau(
     accumulation_size: int = 1,
     min_scale: float = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """Multiply updates by a scale that shrinks by `factor` when the loss stops improving.
+    """Shrink updates by `factor` whenever the loss stops improving.
 
     The loss is passed as ``update(..., value=loss)``.
 

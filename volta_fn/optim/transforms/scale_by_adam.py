@@ -1,7 +1,7 @@
-"""Adam, AMSGrad, Adamax and RAdam: updates divided by the roots of moving averages of their squares.
+"""Adam, AMSGrad, Adamax and RAdam.
 
-`mu` are moving averages of gradients (first moments), `nu` those of squared magnitudes (second moments), which are real and at least
-float32, whatever the dtype of the parameters.
+All divide updates by the roots of moving averages of their squares. `mu` are moving averages of gradients (first moments), `nu` those of
+squared magnitudes (second moments), which are real and at least float32, whatever the dtype of the parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ScaleByAdamState", "ScaleByAmsgradState", "scale_by_adam", "scale_by
 
 
 class ScaleByAdamState(NamedTuple):
-    """The number of steps (int32), first and second moments (for Adamax, decaying maxima)."""
+    """The number of steps (int32), first moments, second moments (Adamax: maxima)."""
 
     count: Counter
     mu: Updates
@@ -68,7 +68,7 @@ def scale_by_adam(
 
 
 class ScaleByAmsgradState(NamedTuple):
-    """The number of steps (int32), first moments, second moments, and their maxima so far."""
+    """The number of steps (int32), first and second moments, maxima of the latter."""
 
     count: Counter
     mu: Updates
@@ -101,9 +101,9 @@ def scale_by_amsgrad(
 
 
 def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformation:
-    """Scale updates as `adamax` does, without the learning rate (Kingma and Ba, 2015, section 7).
+    """Scale updates as `adamax` does, without the learning rate.
 
-    `nu` are decaying maxima of magnitudes.
+    See Kingma and Ba (2015), section 7. `nu` are decaying maxima of magnitudes.
     """
 
     def rule_at(count: Array) -> Rule:

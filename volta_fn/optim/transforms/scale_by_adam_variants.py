@@ -26,7 +26,7 @@ __all__ += ["scale_by_yogi"]
 
 
 class ScaleByBeliefState(NamedTuple):
-    """The number of steps (int32), first moments, and variances of gradients about them."""
+    """The number of steps (int32), first moments, variances of gradients about them."""
 
     count: Counter
     mu: Updates
@@ -36,7 +36,10 @@ class ScaleByBeliefState(NamedTuple):
 def scale_by_belief(
     b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformation:
-    """Scale updates as `adabelief` does, without the learning rate (Zhuang et al., 2020)."""
+    """Scale updates as `adabelief` does, without the learning rate.
+
+    See Zhuang et al. (2020).
+    """
 
     def rule_at(count: Array) -> Rule:
         corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
@@ -102,8 +105,8 @@ def scale_by_adan(b1: Any = 0.98, b2: Any = 0.92, b3: Any = 0.99, eps: Any = 1e-
             n = decayed(b3, abs_sq(g + (1 - b2) * change), n)
             return over_root(debias_m(m) + (1 - b2) * debias_v(v), debias_n(n), eps, eps_root), m, v, n, g
 
-        updates, *trees = map_with_state(rule, updates, *state[:4])
-        return updates, ScaleByAdanState(*trees, t)
+        updates, m, v, n, g = map_with_state(rule, updates, *state[:4])
+        return updates, ScaleByAdanState(m, v, n, g, t)
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -119,9 +122,9 @@ class ScaleByNovogradState(NamedTuple):
 def scale_by_novograd(
     b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-8, eps_root: Any = 0.0, weight_decay: Any = 0.0, mu_dtype: Any = None
 ) -> GradientTransformation:
-    """Scale updates as `novograd` does, without the learning rate (Ginsburg et al., 2019).
+    """Scale updates as `novograd` does, without the learning rate.
 
-    Gradients are divided by the norms of their leaves. Needs the parameters.
+    See Ginsburg et al. (2019). Gradients are divided by the norms of their leaves. Needs the parameters.
     """
 
     def init(params: Params) -> ScaleByNovogradState:

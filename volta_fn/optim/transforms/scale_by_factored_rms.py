@@ -1,4 +1,7 @@
-"""Adafactor's second moments: large matrices keep only the means of rows and of columns (Shazeer and Stern, 2018)."""
+"""Adafactor's second moments (Shazeer and Stern, 2018).
+
+Large matrices keep only the means of rows and of columns.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ __all__ = ["FactoredState", "scale_by_factored_rms"]
 
 
 class FactoredState(NamedTuple):
-    """The number of steps (int32), and mean squares of rows, of columns, or of elements (v).
+    """The number of steps (int32), mean squares of rows, of columns, of elements (v).
 
     Means that a leaf does not have are arrays of one element.
     """
@@ -31,7 +34,7 @@ class FactoredState(NamedTuple):
 
 
 def _factored_axes(shape: Shape, factored: bool, smallest: int) -> tuple[int, int] | None:
-    """Return the second largest and the largest axis of an array that is factored, None for any other."""
+    """Return the second largest and the largest axis of a factored array, else None."""
     if not factored or len(shape) < 2:
         return None
     *_, second, first = np.argsort(shape, kind="stable").tolist()
@@ -50,7 +53,7 @@ def scale_by_factored_rms(
     epsilon: Any = 1e-30,
     decay_rate_fn: Callable[[Array, Any], Any] = _decay_rate_pow,
 ) -> GradientTransformation:
-    """Divide updates by roots of moving averages of their squares, factored for large matrices.
+    """Divide updates by roots of factored moving averages of their squares.
 
     The averages of a large matrix are products of the means of its rows and columns. Needs the parameters.
 

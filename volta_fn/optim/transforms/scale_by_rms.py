@@ -1,4 +1,7 @@
-"""Adagrad, RMSProp, Adadelta and SM3: updates divided by roots of sums or moving averages of their squares, in float32 at least."""
+"""Adagrad, RMSProp, Adadelta and SM3.
+
+All divide updates by roots of sums or moving averages of their squares, kept in float32 at least.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ class ScaleByRssState(NamedTuple):
 
 
 def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
-    """Divide updates by the roots of the sums of all squares so far (Duchi et al., 2011).
+    """Divide updates by the roots of the sums of all squares so far.
 
-    The result is 0 where that sum is 0.
+    See Duchi et al. (2011). The result is 0 where that sum is 0.
     """
 
     def rule(g: Array, total: Array) -> tuple[Array, Array]:
@@ -62,7 +65,10 @@ class ScaleByRmsWithCountState(NamedTuple):
 def scale_by_rms(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Divide updates by the roots of moving averages of their squares: RMSProp (Tieleman and Hinton, 2012)."""
+    """Divide updates by the roots of moving averages of their squares: RMSProp.
+
+    See Tieleman and Hinton (2012).
+    """
 
     def rule(g: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array]:
         v = decayed(decay, abs_sq(g), v)
@@ -80,7 +86,7 @@ class ScaleByRStdDevState(NamedTuple):
 
 
 class ScaleByRStdDevWithCountState(NamedTuple):
-    """The number of steps (int32), moving averages of gradients and of squared magnitudes."""
+    """The number of steps (int32), moving averages of gradients and of their squares."""
 
     count: Counter
     mu: Updates
@@ -90,7 +96,10 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 def scale_by_stddev(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Divide updates by their moving standard deviation: the centred RMSProp (Graves, 2013)."""
+    """Divide updates by their moving standard deviation: the centred RMSProp.
+
+    See Graves (2013).
+    """
 
     def rule(g: Array, m: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
         m, v = decayed(decay, g, m), decayed(decay, abs_sq(g), v)
@@ -108,7 +117,7 @@ def _over_root(g: Array, v: Array, eps: Any, eps_in_sqrt: bool) -> Array:
 def _debiased(
     state_types: tuple[Any, Any], init: Callable[[Params], tuple[Any, ...]], rule: Rule, decay: Any, bias_correction: bool
 ) -> GradientTransformation:
-    """Return the transformation by ``rule(…, debias=…)``; the state holds a count only if the bias is corrected."""
+    """Return the transformation by ``rule(…, debias=…)``, with a count if needed."""
     counting, plain = state_types
     if bias_correction:
         return counting_rule(counting, init, lambda count: functools.partial(rule, debias=debiaser(decay, count)))
@@ -116,7 +125,7 @@ def _debiased(
 
 
 class ScaleByAdaDeltaState(NamedTuple):
-    """Moving averages of the squared magnitudes of gradients (e_g) and of updates (e_x)."""
+    """Moving averages of squares of gradients (e_g) and of updates (e_x)."""
 
     e_g: Updates
     e_x: Updates
@@ -134,16 +143,16 @@ def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation
 
 
 class ScaleBySM3State(NamedTuple):
-    """For each leaf, a list of maxima of squares along each of its axes (mu), and momenta (nu)."""
+    """For each leaf, maxima of squares along each of its axes (mu), and momenta (nu)."""
 
     mu: Updates
     nu: Updates
 
 
 def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTransformation:
-    """Scale updates as Adagrad does, with sums bounded by maxima along each axis (Anil et al., 2019).
+    """Scale updates as Adagrad does, with sums bounded by maxima along each axis.
 
-    Takes real numbers only.
+    See Anil et al. (2019). Takes real numbers only.
     """
 
     def init(params: Params) -> ScaleBySM3State:

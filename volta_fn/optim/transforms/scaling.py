@@ -1,4 +1,4 @@
-"""Transformations that multiply updates: by numbers, schedules and norms; and repairs of single elements."""
+"""Transformations that multiply updates by numbers, schedules and norms."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class ScaleByScheduleState(NamedTuple):
 
 
 def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
-    """Multiply updates by ``step_size_fn(count)``, where count is the number of previous steps.
+    """Multiply updates by ``step_size_fn(count)``, a function of the step counter.
 
-    For trees with float64 leaves the count is an int64, so that the schedule computes in float64.
+    The count is the number of previous steps. For trees with float64 leaves the count is an int64, so that the schedule computes in
+    float64.
     """
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
@@ -62,7 +63,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
 
 
 def scale_by_learning_rate(learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True) -> GradientTransformation:
-    """Multiply updates by minus the learning rate, or plus the learning rate unless `flip_sign`.
+    """Multiply updates by minus the learning rate, or plus unless `flip_sign`.
 
     The learning rate is a number, a scalar array or a schedule; None leaves the updates unchanged.
     """
@@ -90,20 +91,23 @@ def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps:
 
 
 def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Multiply each leaf by the norm of its parameter, at least `min_scale`. Needs the parameters."""
+    """Multiply each leaf by the norm of its parameter, at least `min_scale`.
+
+    Needs the parameters.
+    """
     return leaf_rule_with_params("scale_by_param_block_norm", lambda u, p: u * safe_norm(p, min_scale))
 
 
 def scale_by_param_block_rms(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Multiply each leaf by the root mean square of its parameter, at least `min_scale`.
+    """Multiply each leaf by the root mean square of its parameter.
 
-    Needs the parameters.
+    It counts as at least `min_scale`. Needs the parameters.
     """
     return leaf_rule_with_params("scale_by_param_block_rms", lambda u, p: u * safe_root_mean_squares(p, min_scale))
 
 
 def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> GradientTransformation:
-    """Divide updates by their global norm plus `eps`, and multiply them by `scale_factor`."""
+    """Multiply updates by `scale_factor` over their global norm plus `eps`."""
 
     def rule(updates: Updates, params: Params | None) -> Updates:
         norm = (global_norm(updates) + eps) / scale_factor
@@ -113,12 +117,15 @@ def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> Gradie
 
 
 def centralize() -> GradientTransformation:
-    """Subtract the mean over all axes but the first from updates of two or more axes (Yong et al., 2020)."""
+    """Subtract the mean over all axes but the first from updates of two or more axes.
+
+    See Yong et al. (2020).
+    """
     return leaf_rule(lambda u: u if u.ndim < 2 else u - vnp.mean(u, axis=tuple(range(1, u.ndim)), keepdims=True))
 
 
 def scale_by_polyak(f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0.0, variant: str = "sps") -> GradientTransformation:
-    """Multiply updates by Polyak's step size, ``(value - f_min) / (|updates|² + eps)``.
+    """Multiply updates by Polyak's step ``(value - f_min) / (|updates|² + eps)``.
 
     It is at most `max_learning_rate`, and 0 at a stationary point. `update` needs the loss as ``value=``. Variant "sps+" replaces a
     negative gap ``value - f_min`` by zero (Loizou et al., 2021).
@@ -160,5 +167,8 @@ def zero_nans() -> GradientTransformation:
 
 
 def keep_params_nonnegative() -> GradientTransformation:
-    """Limit updates so that no element of a parameter becomes negative. Needs the parameters."""
+    """Limit updates so that no element of a parameter becomes negative.
+
+    Needs the parameters.
+    """
     return leaf_rule_with_params("keep_params_nonnegative", lambda u, p: vnp.where(p + u < 0, -p, u))

@@ -1,4 +1,4 @@
-"""Transformations by the signs of gradients: plain, of a moving average (Lion), with a step size for each element (Rprop)."""
+"""Transformations by the signs of gradients: plain signs, Lion, Rprop."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ScaleByRpropState(NamedTuple):
 def scale_by_rprop(
     learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
 ) -> GradientTransformation:
-    """Replace gradients by signs times a step size for each element (Riedmiller and Braun, 1993).
+    """Replace gradients by signs times a step size for each element.
 
-    A step size starts at `learning_rate`, grows by `eta_plus` while the sign of its gradient stays, and shrinks by `eta_minus` where the
-    sign changes; that step is skipped.
+    See Riedmiller and Braun (1993). A step size starts at `learning_rate`, grows by `eta_plus` while the sign of its gradient stays, and
+    shrinks by `eta_minus` where the sign changes; that step is skipped.
     """
 
     def rule(g: Array, size: Array, last: Array) -> tuple[Array, Array, Array]:
@@ -60,9 +60,10 @@ def scale_by_lion(
     mode: Literal["hard", "smooth", "refined"] = "hard",
     smooth_beta: Any = 1.0,
 ) -> GradientTransformation:
-    """Scale updates as `lion` does, to the sign of a moving average (Chen et al., 2023).
+    """Scale updates as `lion` does, to the sign of a moving average.
 
-    Mode "smooth" uses ``tanh(smooth_beta * average)`` instead of the sign, "refined" the average clipped to [-1, 1].
+    See Chen et al. (2023). Mode "smooth" uses ``tanh(smooth_beta * average)`` instead of the sign, "refined" the average clipped to [-1,
+    1].
     """
     squash = {
         "hard": vnp.sign,

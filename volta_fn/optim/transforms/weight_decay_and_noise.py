@@ -73,9 +73,9 @@ def as_key(key: Any) -> Any:
 
 
 def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
-    """Add normal noise of variance ``eta / t**gamma`` in step t = 1, 2, … (Neelakantan et al., 2015).
+    """Add normal noise of variance ``eta / t**gamma`` in step t = 1, 2, ….
 
-    `key` is a random key or an integer seed.
+    See Neelakantan et al. (2015). `key` is a random key or an integer seed.
     """
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:

@@ -1,26 +1,19 @@
-"""One transformation after another."""
+"""Composition of transformations."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from volta_fn.errors import ArgumentError, TreeError
-from volta_fn.optim.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    with_extra_args_support,
-)
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
 
 __all__ = ["chain", "named_chain"]
 
 
 def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
-    """The transformations one after another, each given the updates of the one before; the state is the tuple of theirs.
+    """Apply transformations one after another; the state is the tuple of their states.
 
-    Extra arguments of `update` go to all of them.
+    All of them get the extra arguments of `update`.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -30,7 +23,7 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
     >>> updates.round(3)
     Array([-0.06, -0.08], dtype=float32)
 
-    Raises `ArgumentTypeError` for what is not a transformation and `TreeError` for a state of another chain.
+    Raises `ArgumentTypeError` for an argument that is no transformation, `TreeError` for the state of another chain.
     """
     transforms = [with_extra_args_support(tx) for tx in args]
 
@@ -41,19 +34,19 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
         if not isinstance(state, (tuple, list)) or len(state) != len(transforms):
             raise TreeError(
                 f"chain: the state must be a tuple of {len(transforms)}, one for each transformation, got {type(state).__name__}"
-                f"{f' of {len(state)}' if isinstance(state, (tuple, list)) else ''}; take the one that init or the last update returned"
+                f"{f' of {len(state)}' if isinstance(state, (tuple, list)) else ''}; pass the one that init or the last update returned"
             )
         states = []
-        for tx, part in zip(transforms, state, strict=True):
-            updates, part = tx.update(updates, part, params, **extra_args)
-            states.append(part)
+        for tx, inner_state in zip(transforms, state, strict=True):
+            updates, inner_state = tx.update(updates, inner_state, params, **extra_args)
+            states.append(inner_state)
         return updates, tuple(states)
 
     return GradientTransformationExtraArgs(init, update)
 
 
 def named_chain(*args: tuple[str, GradientTransformation]) -> GradientTransformationExtraArgs:
-    """Like `chain`, of pairs of a name and a transformation; the state is a dict from names to their states.
+    """Apply named transformations like `chain`; the state is a dict by name.
 
     >>> from volta_fn import optim
     >>> optim.named_chain(("clip", optim.clip(1.0)), ("descend", optim.scale(-0.1))).init(None)
@@ -71,7 +64,7 @@ def named_chain(*args: tuple[str, GradientTransformation]) -> GradientTransforma
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         if not isinstance(state, dict) or set(state) != set(names):
-            raise TreeError(f"named_chain: the state must be a dict with keys {names}; take the one that init or the last update returned")
+            raise TreeError(f"named_chain: the state must be a dict with keys {names}; pass the one that init or the last update returned")
         updates, states = inner.update(updates, tuple(state[name] for name in names), params, **extra_args)
         return updates, dict(zip(names, states, strict=True))
 

@@ -1,4 +1,4 @@
-"""Transformations that happen only sometimes: for finite gradients, or when a function says so."""
+"""Transformations applied only in some steps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.optim.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    with_extra_args_support,
-)
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
 from volta_fn.optim.numerics import all_finite, safe_increment
 from volta_fn.optim.tree_rules import branch, count_zero
 
@@ -24,7 +17,10 @@ __all__ += ["conditionally_transform"]
 
 
 class ApplyIfFiniteState(NamedTuple):
-    """Failures in a row (int32), whether the last updates were finite, failures in all (int32), and the inner state."""
+    """Consecutive failures (int32), a flag, total failures (int32), the inner state.
+
+    The flag `last_finite` says whether the last updates were finite.
+    """
 
     notfinite_count: Array
     last_finite: Array
@@ -33,9 +29,10 @@ class ApplyIfFiniteState(NamedTuple):
 
 
 def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) -> GradientTransformationExtraArgs:
-    """`inner`, left out (zeros for updates, the state as it was) for updates with an infinity or NaN.
+    """Apply `inner` only to updates without infinities and NaN.
 
-    After `max_consecutive_errors` such updates in a row they are let through, so that a broken run shows.
+    Otherwise the updates become zeros and the state stays unchanged. After `max_consecutive_errors` such updates in a row they are let
+    through, so that a broken run becomes visible.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -80,9 +77,9 @@ class ConditionallyMaskState(NamedTuple):
 def conditionally_transform(
     inner: GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
-    """`inner` where ``should_transform_fn(step)`` is true; else the updates as they are, the state too.
+    """Apply `inner` in steps for which ``should_transform_fn(step)`` is true.
 
-    The function gets the extra arguments of `update` as well if `forward_extra_args`.
+    In other steps updates and state stay unchanged. With `forward_extra_args` the function also gets the extra arguments of `update`.
     """
     return _conditionally(inner, should_transform_fn, forward_extra_args, lambda updates: updates, ConditionallyTransformState)
 
@@ -90,9 +87,10 @@ def conditionally_transform(
 def conditionally_mask(
     inner: GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
-    """`inner` where ``should_transform_fn(step)`` is true; else zeros for the updates, and the state as it is.
+    """Apply `inner` in steps for which ``should_transform_fn(step)`` is true.
 
-    The function gets the extra arguments of `update` as well if `forward_extra_args`.
+    In other steps the updates are zeros and the state stays unchanged. With `forward_extra_args` the function also gets the extra
+    arguments of `update`.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim

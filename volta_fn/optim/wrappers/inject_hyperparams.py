@@ -1,4 +1,4 @@
-"""Hyper-parameters in the state, where they can be read, changed, scheduled and traced."""
+"""Hyper-parameters in the state, to be read, changed, scheduled and traced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ __all__ = ["InjectHyperparamsState", "inject_hyperparams", "inject_stateful_hype
 
 
 class InjectHyperparamsState(NamedTuple):
-    """The number of steps (int32), the hyper-parameters by name, the states of stateful schedules, and the optimizer's state."""
+    """The number of steps (int32), hyper-parameters by name, and inner states.
+
+    `hyperparams_states` are the states of stateful schedules, `inner_state` is that of the optimizer.
+    """
 
     count: Counter
     hyperparams: dict[str, Array]
@@ -37,8 +40,8 @@ class InjectHyperparamsState(NamedTuple):
     inner_state: OptState
 
 
-class Settings(NamedTuple):
-    """The arguments of a factory, sorted: numbers, schedules, schedules with a state, and the rest."""
+class _Settings(NamedTuple):
+    """The arguments of a factory by kind."""
 
     numbers: dict[str, Any]
     schedules: dict[str, Callable[[Any], Any]]
@@ -49,14 +52,15 @@ class Settings(NamedTuple):
 def inject_hyperparams(
     inner_factory: Callable[..., GradientTransformation], static_args: str | Iterable[str] = (), hyperparam_dtype: Any = None
 ) -> Callable[..., GradientTransformationExtraArgs]:
-    """A factory of optimizers whose numeric arguments are part of the state, as ``state.hyperparams``, and may be schedules.
+    """Return a factory of optimizers that keep their numeric arguments in the state.
 
-    A schedule is a function of the number of steps, or an object with ``init()``, ``update(state, **extra_args)`` and ``__call__(state,
-    **extra_args)``. Any other function among the arguments (a mask, say) must be named in `static_args`.
+    They are in ``state.hyperparams`` and may be schedules. A schedule is a function of the number of steps, or an object with ``init()``,
+    ``update(state, **extra_args)`` and ``__call__(state, **extra_args)``. Any other function, such as a mask, must be named in
+    `static_args`.
 
     Args:
         inner_factory: such as `adam`.
-        static_args: arguments that stay as they are.
+        static_args: arguments to leave unchanged.
         hyperparam_dtype: the dtype of floating hyper-parameters; by default float64 if a parameter is, else float32.
 
     >>> import volta_fn as vf
@@ -67,7 +71,7 @@ def inject_hyperparams(
     >>> optimizer.update(vf.numpy.ones(1), state)[0]
     Array([-2.], dtype=float32)
 
-    Raises `ArgumentError` if `static_args` names what is no argument.
+    Raises `ArgumentError` if `static_args` names an argument that does not exist.
     """
     static = {static_args} if isinstance(static_args, str) else set(static_args)
     signature = inspect.signature(inner_factory)
@@ -88,41 +92,41 @@ def inject_hyperparams(
 inject_stateful_hyperparams = inject_hyperparams
 
 
-def _sorted_settings(arguments: dict[str, Any], static: set[str]) -> Settings:
-    settings = Settings({}, {}, {}, {})
+def _sorted_settings(arguments: dict[str, Any], static: set[str]) -> _Settings:
+    settings = _Settings({}, {}, {}, {})
     for name, value in arguments.items():
-        if name in static or isinstance(value, (bool, type)):
-            settings.others[name] = value
-        elif callable(value) and hasattr(value, "init") and hasattr(value, "update"):
-            settings.stateful[name] = value
-        elif callable(value):
-            settings.schedules[name] = value
-        elif isinstance(value, (int, float, Array, np.ndarray, np.generic)):
-            settings.numbers[name] = value
-        else:
-            settings.others[name] = value
+        kind = settings.others
+        if name not in static and not isinstance(value, (bool, type)):
+            if callable(value):
+                kind = settings.stateful if hasattr(value, "init") and hasattr(value, "update") else settings.schedules
+            elif isinstance(value, (int, float, Array, np.ndarray, np.generic)):
+                kind = settings.numbers
+        kind[name] = value
     return settings
 
 
 def _injected(
-    inner_factory: Callable[..., GradientTransformation], settings: Settings, hyperparam_dtype: Any
+    inner_factory: Callable[..., GradientTransformation], settings: _Settings, hyperparam_dtype: Any
 ) -> GradientTransformationExtraArgs:
     def scheduled(count: Any, states: dict[str, Any], extra_args: dict[str, Any]) -> dict[str, Any]:
         plain = {name: schedule(count) for name, schedule in settings.schedules.items()}
         return plain | {name: schedule(states[name], **extra_args) for name, schedule in settings.stateful.items()}
 
+    def dtype_for(values: Any) -> np.dtype:
+        return widest_real(values) if hyperparam_dtype is None else dtypes.as_dtype(hyperparam_dtype)
+
     def optimizer(hyperparams: dict[str, Any]) -> GradientTransformationExtraArgs:
         return with_extra_args_support(inner_factory(**settings.others, **hyperparams))
 
     def init(params: Params) -> InjectHyperparamsState:
-        dtype = widest_real(params) if hyperparam_dtype is None else dtypes.as_dtype(hyperparam_dtype)
+        dtype = dtype_for(params)
         states = {name: schedule.init() for name, schedule in settings.stateful.items()}
         values = settings.numbers | scheduled(_count(count_zero(), dtype), states, {})
         hyperparams = {name: _as_hyperparam(value, dtype) for name, value in values.items()}
         return InjectHyperparamsState(count_zero(), hyperparams, states, optimizer(hyperparams).init(params))
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        dtype = widest_real(updates) if hyperparam_dtype is None else dtypes.as_dtype(hyperparam_dtype)
+        dtype = dtype_for(updates)
         values = scheduled(_count(state.count, dtype), state.hyperparams_states, extra_args)
         hyperparams = {name: _as_hyperparam(values.get(name, old), dtype) for name, old in state.hyperparams.items()}
         states = {name: schedule.update(state.hyperparams_states[name], **extra_args) for name, schedule in settings.stateful.items()}
@@ -132,12 +136,12 @@ def _injected(
     return GradientTransformationExtraArgs(init, update)
 
 
-def _count(count: Array, dtype: Any) -> Array:
-    """The count for schedules: as int64 where they are to compute in float64."""
-    return lax.convert_element_type(count, np.int64) if dtypes.as_dtype(dtype) == np.float64 else count
+def _count(count: Array, dtype: np.dtype) -> Array:
+    """Return the step counter for schedules, an int64 if they compute in float64."""
+    return lax.convert_element_type(count, np.int64) if dtype == np.float64 else count
 
 
-def _as_hyperparam(value: Any, dtype: Any) -> Array:
-    """A number as an array: Python's floats, and what schedules compute, in the dtype of hyper-parameters."""
+def _as_hyperparam(value: Any, dtype: np.dtype) -> Array:
+    """Return a hyper-parameter as an array; floats get the dtype given."""
     own = dtypes.dtype_and_weak_type(value)[0]
     return vnp.asarray(value, dtype if own in dtypes.FLOATS else own)

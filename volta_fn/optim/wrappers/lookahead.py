@@ -22,19 +22,22 @@ __all__ = ["LookaheadParams", "LookaheadState", "lookahead"]
 
 
 class LookaheadParams(NamedTuple):
-    """Parameters that an optimizer changes at every step, and those that follow them now and then, which are the result."""
+    """Fast parameters, which change in every step, and slow ones, which follow them.
+
+    The slow ones are the result.
+    """
 
     fast: Params
     slow: Params
 
     @classmethod
     def init_synced(cls, params: Params) -> Self:
-        """The same parameters for both."""
+        """Return the same parameters as fast and slow ones."""
         return cls(params, params)
 
 
 class LookaheadState(NamedTuple):
-    """The state of the fast optimizer and the number of steps since the slow parameters moved (int32)."""
+    """The fast optimizer's state and the number of steps since the last sync (int32)."""
 
     fast_state: OptState
     steps_since_sync: Array
@@ -43,9 +46,10 @@ class LookaheadState(NamedTuple):
 def lookahead(
     fast_optimizer: GradientTransformation, sync_period: int, slow_step_size: Any, reset_state: bool = False
 ) -> GradientTransformation:
-    """Every `sync_period` steps the slow parameters move the fraction `slow_step_size` of the way to the fast ones, which join them there.
+    """Synchronise slow with fast parameters every `sync_period` steps.
 
-    Parameters are `LookaheadParams`; gradients are those of the fast ones. With `reset_state` the optimizer's state starts anew then.
+    Then the slow parameters move the fraction `slow_step_size` of the way to the fast ones, and these are set to the result; with
+    `reset_state` the state of the fast optimizer starts anew. Parameters are `LookaheadParams`, gradients those of the fast parameters.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim

@@ -1,7 +1,7 @@
-"""Loss scaling: gradients in float16 lose what is below 6e-8, so the loss is multiplied by a large number before they are taken.
+"""Loss scaling for float16, whose gradients vanish below 6e-8.
 
-The number is found as training goes (Micikevicius et al., 2018): halved, and the step left out, whenever a gradient overflows; doubled
-after many steps without overflow.
+The loss is multiplied by a large number before differentiation. The number adapts in training (Micikevicius et al., 2018): it is halved,
+and the step skipped, when a gradient overflows; it is doubled after many steps without overflow.
 """
 
 from __future__ import annotations
@@ -15,19 +15,11 @@ from volta_fn import lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    with_extra_args_support,
-)
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
 from volta_fn.optim.numerics import all_finite
 from volta_fn.optim.tree_rules import branch, count_zero, factor, tree_cast_like, widened
 
 __all__ = ["DynamicLossScale", "LossScaledState", "loss_scaled"]
-
 
 _LARGEST = 2.0**127
 
@@ -35,7 +27,9 @@ _LARGEST = 2.0**127
 @tree.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale:
-    """The loss scale (a float32 scalar) and the number of finite steps since it changed (int32); settings are static.
+    """The loss scale (float32) and the number of finite steps since its last change.
+
+    The other fields are static settings.
 
     >>> import volta_fn as vf
     >>> scaling = vf.optim.DynamicLossScale.init(2.0**10, period=2000)
@@ -53,9 +47,9 @@ class DynamicLossScale:
 
     @classmethod
     def init(cls, loss_scale: float = 2.0**15, *, period: int = 2000, factor: float = 2.0, min_loss_scale: float = 1.0) -> Self:
-        """A scale that grows by `factor` after `period` finite steps in a row and shrinks by it, to `min_loss_scale` at least, otherwise.
+        """Create a scale that grows by `factor` after `period` consecutive finite steps.
 
-        Raises `ArgumentError` for numbers that make no sense.
+        After other steps it shrinks by `factor`, to at least `min_loss_scale`. Raises `ArgumentError` for numbers out of range.
         """
         if not (loss_scale >= min_loss_scale > 0 and factor > 1 and period >= 1):
             raise ArgumentError(
@@ -65,24 +59,35 @@ class DynamicLossScale:
         return cls(vnp.asarray(loss_scale, np.float32), count_zero(), period, factor, min_loss_scale)
 
     def scale(self, values: Any) -> Any:
-        """A loss (or a tree of numbers) times the scale, in its own dtype; from float16 on in float32, where the scale fits."""
-        return tree.map(lambda x: self._times(widened(as_value(x)), self.loss_scale), values)
+        """Multiply a loss (or a tree of numbers) by the scale.
+
+        float16 is multiplied in float32, which can represent the scale.
+        """
+        return _times(self.loss_scale, values)
 
     def unscale(self, values: Any) -> Any:
-        """Gradients divided by the scale, in float32 at least: in float16 they would vanish again."""
-        return tree.map(lambda x: self._times(widened(as_value(x)), 1 / self.loss_scale), values)
+        """Divide gradients by the scale, in float32 at least.
 
-    def _times(self, x: Array, number: Array) -> Array:
-        return x * factor(number, x)
+        In float16 they would vanish again.
+        """
+        return _times(1 / self.loss_scale, values)
 
     def adjust(self, grads_finite: Any) -> Self:
-        """The scale for the next step, by whether this step's gradients were finite."""
+        """Return the scale for the next step, given whether gradients were finite."""
         finite = as_value(grads_finite)
         grow = finite & (self.counter >= self.period - 1)
         grown = vnp.where(grow, vnp.minimum(self.loss_scale * self.factor, _LARGEST), self.loss_scale)
         shrunk = vnp.maximum(self.loss_scale / self.factor, self.min_loss_scale)
         counter = vnp.where(finite & ~grow, self.counter + 1, 0)
         return dataclasses.replace(self, loss_scale=vnp.where(finite, grown, shrunk), counter=lax.convert_element_type(counter, np.int32))
+
+
+def _times(number: Array, values: Any) -> Any:
+    def times(value: Any) -> Array:
+        x = widened(as_value(value))
+        return x * factor(number, x)
+
+    return tree.map(times, values)
 
 
 class LossScaledState(NamedTuple):
@@ -94,9 +99,10 @@ class LossScaledState(NamedTuple):
 
 
 def loss_scaled(inner: GradientTransformation, loss_scale: DynamicLossScale | None = None) -> GradientTransformationExtraArgs:
-    """An optimizer of gradients of ``state.loss_scale.scale(loss)``: it divides them by the scale, which it adjusts.
+    """Wrap an optimizer for gradients of ``state.loss_scale.scale(loss)``.
 
-    After gradients with an infinity or NaN the updates are zeros and the optimizer's state stays.
+    The gradients are divided by the scale, and the scale is adjusted. If a gradient has an infinity or NaN, the updates are zeros and the
+    optimizer's state stays unchanged.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim

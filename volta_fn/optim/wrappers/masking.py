@@ -1,7 +1,7 @@
-"""Transformations of a part of the parameters: masks, and groups of parameters with optimizers of their own.
+"""Transformations of some of the parameters: masks and groups.
 
-A *mask* is a tree of booleans with the structure of the parameters or of a prefix of it, or a function that makes one from parameters (or
-updates). What a transformation is not to see is replaced by a `MaskedNode`, a container of nothing.
+A *mask* is a tree of booleans with the structure of the parameters or of a prefix of it, or a function from parameters (or updates) to
+such a tree. Leaves that a transformation must not see are replaced by a `MaskedNode`, an empty container.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["MaskedNode", "MaskedState", "PartitionState", "freeze", "masked", "m
 
 
 class MaskedNode(NamedTuple):
-    """What stands where a masked transformation sees nothing."""
+    """The placeholder of a leaf that a masked transformation does not see."""
 
 
 class MaskedState(NamedTuple):
-    """The state of the masked transformation, made from the parameters that it sees."""
+    """The state of a masked transformation, made from the parameters that it sees."""
 
     inner_state: OptState
 
 
 def masked(inner: GradientTransformation, mask: MaskOrFn, *, mask_compatible_extra_args: bool = False) -> GradientTransformationExtraArgs:
-    """`inner` for the leaves where the mask is True; the other updates pass unchanged.
+    """Apply `inner` where the mask is True; other updates stay unchanged.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -50,8 +50,8 @@ def masked(inner: GradientTransformation, mask: MaskOrFn, *, mask_compatible_ext
     {'w': Array([-1., -1.], dtype=float32), 'b': Array([1.], dtype=float32)}
 
     Args:
-        inner: a transformation of trees with a `MaskedNode` where the mask is False.
-        mask: a tree of booleans (True for all of a subtree is enough) or a function from parameters or updates to one.
+        inner: a transformation of trees that have a `MaskedNode` where the mask is False.
+        mask: a tree of booleans (one True may cover a subtree) or a function from parameters or updates to such a tree.
         mask_compatible_extra_args: whether extra arguments with the updates' structure are masked, too.
 
     Raises:
@@ -66,19 +66,20 @@ def masked(inner: GradientTransformation, mask: MaskOrFn, *, mask_compatible_ext
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
         chosen = _mask_leaves(mask, updates)
         if mask_compatible_extra_args:
-            extra_args = {name: _keep_if_alike(chosen, value, updates) for name, value in extra_args.items()}
-        shown = None if params is None else _keep(chosen, params)
-        changed, inner_state = inner.update(_keep(chosen, updates), state.inner_state, shown, **extra_args)
+            like = tree.structure(updates)
+            extra_args = {name: _keep(chosen, value) if tree.structure(value) == like else value for name, value in extra_args.items()}
+        kept_params = None if params is None else _keep(chosen, params)
+        changed, inner_state = inner.update(_keep(chosen, updates), state.inner_state, kept_params, **extra_args)
         leaves, treedef = tree.flatten(updates)
-        parts = tree.flatten_up_to(treedef, changed, "the updates of a masked transformation")
-        merged = treedef.unflatten([new if use else old for use, new, old in zip(chosen, parts, leaves, strict=True)])
+        new_leaves = tree.flatten_up_to(treedef, changed, "the updates of a masked transformation")
+        merged = treedef.unflatten([new if use else old for use, new, old in zip(chosen, new_leaves, leaves, strict=True)])
         return merged, MaskedState(inner_state)
 
     return GradientTransformationExtraArgs(init, update)
 
 
 def _mask_leaves(mask: MaskOrFn, target: Any) -> list[bool]:
-    """For each leaf of `target`, whether the mask is True there."""
+    """Return the mask's value for each leaf of `target`."""
     flags = tree.broadcast_prefix(mask(target) if is_function(mask) else mask, target)
     for flag in flags:
         if not isinstance(flag, (bool, np.bool_, Array)) or (isinstance(flag, Array) and (flag.shape or flag.dtype != np.bool_)):
@@ -96,10 +97,6 @@ def _keep(chosen: list[bool], values: Any) -> Any:
     return treedef.unflatten([leaf if use else MaskedNode() for use, leaf in zip(chosen, leaves, strict=True)])
 
 
-def _keep_if_alike(chosen: list[bool], value: Any, updates: Any) -> Any:
-    return _keep(chosen, value) if tree.structure(value) == tree.structure(updates) else value
-
-
 class PartitionState(NamedTuple):
     """The states of the groups' transformations, by label."""
 
@@ -109,12 +106,14 @@ class PartitionState(NamedTuple):
 def partition(
     transforms: Mapping[Any, GradientTransformation], param_labels: Any, *, mask_compatible_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
-    """A transformation for each group of parameters: settings of their own for biases, embeddings, a frozen backbone, …
+    """Apply a separate transformation to each group of parameters.
+
+    So biases, embeddings or a frozen backbone can have their own settings.
 
     Args:
         transforms: transformations by label.
-        param_labels: a tree of labels with the structure of the parameters or of a prefix of it, or a function that makes one.
-        mask_compatible_extra_args: as in `masked`.
+        param_labels: a tree of labels with the structure of the parameters or of a prefix of it, or a function from parameters to one.
+        mask_compatible_extra_args: that of `masked`.
 
     Raises:
         ArgumentError: a label has no transformation.
@@ -132,13 +131,8 @@ def partition(
         unknown = {label for label in labels if not isinstance(label, Hashable) or label not in transforms}
         if unknown:
             raise ArgumentError(f"partition: no transformation for the labels {unknown}; there are {list(transforms)}")
-        treedef = tree.structure(target)
-        return {
-            label: masked(
-                tx, treedef.unflatten([other == label for other in labels]), mask_compatible_extra_args=mask_compatible_extra_args
-            )
-            for label, tx in transforms.items()
-        }
+        masks = {label: tree.structure(target).unflatten([other == label for other in labels]) for label in transforms}
+        return {label: masked(tx, masks[label], mask_compatible_extra_args=mask_compatible_extra_args) for label, tx in transforms.items()}
 
     def init(params: Params) -> PartitionState:
         return PartitionState({label: tx.init(params) for label, tx in groups(params).items()})
@@ -156,12 +150,15 @@ multi_transform = partition
 
 
 def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
-    """Zeros for the updates where the mask is True: those parameters stay as they are."""
+    """Set updates to zero where the mask is True: freeze those parameters."""
     return masked(set_to_zero(), mask)
 
 
 def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskOrFn) -> GradientTransformationExtraArgs:
-    """`optimizer` for the parameters where the mask is False, zeros for the others, for which no state is kept."""
+    """Apply `optimizer` where the mask is False, and set the other updates to zero.
+
+    No state is kept for frozen parameters.
+    """
 
     def labels(target: Any) -> Any:
         flags = _mask_leaves(freeze_mask, target)

@@ -1,4 +1,4 @@
-"""Looking on: measurements of updates that are kept in the state while the updates pass unchanged."""
+"""Measurements of updates, kept in the state while the updates pass unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from volta_fn.optim.wrappers.chain import chain
 
 __all__ = ["MonitorState", "SnapshotState", "measure_with_ema", "monitor", "snapshot"]
 
-
 Measure = Callable[[Updates], Any]
 
 
@@ -30,7 +29,7 @@ class SnapshotState(NamedTuple):
 
 
 def snapshot(measure_name: str, measure: Measure) -> GradientTransformation:
-    """Keeps ``measure(updates)`` in the state.
+    """Keep ``measure(updates)`` in the state.
 
     >>> import volta_fn as vf
     >>> tx = vf.optim.snapshot("norm", vf.optim.global_norm)
@@ -46,14 +45,17 @@ def snapshot(measure_name: str, measure: Measure) -> GradientTransformation:
 
 
 class MonitorState(NamedTuple):
-    """The last measurements by name, and the states of those that have one."""
+    """The last measurements by name, and the states of measuring transformations."""
 
     measurements: dict[str, Any]
     measure_states: tuple[OptState, ...]
 
 
 def monitor(measures: Mapping[str, GradientTransformation | Measure]) -> GradientTransformationExtraArgs:
-    """Keeps several measurements: functions of updates, or transformations whose output is the measurement (see `measure_with_ema`)."""
+    """Keep several measurements in the state.
+
+    Each is a function of updates, or a transformation whose output is the measurement (see `measure_with_ema`).
+    """
     transforms = {
         name: with_extra_args_support(m if isinstance(m, GradientTransformation) else stateless(lambda u, params, m=m: m(u)))  # type: ignore[misc]  # bound early
         for name, m in measures.items()
@@ -75,7 +77,7 @@ def monitor(measures: Mapping[str, GradientTransformation | Measure]) -> Gradien
 
 
 def measure_with_ema(measure: Measure, decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformationExtraArgs:
-    """A moving average of a measurement, for `monitor`."""
+    """Measure a moving average, for `monitor`."""
     average = ema(decay, debias, accumulator_dtype)
     return chain(
         stateless(lambda updates, params: measure(updates)),

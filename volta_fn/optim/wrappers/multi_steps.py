@@ -1,4 +1,4 @@
-"""Gradient accumulation: an optimizer that sees the mean (or sum) of several gradients, for batches that do not fit at once."""
+"""Gradient accumulation, for batches too large for memory."""
 
 from __future__ import annotations
 
@@ -11,26 +11,18 @@ from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError
-from volta_fn.optim.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    with_extra_args_support,
-)
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
 from volta_fn.optim.numerics import safe_increment, sum_of_squares
 from volta_fn.optim.tree_rules import branch, count_zero, full_like, map_with_state, tree_cast_like, where
 
 __all__ = ["MultiSteps", "MultiStepsState", "skip_large_updates", "skip_not_finite"]
 
-
-#: (updates, gradient_step, params) -> (whether to leave these updates out, a pytree that tells why)
+#: (updates, gradient_step, params) -> (whether to skip these updates, a pytree that tells why)
 ShouldSkip = Callable[[Updates, Array, Any], tuple[Array, Any]]
 
 
 def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | None) -> tuple[Array, dict[str, Array]]:
-    """For `MultiSteps`: leave out updates with an infinity or NaN."""
+    """Skip updates with an infinity or NaN, in `MultiSteps`."""
     counts = [vnp.sum(~vnp.isfinite(as_value(u))) for u in tree.leaves(updates)]
     number = sum(counts, count_zero())
     return number > 0, {"should_skip": number > 0, "num_not_finite": number}
@@ -39,7 +31,10 @@ def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | Non
 def skip_large_updates(
     updates: Updates, gradient_step: Array, params: Params | None, max_squared_norm: Any
 ) -> tuple[Array, dict[str, Array]]:
-    """For `MultiSteps`, with ``functools.partial``: leave out updates whose squared global norm is not below `max_squared_norm`."""
+    """Skip updates whose squared global norm is not below `max_squared_norm`.
+
+    Bind that argument with `functools.partial`, for `MultiSteps`.
+    """
     norm_sq = sum_of_squares(updates)
     skip = ~(norm_sq < max_squared_norm)  # true for NaN
     return skip, {"should_skip": skip, "norm_squared": norm_sq}
@@ -50,7 +45,10 @@ def _skip_none(updates: Updates, gradient_step: Array, params: Params | None) ->
 
 
 class MultiStepsState(NamedTuple):
-    """The numbers of gradients gathered and of steps made (int32), the optimizer's state, the gradients, why one was left out."""
+    """Counters of gradients and steps (int32), optimizer state, accumulated gradients.
+
+    `skip_state` tells why the last gradient was skipped.
+    """
 
     mini_step: Array
     gradient_step: Array
@@ -60,7 +58,7 @@ class MultiStepsState(NamedTuple):
 
 
 class MultiSteps:
-    """An optimizer that makes a step for every k gradients; in between its updates are zeros.
+    """An optimizer that steps every k gradients; in between its updates are zeros.
 
     >>> import volta_fn as vf
     >>> from volta_fn import optim
@@ -72,6 +70,16 @@ class MultiSteps:
     ...     print(updates, optimizer.has_updated(state))
     [0.] False
     [-2.] True
+
+    Args:
+        opt: the optimizer.
+        every_k_schedule: the number of gradients per step, or a function from the number of steps to it.
+        use_grad_mean: whether the optimizer gets the mean of the gradients or their sum.
+        should_skip_update_fn: tells which gradients to skip, such as `skip_not_finite`.
+        accumulator_dtype: the dtype of the accumulated gradients; by default the parameters' dtype, float32 at least.
+
+    Raises:
+        ArgumentError: `every_k_schedule` is less than 1.
     """
 
     def __init__(
@@ -82,13 +90,6 @@ class MultiSteps:
         should_skip_update_fn: ShouldSkip | None = None,
         accumulator_dtype: Any = None,
     ) -> None:
-        """Args:
-        opt: the optimizer.
-        every_k_schedule: how many gradients make a step: a number, or a function of the number of steps made.
-        use_grad_mean: whether the optimizer gets the mean of the gradients or their sum.
-        should_skip_update_fn: tells which gradients to leave out, such as `skip_not_finite`.
-        accumulator_dtype: what the gradients are gathered in; by default the parameters' dtype, float32 at least.
-        """
         if isinstance(every_k_schedule, int) and every_k_schedule < 1:
             raise ArgumentError(f"MultiSteps: every_k_schedule must be at least 1, got {every_k_schedule}")
         self._opt = with_extra_args_support(opt)
@@ -103,25 +104,25 @@ class MultiSteps:
         return self._opt
 
     def init(self, params: Params) -> MultiStepsState:
-        """No gradients yet, and the optimizer's own first state."""
+        """Return the state without gradients, with the optimizer's initial state."""
         _, skip_state = self._should_skip(params, count_zero(), params)
-        gathered = tree.map(lambda p: self._zeros(as_value(p)), params)
-        return MultiStepsState(count_zero(), count_zero(), self._opt.init(params), gathered, skip_state)
+        zeros = tree.map(lambda p: self._zeros(as_value(p)), params)
+        return MultiStepsState(count_zero(), count_zero(), self._opt.init(params), zeros, skip_state)
 
     def _zeros(self, param: Array) -> Array:
         return full_like(param, 0, self._accumulator_dtype or dtypes.accumulator(param.dtype))
 
     def update(self, updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        """Gathers the updates, and makes a step of the optimizer if there are enough."""
+        """Accumulate the updates, and make a step of the optimizer if there are enough."""
         skip, skip_state = self._should_skip(updates, state.gradient_step, params)
         if as_value(skip).dtype != np.bool_ or as_value(skip).shape:
             raise DTypeError(f"MultiSteps: should_skip_update_fn must return a boolean scalar first, got {as_value(skip)!r}")
-        gathered = where(skip, state.acc_grads, self._gather(updates, state))
+        accumulated = where(skip, state.acc_grads, self._accumulate(updates, state))
         last = state.mini_step == self._every_k(state.gradient_step) - 1
         emit = last & ~skip
 
         def step() -> tuple[Updates, OptState]:
-            return self._opt.update(tree_cast_like(gathered, updates), state.inner_opt_state, params, **extra_args)
+            return self._opt.update(tree_cast_like(accumulated, updates), state.inner_opt_state, params, **extra_args)
 
         def wait() -> tuple[Updates, OptState]:
             return tree.map(vnp.zeros_like, updates), state.inner_opt_state
@@ -129,23 +130,23 @@ class MultiSteps:
         new_updates, inner_state = branch(emit, step, wait)
         mini_step = vnp.where(skip, state.mini_step, vnp.where(last, 0, state.mini_step + 1))
         gradient_step = vnp.where(emit, safe_increment(state.gradient_step), state.gradient_step)
-        gathered = tree.map(lambda g: vnp.where(emit, vnp.zeros_like(g), g), gathered)
-        return new_updates, MultiStepsState(mini_step, gradient_step, inner_state, gathered, skip_state)
+        accumulated = tree.map(lambda g: vnp.where(emit, vnp.zeros_like(g), g), accumulated)
+        return new_updates, MultiStepsState(mini_step, gradient_step, inner_state, accumulated, skip_state)
 
-    def _gather(self, updates: Updates, state: MultiStepsState) -> Updates:
-        """The gradients gathered so far with one more: the sum, or a running mean, which cannot overflow."""
+    def _accumulate(self, updates: Updates, state: MultiStepsState) -> Updates:
+        """Add a gradient to the sum, or to the running mean, which cannot overflow."""
 
-        def rule(g: Array, gathered: Array) -> tuple[Array, Array]:
+        def rule(g: Array, total: Array) -> tuple[Array, Array]:
             if not self._use_grad_mean:
-                return g, gathered + g
-            return g, gathered + (g - gathered) / (state.mini_step + 1).astype(dtypes.real_dtype(g.dtype))
+                return g, total + g
+            return g, total + (g - total) / (state.mini_step + 1).astype(dtypes.real_dtype(g.dtype))
 
         return map_with_state(rule, updates, state.acc_grads)[1]
 
     def has_updated(self, state: MultiStepsState) -> Array:
-        """Whether the last call of `update` made a step of the optimizer."""
+        """Return True if the last call of `update` made a step of the optimizer."""
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def gradient_transformation(self) -> GradientTransformation:
-        """The same as a pair of functions."""
+        """Return the same optimizer as a pair of functions."""
         return GradientTransformationExtraArgs(self.init, self.update)
