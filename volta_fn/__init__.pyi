@@ -51,8 +51,8 @@ from volta_fn.transforms.jacobian import jacfwd as jacfwd
 from volta_fn.transforms.jacobian import jacobian as jacobian
 from volta_fn.transforms.jacobian import jacrev as jacrev
 from volta_fn.transforms.jacobian import linear_transpose as linear_transpose
-from volta_fn.transforms.program import eval_shape as eval_shape
-from volta_fn.transforms.program import make_jaxpr as make_jaxpr
-from volta_fn.transforms.vectorize import vmap as vmap
+from volta_fn.transforms.make_jaxpr import eval_shape as eval_shape
+from volta_fn.transforms.make_jaxpr import make_jaxpr as make_jaxpr
+from volta_fn.transforms.vmap import vmap as vmap
 
 __version__: str

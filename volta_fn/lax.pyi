@@ -179,4 +179,4 @@ from volta_fn.special.incomplete_beta import betainc as betainc
 from volta_fn.special.incomplete_gamma import igamma as igamma
 from volta_fn.special.incomplete_gamma import igammac as igammac
 from volta_fn.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
-from volta_fn.transforms.sequential import map as map
+from volta_fn.transforms.map import map as map

@@ -175,6 +175,6 @@ def test_values_from_elsewhere() -> None:
         lambda x: vf.random.ball(vf.random.key(0), 2.0),
     ],
 )
-def test_as_integers_are_asked_for_in_words(call: Any) -> None:
+def test_integers_are_asked_for_in_words(call: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="must be an integer"):
         call(jnp.ones(3))

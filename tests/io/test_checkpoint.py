@@ -193,7 +193,7 @@ def test_keep_is_a_number_of_at_least_one(keep, tmp_path):
         io.Checkpointer(tmp_path, keep=keep)
 
 
-def test_steps_are_as_integers(checkpoints):
+def test_steps_are_integers(checkpoints):
     for step in (1.5, "1", None):
         with pytest.raises(ArgumentTypeError, match="step"):
             checkpoints.save(step, {})

@@ -84,8 +84,8 @@ def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
     return _current.get().process(primitive, args, params)
 
 
-def run_under(trace: Trace, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`function(*args, **kwargs)` with `trace` as the current one."""
+def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call `function(*args, **kwargs)` with `trace` as the current one."""
     token = _current.set(trace)
     try:
         return function(*args, **kwargs)

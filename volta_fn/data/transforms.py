@@ -17,7 +17,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.data.combine import as_key
 from volta_fn.errors import ArgumentError, DataError, DTypeError, ShapeError
-from volta_fn.transforms.vectorize import vmap
+from volta_fn.transforms.vmap import vmap
 
 Transform: TypeAlias = Callable[[Any], Any]
 

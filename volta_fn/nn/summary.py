@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
-from volta_fn.transforms.program import eval_shape
+from volta_fn.transforms.make_jaxpr import eval_shape
 
 __all__ = ["Summary", "SummaryRow", "summary"]
 

@@ -13,7 +13,7 @@ from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axis_of, operand
 from volta_fn.numpy.creation import arange
-from volta_fn.transforms.vectorize import vmap
+from volta_fn.transforms.vmap import vmap
 
 _ARGUMENT = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*,?)?\s*\)"
 _SIGNATURE = re.compile(rf"\s*(?:{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*)?->\s*{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*")

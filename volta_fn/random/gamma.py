@@ -19,7 +19,7 @@ from volta_fn.random.uniform import rademacher, uniform
 from volta_fn.special.exponential import softmax
 from volta_fn.special.incomplete_gamma import random_gamma_grad
 from volta_fn.transforms.custom_jvp import custom_jvp
-from volta_fn.transforms.vectorize import vmap
+from volta_fn.transforms.vmap import vmap
 
 
 def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:

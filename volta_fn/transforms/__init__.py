@@ -1,11 +1,12 @@
-"""Function → function: differentiation, vectorization, and what controls them.
+"""Function transformations: differentiation, vectorization, custom rules.
 
-Importing this package registers the rules of calls and control flow, so every transform imports it first.
+Importing this package registers the rules of calls and control flow, so every transform imports it first. Read in this order:
 
-In the order in which to read: forward mode (`jvp`), `linearize` and `transpose`, of which reverse mode is composed (`grad`, `jacobian`);
-`eager` (gradients outside of `jit`, by compiled programs); `vmap` and `vectorize`; inspecting functions (`program`). Sub-programs have
-rules of their own: `subprograms`, `call_rules`, `cond_rules`, `scan_rules`, `while_rules`. For users to control derivatives and batching:
-`checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`, `sequential`.
+- forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `jacobian`);
+- `eager`: gradients outside of `jit`, by compiled programs;
+- `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
+- the rules of sub-programs: `call_rules`, `cond_rules`, `scan_rules`, `while_rules`, with `subprograms` and `marks`;
+- what users control derivatives with: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`.
 """
 
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit

@@ -1,6 +1,6 @@
-"""`checkpoint` (also `remat`): computing intermediate values a second time in the backward pass instead of keeping them.
+"""`checkpoint` (also `remat`): recompute intermediate values in the backward pass.
 
-A *policy* says which of them are kept after all. It is asked for each equation, as ``policy(primitive, *operand_avals, **params)``.
+A *policy* says which of them are kept instead. It is asked for each equation, as ``policy(primitive, *operand_avals, **params)``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.flatten import check_callable, positional_index
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.movement import moveaxis
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
-from volta_fn.transforms.subprograms import chosen
+from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread
 from volta_fn.transforms.transpose import transpose_jaxpr
-from volta_fn.transforms.vmap import batch_jaxpr
+from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
 Policy = Callable[..., bool]
 
@@ -39,13 +38,13 @@ def checkpoint(
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """A function like `fun` whose intermediate values are not kept for the backward pass, but computed again there.
+    """Make a function like `fun` that recomputes values in the backward pass.
 
     Like `jit` it traces `fun` once per types of arguments, so `fun` must be pure. Effects such as `debug.print` are not repeated.
 
     Args:
         fun: a function of pytrees of arrays.
-        prevent_cse: keep the compiler from merging the second computation with the first, which would undo the saving.
+        prevent_cse: keep the compiler from merging the second computation with the first, which would cost the memory again.
         policy: which values to keep (default: none); see `checkpoint_policies`.
         static_argnums: arguments that are not arrays.
 
@@ -87,24 +86,23 @@ def _abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, policy: Policy | None, pr
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any) -> tuple[Sequence[Array], list[Any]]:
-    nonzero = [type(t) is not Zero for t in tangents]
+    nonzero = is_nonzero(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    flat = bind(checkpoint_p, *primals, *[t for t in tangents if type(t) is not Zero], jaxpr=forward, **settings)
-    outs, rates = flat[: len(out_nonzero)], iter(flat[len(out_nonzero) :])
-    return outs, [next(rates) if nz else Zero(o.aval.at_least_vspace()) for nz, o in zip(out_nonzero, outs, strict=True)]
+    return split_tangents(bind(checkpoint_p, *primals, *marked(tangents, nonzero), jaxpr=forward, **settings), out_nonzero)
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run what is known for its outputs and the values that the policy keeps; what waits starts from the inputs and those values."""
+    """Run the known program, and record the waiting one.
+
+    The known program also returns the values that the policy keeps.
+    """
     unknown = [trace.is_unknown(a) for a in args]
     split = _split(params["jaxpr"], params["policy"], unknown)
-    known_args = chosen(args, unknown, False)
+    known_args = marked(args, unknown, False)
     flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.known})
-    count = split.out_unknown.count(False)
-    known_outs, kept = iter(flat[:count]), flat[count:]
-    operands = [*kept, *chosen([*known_args, *chosen(args, unknown)], split.reads)]
-    waiting = iter(trace.record(checkpoint_p, operands, {**params, "jaxpr": split.waiting}))
-    return tuple([next(waiting) if u else next(known_outs) for u in split.out_unknown])
+    kept = flat[split.out_unknown.count(False) :]
+    operands = [*kept, *marked([*known_args, *marked(args, unknown)], split.reads)]
+    return tuple(merge(split.out_unknown, trace.record(checkpoint_p, operands, {**params, "jaxpr": split.waiting}), flat))
 
 
 class _Split(NamedTuple):
@@ -124,52 +122,49 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) 
 
 
 def _new_split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
-    """The waiting program needs residuals of the known one; it gets those that are kept, and computes the others from the inputs."""
+    """Split a program such that the waiting one recomputes what is not kept."""
     known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
     known = inline_calls(known, jit_p)  # the policy is asked for the equations in calls, too
     count = out_unknown.count(False)
     known_outs, residuals = known.jaxpr.outvars[:count], known.jaxpr.outvars[count:]
     is_kept = [_keeps(policy, e) for e in known.eqns]
-    kept = [v for e in chosen(known.eqns, is_kept) for v in e.outvars]
-    repeated = _part(known, [*kept, *known.jaxpr.invars], residuals, chosen(known.eqns, is_kept, False))
-    may_go = [True] * len(repeated.in_avals) + [False] * sum(unknown)
-    rest, reads = prune_inputs(dce_jaxpr(_chained(repeated, waiting)), may_go)
-    used = chosen(kept, reads[: len(kept)])
-    first = _part(known, known.jaxpr.invars, [*known_outs, *used], known.eqns)
+    kept = [v for e in marked(known.eqns, is_kept) for v in e.outvars]
+    repeated = _subprogram(known, [*kept, *known.jaxpr.invars], residuals, marked(known.eqns, is_kept, False))
+    optional = [True] * len(repeated.in_avals) + [False] * sum(unknown)
+    rest, reads = prune_inputs(dce_jaxpr(_chained(repeated, waiting)), optional)
+    used = marked(kept, reads[: len(kept)])
+    first = _subprogram(known, known.jaxpr.invars, [*known_outs, *used], known.eqns)
     return _Split(first, rest, reads[len(kept) :], out_unknown)
 
 
 def _keeps(policy: Policy | None, eqn: Equation) -> bool:
-    """Whether the results of an equation are kept; those of an effect are, since it happens once."""
+    """Return True if an equation's results are kept; an effect must not be repeated."""
     return eqn.primitive.effectful or (policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params))
 
 
-def _part(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
-    """The program of some of a program's variables and equations."""
+def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
+    """Return the program of some of a program's variables and equations."""
     return dce_jaxpr(ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts))
 
 
 def _chained(first: ClosedJaxpr, second: ClosedJaxpr) -> ClosedJaxpr:
-    """The program that runs `first`, and `second` on its results and further inputs."""
+    """Return a program that runs `first`, and `second` on its results and more inputs."""
     count, wanted = len(first.in_avals), len(first.out_avals)
     avals = [*first.in_avals, *second.in_avals[wanted:]]
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, "checkpoint")
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:
-    linear = [type(a) is Linear for a in args]
-    nonzero = [type(c) is not Zero for c in cotangents]
-    backward, gives = transpose_jaxpr(jaxpr, linear, nonzero)
-    known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
-    program = _behind_barrier(backward, len(known)) if prevent_cse and known else backward
-    flat = iter(bind(jit_p, *known, *[c for c in cotangents if type(c) is not Zero], **call_params(program, "checkpoint")))
-    given = iter(gives)
-    return [next(flat) if is_linear and next(given) else None for is_linear in linear]
+    linear, nonzero = is_linear(args), is_nonzero(cotangents)
+    backward, given = transpose_jaxpr(jaxpr, linear, nonzero)
+    known = marked(args, linear, False)
+    program = _after_barrier(backward, len(known)) if prevent_cse and known else backward
+    return spread(bind(jit_p, *known, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, given)
 
 
-def _behind_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
-    """The program with its first inputs passed through an optimization barrier."""
-    key = ("behind_barrier", count)
+def _after_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    """Pass the first inputs of a program through an optimization barrier."""
+    key = ("after_barrier", count)
     if key not in closed.cache:
 
         def run(*args: Array) -> list[Array]:
@@ -183,8 +178,7 @@ def _batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, **settings: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
     batched, out_stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
-    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-    return bind(checkpoint_p, *front, jaxpr=batched, **settings), [0 if s else None for s in out_stacked]
+    return bind(checkpoint_p, *to_front(args, dims), jaxpr=batched, **settings), [0 if s else None for s in out_stacked]
 
 
 checkpoint_p = Primitive(
@@ -211,12 +205,12 @@ name_p: Primitive = Primitive(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """`x`, a pytree of arrays, under a name that policies may refer to."""
+    """Name `x`, a pytree of arrays, for policies."""
     return tree.map(lambda leaf: bind(name_p, as_value(leaf), name=name), x)
 
 
 class _Policies:
-    """The policies of `jax.checkpoint_policies`: which values of a checkpointed function are kept for the backward pass."""
+    """The policies of `jax.checkpoint_policies`: values kept for the backward pass."""
 
     @staticmethod
     def everything_saveable(*_: Any, **__: Any) -> bool:

@@ -1,6 +1,6 @@
-"""`closure_convert`: what a function closes over, made explicit as arguments; and `custom_gradient`, which needs that.
+"""`closure_convert` (closed-over values as arguments) and `custom_gradient`.
 
-Custom rules have no derivative for values that their function closes over. Handing those in as arguments gives them one.
+Custom rules have no derivative for values that their function closes over; as arguments these have one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from volta_fn.transforms.custom_vjp import custom_vjp
 
 
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Array]]:
-    """`fun` as a function that closes over no traced value, and the values to pass it.
+    """Make closed-over traced values arguments of `fun`; return it and those values.
 
     Args:
         fun: a function of pytrees of arrays, that may close over values being differentiated, mapped or traced.
@@ -50,7 +50,10 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
 
 
 class _Converted:
-    """A program as a function of pytrees; hashed by identity, so that it may be a static argument."""
+    """A program as a function of pytrees.
+
+    It is hashed by identity, so that it may be a static argument.
+    """
 
     def __init__(self, program: ClosedJaxpr, in_tree: Any, out_tree: Any, count: int, name: str) -> None:
         self.program = program
@@ -76,15 +79,15 @@ def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: st
 
 
 def _cotangent_like(out: Any) -> Any:
-    """Something of a cotangent's type for one result: integers have none, but zeros of dtype float0."""
+    """Return a value of the type of a result's cotangent (float0 zeros for integers)."""
     value = as_value(out)
     return value if value.dtype in dtypes.INEXACT else np.zeros(value.shape, dtypes.float0)
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a reverse-mode rule that its own body gives: `fun` returns ``(value, vjp)``.
+    """Make a function whose reverse-mode rule `fun` returns, as ``(value, vjp)``.
 
-    ``vjp(cotangent)`` gives the arguments' cotangents: a tuple, or the only one. It may use anything that `fun` has computed.
+    ``vjp(cotangent)`` returns the arguments' cotangents: a tuple, or the only one. It may use anything that `fun` has computed.
 
     >>> import volta_fn as vf
     >>> @vf.custom_gradient

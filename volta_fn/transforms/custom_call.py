@@ -1,4 +1,4 @@
-"""What functions with rules of their own share: telling differentiable arguments from others, and tracing the function."""
+"""Calls of functions with custom rules: arguments, tracing, checks, batching."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
-from volta_fn.errors import ArgumentError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.transforms.jvp import JVPTrace
 from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
 _CACHE_LIMIT = 512
 
 
 class TracedCall(NamedTuple):
-    """A function's program for one call, with the tracers that it closes over as leading inputs."""
+    """The program of a call.
+
+    Tracers that the function closes over are its leading inputs.
+    """
 
     jaxpr: ClosedJaxpr
     out_tree: Any
@@ -32,7 +36,7 @@ class TracedCall(NamedTuple):
 
 
 class Programs:
-    """The programs of a function, kept by what they were traced with."""
+    """The programs of a function, by what they were traced with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -40,10 +44,13 @@ class Programs:
         self._traced: dict[Any, TracedCall] = {}
 
     def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
-        """The program of `call` of arrays like `values`. It is kept under `key` unless that is None or the function closes over tracers."""
+        """Trace `call` for arrays like `values`.
+
+        The program is kept under `key`, unless that is None or the function closes over tracers.
+        """
         avals = tuple([v.aval for v in values])
-        whole_key = None if key is None else _hashable((key, avals, axis_environment()))
-        found = self._traced.get(whole_key) if whole_key is not None else None
+        full_key = None if key is None else _hashable((key, avals, axis_environment()))
+        found = self._traced.get(full_key) if full_key is not None else None
         if found is not None:
             return found
         out_tree: Any = None
@@ -55,10 +62,10 @@ class Programs:
 
         program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name))
         traced = TracedCall(program, out_tree, captured)
-        if whole_key is not None and not captured:
+        if full_key is not None and not captured:
             if len(self._traced) >= _CACHE_LIMIT:
                 self._traced.clear()
-            self._traced[whole_key] = traced
+            self._traced[full_key] = traced
         return traced
 
 
@@ -71,14 +78,14 @@ def _hashable(key: Any) -> Any:
 
 
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Values as part of a key, where 1, 1.0 and True differ."""
+    """Make values entries of a cache key, where 1, 1.0 and True differ."""
     return tuple([(type(v), v) for v in values])
 
 
 class Arguments(NamedTuple):
-    """One call's positional arguments, told apart."""
+    """The positional arguments of a call, split in fixed and differentiable ones."""
 
-    #: Positions of the arguments that are not differentiated, and the leaves and structure of their values.
+    #: The fixed arguments: their positions, and the leaves and structure of their values.
     positions: tuple[int, ...]
     fixed_leaves: list[Any]
     fixed_tree: Any
@@ -86,23 +93,26 @@ class Arguments(NamedTuple):
 
     @property
     def traced(self) -> list[Array]:
-        """The tracers in the arguments that are not differentiated; they become operands, since other transforms may map or stage them."""
+        """The tracers in the fixed arguments.
+
+        They become operands, since other transforms may map or stage them.
+        """
         return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
 
     def fixed(self, traced: Sequence[Array]) -> list[Any]:
-        """The values of the arguments that are not differentiated, with others in place of the tracers."""
+        """Return the fixed arguments, with other values for the tracers."""
         given = iter(traced)
         return tree.unflatten(self.fixed_tree, [next(given) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
 
     def merge(self, traced: Sequence[Array], differentiable: Sequence[Any]) -> list[Any]:
-        """All positional arguments, with others in place of the tracers and of the differentiable ones."""
+        """Return all arguments, with other tracers and differentiable ones."""
         fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
         rest = iter(differentiable)
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
 
 
 class Rule:
-    """A user's rule for one call, on flat lists of arrays: first come the tracers in arguments that are not differentiated."""
+    """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""
 
     def __init__(self, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
         self.arguments = arguments
@@ -113,7 +123,7 @@ class Rule:
 
 
 class CustomCall:
-    """The function behind a custom derivative rule."""
+    """A function with a custom derivative rule."""
 
     def __init__(self, function: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: Sequence[str]) -> None:
         self.function = function
@@ -133,7 +143,10 @@ class CustomCall:
     def bind(
         self, primitive: Primitive, rule: Callable[[Arguments, Any, TracedCall], Rule], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A call as one equation of a primitive, which has the function's program and what `rule` makes for this call."""
+        """Bind a call as an equation with the function's program and a rule.
+
+        `rule` makes the rule for this call.
+        """
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [as_value(x) for x in leaves]
@@ -144,7 +157,7 @@ class CustomCall:
         return tree.unflatten(traced.out_tree, outs)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Tell a call's arguments apart."""
+        """Split a call's arguments in fixed and differentiable ones."""
         positional = self._positional(args, kwargs)
         count = len(positional)
         beyond = [n for n in self.nondiff if not -count <= n < count]
@@ -155,7 +168,7 @@ class CustomCall:
         return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, defaults included, as rules see them."""
+        """Return all arguments by position, defaults included, as rules see them."""
         if self.signature is None:
             return args
         bound = self.signature.bind(*args, **kwargs)
@@ -165,14 +178,14 @@ class CustomCall:
         return bound.args
 
     def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
-        """The function's program of (\\*traced, \\*leaves of the differentiable arguments)."""
+        """Trace the function of the traced values and the differentiable leaves."""
         traced = arguments.traced
         count = len(traced)
 
         def call(leaves: Sequence[Array]) -> Any:
             return self.function(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
 
-        # What the function closes over may have changed since the last call, so a program from then serves only where none is run.
+        # The function's closure may have changed since the last call, so a kept program serves only where it is not run.
         key = None
         if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
             key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
@@ -180,34 +193,69 @@ class CustomCall:
 
 
 def _only_differentiates() -> bool:
-    """Whether differentiation alone is going on, eagerly: the rules run in place of the function's program."""
+    """Return True under eager differentiation alone.
+
+    Then the rules run and not the function's program.
+    """
     trace: Any = current_trace()
     while isinstance(trace, (JVPTrace, LinearTrace)):
         trace = trace.parent
     return trace is EVAL
 
 
-def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], what: str) -> list[Array]:
-    """The leaves of the value that a rule returned; `TreeError` or `ShapeError` if it is unlike the function's own."""
+def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], label: str) -> list[Array]:
+    """Return the leaves of a rule's value.
+
+    Raises `TreeError` or `ShapeError` if it is not like the function's own; `label` names the rule.
+    """
     leaves, structure = tree.flatten(outs)
     if structure != out_tree:
-        raise TreeError(f"{what} must return a value of structure {out_tree}, like the function itself, got {structure}")
+        raise TreeError(f"{label} must return a value of structure {out_tree}, like the function itself, got {structure}")
     values = [as_value(x) for x in leaves]
     for value, aval in zip(values, avals, strict=True):
         if (value.shape, value.dtype) != (aval.shape, aval.dtype):
-            raise ShapeError(f"{what} returned a value of type {value.aval} where the function returns {aval}")
+            raise ShapeError(f"{label} returned a value of type {value.aval} where the function returns {aval}")
     return values
 
 
-def as_rate(given: Any, aval: ShapedArray, what: str, of: str) -> Any:
-    """A tangent or cotangent of a value of type `aval`, as a user's rule gave it (None is none), in the dtype that it must have.
+def as_tangent(given: Any, aval: ShapedArray, label: str, of: str) -> Any:
+    """Convert a tangent or cotangent (None: zero) of a value of type `aval`.
 
-    Raises a `ShapeError` that names it as `what`, and the value as `of`, if it has another shape or dtype.
+    Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has another shape or dtype.
     """
     expected = aval.at_least_vspace()
     if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(given)
     if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
-        raise ShapeError(f"{what} of type {value.aval} for {of} of type {aval}")
+        raise ShapeError(f"{label} of type {value.aval} for {of} of type {aval}")
     return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
+
+
+def call_types(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> tuple[ShapedArray, ...]:
+    """Return the types of a custom call's results."""
+    return tuple(call_jaxpr.out_avals)
+
+
+def check_captured(tangents: Sequence[Any], num_captured: int, kind: str) -> None:
+    """Raise `GradientError` if a closed-over value is being differentiated."""
+    if any(type(t) is not Zero for t in tangents[:num_captured]):
+        raise GradientError(
+            f"a function with a {kind} rule closes over a value that is being differentiated, for which the rule has no derivative. "
+            "Pass that value as an argument."
+        )
+
+
+def batch_custom_call(
+    primitive: Primitive, batched_rule: Callable[..., Any], axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], params: Any
+) -> tuple[Sequence[Array], list[int]]:
+    """Bind a custom call of stacked operands, whose results are stacked.
+
+    Its rule is `batched_rule(rule, axis, stacked)`.
+    """
+    stacked = [d is not None for d in dims]
+    count, program = params["num_captured"], params["call_jaxpr"]
+    batched, _ = batch_jaxpr(program, axis, stacked, [True] * len(program.out_avals))
+    rule = batched_rule(params["rule"], axis, stacked[count:])
+    outs = bind(primitive, *to_front(args, dims), call_jaxpr=batched, rule=rule, num_captured=count)
+    return outs, [0] * len(outs)

@@ -1,4 +1,4 @@
-"""Eager gradients: `grad` and `vjp` outside of `jit` run compiled programs instead of one derivative rule after the other.
+"""Eager gradients: `grad` and `vjp` outside of `jit` run compiled programs.
 
 For a small network Python spends far longer on derivative rules than NumPy on arithmetic, and a training loop that is not jitted
 differentiates one function over and over. So a function that is differentiated eagerly is *recorded*, and the recording compiled once:
@@ -73,14 +73,17 @@ class Node:
 
 
 class Trie:
-    """All recordings that were met, by the types of their inputs and then by their operations."""
+    """All recordings so far, by the types of their inputs, then by their operations."""
 
     def __init__(self) -> None:
         self.roots: dict[Any, Node] = {}
         self.room = _TRIE_SIZE
 
     def root(self, *key: Any) -> Node:
-        """Return the node at which recordings begin: by their inputs' types, or after a flush by their device."""
+        """Return the node at which recordings begin.
+
+        The key consists of their inputs' types, or after a flush of their device.
+        """
         return self.roots.get(key) or self.child(self.roots, key, None)
 
     def child(self, nodes: dict[Any, Node], key: Any, results: Any) -> Node:
@@ -89,7 +92,10 @@ class Trie:
         return nodes.setdefault(key, Node(results))
 
     def reserve(self, size: int) -> None:
-        """Drop all nodes if there is no room for `size` more. Recordings under way go on with those that they hold."""
+        """Drop all nodes if there is no room for more.
+
+        Recordings in progress go on with the nodes that they hold.
+        """
         self.room -= size
         if self.room < 0:
             self.clear()
@@ -130,7 +136,7 @@ class RecordedTracer(Tracer):
 
 
 class Recording(JVPTrace):
-    """Notes operations on values that depend on its inputs, computes all others, and flushes where it has to.
+    """Notes operations on its inputs, computes all others, flushes where it must.
 
     Values are numbered: the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later ones are
     computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
@@ -161,7 +167,10 @@ class Recording(JVPTrace):
         return tracer
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Note an operation, or do it if its operands are all known or if it cannot be noted."""
+        """Note an operation.
+
+        It is done at once if its operands are known or if it cannot be noted.
+        """
         if RecordedTracer not in map(type, args):
             return run_under(EVAL, EVAL.process, primitive, args, params)
         noted = self._note(primitive, args, params)
@@ -173,7 +182,10 @@ class Recording(JVPTrace):
         return self.tracer(number, results)
 
     def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
-        """Note an operation and return the number of its first result and the types of all; None if it cannot be noted."""
+        """Note an operation; return the number of its first result, and the types.
+
+        None if it cannot be noted.
+        """
         with self.lock:
             if len(self.steps) >= _LONGEST:
                 return None
@@ -235,7 +247,10 @@ class Recording(JVPTrace):
         return self.values[tracer.number]
 
     def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
-        """Compute what was noted, but only the values of those numbers if some are given (it is the last flush then)."""
+        """Compute what was noted.
+
+        `wanted` are the numbers of values that are used later (None: all); if it is given, this is the last flush.
+        """
         with self.lock:
             inputs: list[Array] = []
             if self.linear is None:
@@ -249,7 +264,7 @@ class Recording(JVPTrace):
             return self.linear
 
     def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
-        """Compute the inputs and the results of all steps, or (others: None) those that are wanted."""
+        """Compute the inputs and the results of all steps (None for unwanted ones)."""
         size = self.count - self.start
         numbers = range(len(inputs), size) if wanted is None else sorted({n - self.start for n in wanted if n >= self.start + len(inputs)})
         program = None
@@ -278,7 +293,10 @@ class Recording(JVPTrace):
             return trace_to_jaxpr(run, [v.aval for v in (*self.inputs, *self.operands)], self.name)
 
     def program(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the program of the current node for a key, or None if it was not asked for before (on a GPU it is made at once)."""
+        """Return the current node's program for a key.
+
+        None if it was not asked for before; on a GPU it is made at once.
+        """
         programs = self.node.programs
         program = programs.get(key)
         if program is None:
@@ -304,7 +322,10 @@ def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Ar
 
 
 def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
-    """Return the type or types of an operation's results if it can be noted, given which operands have tangents; None otherwise."""
+    """Return the type or types of an operation's results, or None.
+
+    It is None if the operation cannot be noted, given which operands have tangents (`active`).
+    """
     if primitive is jit_p:
         return _results_of_call(params, active)
     if primitive.derivatives:
@@ -317,7 +338,10 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
-    """Do the same for a call of a program. One that is met for the first time is not noted: it may be made anew for each call."""
+    """Do the same for a call of a program.
+
+    A program that is met for the first time is not noted, since it may be made anew for each call.
+    """
     closed: ClosedJaxpr = params["jaxpr"]
     if "met" not in closed.cache:
         closed.cache["met"] = True
@@ -329,7 +353,10 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 
 class _Gradient(NamedTuple):
-    """A compiled program of the results and the gradient, as a function of buffers: which of them it reads, and what it returns."""
+    """A compiled program, as a function of buffers, of results and gradient.
+
+    `reads` tells which inputs and operands it takes.
+    """
 
     run: Callable[..., Sequence[Any]]
     reads: list[bool]
@@ -341,7 +368,9 @@ class _Gradient(NamedTuple):
 def gradient_flat(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str, check: Callable[[Any], None]
 ) -> tuple[list[Array], list[Any]]:
-    """Return the results of a function of flat arrays, and the gradient of the first by the inputs that are `nonzero` (arrays or `Zero`).
+    """Return the results of a function of flat arrays, and the gradient of the first.
+
+    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`.
 
     `check` raises if the results are not those of a function that has a gradient.
     """
@@ -367,7 +396,7 @@ def gradient_flat(
 def linearize_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    """Do what `linearize_flat` does, by compiled programs where the function can be recorded."""
+    """Do what `linearize_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return linearize_flat(function, values, nonzero, name)
     trace = Recording(values, name)
@@ -378,7 +407,10 @@ def linearize_eagerly(
 
 
 def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
-    """Return True outside of all transforms if there are inputs, all of them floating-point arrays on one device."""
+    """Return True if a function of `values` can be recorded.
+
+    That is outside of all transforms, for floating-point arrays on one device.
+    """
     if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
         return False
     device = values[0].device

@@ -1,4 +1,4 @@
-"""Reverse mode: `vjp`, `grad`, `value_and_grad`, and the forward pair `jvp` and `linearize`, on functions of pytrees."""
+"""`grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`, for functions of pytrees."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.jvp import jvp_flat
+from volta_fn.transforms.marks import marked, with_zeros
 from volta_fn.transforms.transpose import pull_back
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """The only tangent of an integer array: no information, dtype `float0`."""
+    """Return the tangent of an integer array: zeros of dtype `float0`."""
     return np.zeros(shape, dtypes.float0)
 
 
-class _AuxFunction:
-    """A function of flat arrays made from one of pytrees; with `has_aux`, auxiliary results travel behind the outputs."""
+class _FlatFunction:
+    """A function of pytrees as a function of flat arrays.
+
+    With `has_aux` it returns auxiliary results after the outputs.
+    """
 
     def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         self.has_aux = has_aux
@@ -57,7 +61,7 @@ class _AuxFunction:
         return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
 
     def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Flat results as the outputs and the auxiliary pytree (whose leaves that are no arrays pass through)."""
+        """Split flat results in outputs and the auxiliary pytree of any leaves."""
         count = self.flat.out_tree.num_leaves
         rest = iter(results[count:])
         aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
@@ -65,7 +69,7 @@ class _AuxFunction:
 
 
 class _Signature(NamedTuple):
-    """What a derivative goes between: structures and types of arguments and results, and which of them it concerns."""
+    """Structures and types of a derivative's arguments and results."""
 
     in_tree: Any
     out_tree: Any
@@ -76,45 +80,33 @@ class _Signature(NamedTuple):
     #: Results that depend on those.
     depends: tuple[bool, ...]
 
-    def pull_back(self, program: ClosedJaxpr, cotangents: Sequence[Any]) -> Any:
-        """Cotangents of the arguments (arrays; float0 zeros for integers), as a tuple, from those of the results."""
-        given = [ct for ct, d in zip(cotangents, self.depends, strict=True) if d]
-        found = iter(pull_back(program, given))
-        leaves = [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(self.nonzero, self.in_avals, strict=True)]
-        return tree.unflatten(self.in_tree, leaves)[0]
-
 
 class _Linearized:
-    """What differentiation of a function at a point leaves: outputs, and the linear program of its derivative."""
+    """A function at a point: its outputs, and the linear program of its derivative."""
 
     __slots__ = ("aux", "outs", "program", "signature")
 
     def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         values = [as_value(x) for x in leaves]
-        run = _AuxFunction(function, in_tree, has_aux, transform)
+        run = _FlatFunction(function, in_tree, has_aux, transform)
         in_avals = tuple([v.aval for v in values])
         nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-        outs, program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
+        outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
         self.outs, self.aux = run.split(outs)
         own = tuple(depends[: len(self.outs)])
         self.signature = _Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)
-        self.program = _drop_outputs(program, sum(own))
+        del self.program.jaxpr.outvars[sum(own) :]  # auxiliary results need no derivative
 
-    def result(self) -> Any:
-        """The function's value, as a pytree."""
-        return tree.unflatten(self.signature.out_tree, self.outs)
-
-
-def _drop_outputs(program: ClosedJaxpr, count: int) -> ClosedJaxpr:
-    """The program with only its first `count` outputs (aux results need no derivative)."""
-    del program.jaxpr.outvars[count:]
-    return program
+    def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
+        """Return the function's value, the derivative, and the auxiliary result if any."""
+        value = tree.unflatten(self.signature.out_tree, self.outs)
+        return (value, derivative, self.aux) if has_aux else (value, derivative)
 
 
 class VJP:
-    """The function from cotangents of a result to cotangents of the arguments, as `vjp` returns it.
+    """The function that `vjp` returns, from result cotangents to those of arguments.
 
-    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another take it.
+    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
     """
 
     def __init__(self, signature: _Signature, program: ClosedJaxpr) -> None:
@@ -122,13 +114,25 @@ class VJP:
         self._program = program
 
     def __call__(self, cotangent: Any) -> Any:
-        """Cotangents of the arguments, as a tuple. Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit."""
+        """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
+
+        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit.
+        """
         signature = self._signature
         leaves, structure = tree.flatten(cotangent)
         if structure != signature.out_tree:
             raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
         cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-        return signature.pull_back(self._program, cts)
+        return _with_float0(
+            pull_back(self._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
+        )
+
+
+def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
+    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
+    found = iter(cotangents)
+    leaves = [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
+    return tree.unflatten(in_tree, leaves)[0]
 
 
 tree.register_pytree_node(
@@ -139,7 +143,10 @@ tree.register_pytree_node(
 
 
 def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
-    """A cotangent that a user gave for a result, as an array (a `Zero` for integers); `ShapeError` or `DTypeError` if it does not fit."""
+    """Convert a user's cotangent of a result to an array (a `Zero` for integers).
+
+    Raises `ShapeError` or `DTypeError` if it does not fit.
+    """
     expected = aval.at_least_vspace()
     if expected.dtype == dtypes.float0:
         return Zero(expected)
@@ -154,7 +161,7 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """The value of ``fun(*primals)`` and its vector-Jacobian product, the function that reverse mode is made of.
+    """Return ``fun(*primals)`` and its vector-Jacobian product.
 
     Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
 
@@ -165,9 +172,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """
     check_callable(fun, "vjp")
     linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
-    value = linearized.result()
-    pull = VJP(linearized.signature, linearized.program)
-    return (value, pull, linearized.aux) if has_aux else (value, pull)
+    return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
 
 
 def value_and_grad(
@@ -177,7 +182,9 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """A function that gives both ``fun``'s value, a scalar, and its gradient by the arguments at `argnums`.
+    """Make a function that returns the value of `fun` and its gradient.
+
+    The gradient is by the arguments at `argnums`.
 
     Args:
         fun: a function whose result is a scalar, or with `has_aux` a pair (scalar, anything).
@@ -198,26 +205,29 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
-        numbers = [positional_index(i, len(args), "grad") for i in ((argnums,) if isinstance(argnums, int) else argnums)]
-        chosen = [args[i] for i in numbers]
+        numbers, chosen = chosen_arguments(args, argnums, "grad")
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
         _check_inputs(leaves, chosen, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
         nonzero = [v.dtype in dtypes.INEXACT for v in values]
-        run = _AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+        run = _FlatFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
         outs, found = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
         (value,), aux = run.split(outs)
-        cotangents = iter(found)
-        rates = [instantiate(next(cotangents)) if nz else float0_zeros(v.shape) for nz, v in zip(nonzero, values, strict=True)]
-        gradient = tree.unflatten(in_tree, rates)[0]
+        gradient = _with_float0(found, nonzero, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
     return with_gradient
 
 
+def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
+    """Return the positions, counted from the front, and values of some arguments."""
+    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    return numbers, [args[i] for i in numbers]
+
+
 def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """`fun` as a function of the arguments at `numbers` alone."""
+    """Make `fun` a function of the arguments at `numbers` alone."""
     if list(numbers) == list(range(len(args))) and not kwargs:
         return fun
 
@@ -282,7 +292,9 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """The gradient of a scalar function; arguments and errors as for `value_and_grad`.
+    """Make the gradient of a scalar function.
+
+    Arguments and errors are those of `value_and_grad`.
 
     >>> import volta_fn as vf
     >>> vf.grad(vf.numpy.tanh)(2.0)
@@ -300,7 +312,7 @@ def grad(
 
 
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
-    """The value of ``fun(*primals)`` and its directional derivative along `tangents` (Jacobian-vector product).
+    """Return ``fun(*primals)`` and its derivative along `tangents`.
 
     Returns ``(value, tangent)``, or ``(value, tangent, aux)`` with `has_aux`. Raises `TreeError`, `ShapeError` or `DTypeError` if a
     tangent does not fit its primal.
@@ -311,21 +323,21 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     """
     check_callable(fun, "jvp")
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    rates, rate_tree = tree.flatten((tuple(tangents), {}))
-    if in_tree != rate_tree:
-        raise TreeError(f"primals have structure {in_tree} but tangents {rate_tree}")
+    directions, tangent_tree = tree.flatten((tuple(tangents), {}))
+    if in_tree != tangent_tree:
+        raise TreeError(f"primals have structure {in_tree} but tangents {tangent_tree}")
     values = [as_value(x) for x in leaves]
-    given = [_checked_tangent(t, v.aval) for t, v in zip(rates, values, strict=True)]
-    run = _AuxFunction(fun, in_tree, has_aux, "jvp")
-    outs, out_rates = jvp_flat(run, values, given, function_name(fun))
+    given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
+    run = _FlatFunction(fun, in_tree, has_aux, "jvp")
+    outs, out_tangents = jvp_flat(run, values, given, function_name(fun))
     results, aux = run.split(outs)
     value = tree.unflatten(run.flat.out_tree, results)
-    rate = tree.unflatten(run.flat.out_tree, [public_tangent(t) for t in out_rates[: len(results)]])
-    return (value, rate, aux) if has_aux else (value, rate)
+    tangent = tree.unflatten(run.flat.out_tree, [public_tangent(t) for t in out_tangents[: len(results)]])
+    return (value, tangent, aux) if has_aux else (value, tangent)
 
 
 def public_tangent(tangent: Any) -> Any:
-    """A tangent as users see it: an array, of zeros (of dtype `float0`, for integers) in place of a `Zero`."""
+    """Return a tangent as an array, with zeros for a `Zero` (float0 for integers)."""
     if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
         return float0_zeros(tangent.aval.shape)
     return instantiate(tangent)
@@ -351,9 +363,9 @@ def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """The value of ``fun(*primals)`` and the linear function of tangents that approximates it there.
+    """Return ``fun(*primals)`` and the linear function that approximates `fun` there.
 
-    Costs one evaluation of `fun`; each call of the linear function then costs no more than the derivative's own work.
+    It costs one evaluation of `fun`; a call of the linear function costs the derivative's own work only.
 
     >>> import volta_fn as vf
     >>> y, push = vf.linearize(lambda x: x ** 3, 2.0)
@@ -365,15 +377,13 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     signature, program = linearized.signature, linearized.program
 
     def push_forward(*tangents: Any) -> Any:
-        """The directional derivative along `tangents`."""
+        """Return the directional derivative along `tangents`."""
         leaves, structure = tree.flatten((tangents, {}))
         if structure != signature.in_tree:
             raise TreeError(f"the linearized function takes tangents of structure {signature.in_tree}, got {structure}")
         checked = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
-        found = iter(eval_jaxpr(program, *[t for t, nz in zip(checked, signature.nonzero, strict=True) if nz]))
-        pairs = zip(signature.depends, signature.out_avals, strict=True)
-        rates = [next(found) if d else public_tangent(Zero(a.at_least_vspace())) for d, a in pairs]
-        return tree.unflatten(signature.out_tree, rates)
+        found = eval_jaxpr(program, *marked(checked, signature.nonzero))
+        results = with_zeros(found, signature.depends, signature.out_avals)
+        return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
-    value = linearized.result()
-    return (value, push_forward, linearized.aux) if has_aux else (value, push_forward)
+    return linearized.result(push_forward, has_aux)

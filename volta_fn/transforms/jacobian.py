@@ -1,68 +1,50 @@
-"""Jacobians and Hessians: derivatives by every element, one column (forward) or row (reverse) at a time, all at once through `vmap`."""
+"""Jacobians and Hessians: columns (forward mode) or rows (reverse mode) by `vmap`."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
-from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
+from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import reshape
-from volta_fn.transforms.grad import checked_cotangent, jvp, partial_function, vjp
+from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, jvp, partial_function, vjp
 from volta_fn.transforms.transpose import backward_pass
-from volta_fn.transforms.vectorize import vmap
+from volta_fn.transforms.vmap import vmap
 
 
 def _basis(leaves: Sequence[Array]) -> list[Array]:
-    """For each leaf, a stack with one entry per element of all leaves: the standard basis of the space they span together."""
-    total = sum(leaf.size for leaf in leaves)
-    parts: list[Array] = []
-    start = 0
-    for leaf in leaves:
-        block = np.zeros((total, leaf.size), leaf.dtype)
-        block[start : start + leaf.size] = np.eye(leaf.size, dtype=leaf.dtype)
-        parts.append(from_host(block.reshape((total, *leaf.shape))))
-        start += leaf.size
-    return parts
+    """Return the standard basis of the space of all leaves.
+
+    For each leaf it is a stack with an entry per element of all leaves.
+    """
+    identity = np.eye(sum(leaf.size for leaf in leaves))
+    columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
+    return [from_host(identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
 
 
-def _split_rows(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
-    """The rows of `stacked` that belong to each leaf, with the row dimension in the leaf's shape."""
-    parts = []
-    start = 0
-    for leaf in leaves:
-        rows = stacked[start : start + leaf.size]
-        parts.append(reshape(rows, (*leaf.shape, *stacked.shape[1:])))
-        start += leaf.size
-    return parts
-
-
-def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], what: str) -> None:
+def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], label: str) -> None:
     for leaf in leaves:
         dtype = as_value(leaf).dtype
         if dtype not in allowed:
-            raise GradientError(f"{what} of dtype {dtype.name} cannot be differentiated; convert to a floating dtype, or see `holomorphic`")
-
-
-def _choose(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
-    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
-    return numbers, [args[i] for i in numbers]
+            raise GradientError(f"{label} of dtype {dtype.name} has no derivative; convert to a floating dtype, or see `holomorphic`")
 
 
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The Jacobian of `fun` by forward mode: cheap for few inputs.
+    """Make the Jacobian of `fun` by forward mode, which is cheap for few inputs.
 
     The result has the structure of `fun`'s value, each leaf replaced by the structure of the arguments at `argnums`, each leaf of
-    which has shape (\\*value shape, \\*argument shape). With `has_aux`, `fun` returns (value, aux) and so does the Jacobian.
+    which has shape ``(*value shape, *argument shape)``. With `has_aux`, `fun` returns (value, aux) and so does the Jacobian.
     Raises `GradientError` for arguments that are not of real floating dtype (complex with `holomorphic`).
 
     >>> import volta_fn as vf
@@ -74,7 +56,7 @@ def jacfwd(
 
     @functools.wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = _choose(args, argnums, "jacfwd")
+        numbers, chosen = chosen_arguments(args, argnums, "jacfwd")
         point = chosen[0] if isinstance(argnums, int) else tuple(chosen)
         leaves, structure = tree.flatten(point)
         values = [as_value(x) for x in leaves]
@@ -82,8 +64,8 @@ def jacfwd(
         partial = partial_function(fun, args, numbers, kwargs)
         primals = (point,) if isinstance(argnums, int) else point
 
-        def push(*rates: Array) -> Any:
-            tangent = tree.unflatten(structure, rates)
+        def push(*directions: Array) -> Any:
+            tangent = tree.unflatten(structure, directions)
             result = jvp(partial, primals, (tangent,) if isinstance(argnums, int) else tangent, has_aux)
             _check_dtype(tree.leaves(result[0]), dtypes.INEXACT, "jacfwd: a result")
             return result[1:]
@@ -97,13 +79,9 @@ def jacfwd(
 
 
 def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
-    """The columns (last dimension) that belong to each leaf, in the leaf's shape."""
-    parts = []
-    start = 0
-    for leaf in leaves:
-        parts.append(reshape(stacked[..., start : start + leaf.size], (*stacked.shape[:-1], *leaf.shape)))
-        start += leaf.size
-    return parts
+    """Return the columns (in the last dimension) of each leaf, in the leaf's shape."""
+    columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
+    return [reshape(stacked[..., end - x.size : end], (*stacked.shape[:-1], *x.shape)) for x, end in columns]
 
 
 def jacrev(
@@ -113,9 +91,9 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """The Jacobian of `fun` by reverse mode: cheap for few outputs. Structure and arguments as for `jacfwd`.
+    """Make the Jacobian of `fun` by reverse mode, which is cheap for few outputs.
 
-    Real functions of complex arguments need no flag, as for `grad`.
+    Structure and arguments are those of `jacfwd`. Real functions of complex arguments need no flag, as for `grad`.
 
     >>> import volta_fn as vf
     >>> vf.jacrev(lambda x: x.sum())(vf.numpy.array([1.0, 2.0]))
@@ -125,7 +103,7 @@ def jacrev(
 
     @functools.wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = _choose(args, argnums, "jacrev")
+        numbers, chosen = chosen_arguments(args, argnums, "jacrev")
         if not allow_int:
             _check_dtype(tree.leaves(chosen), dtypes.COMPLEX if holomorphic else dtypes.INEXACT, "jacrev: an argument")
         result = vjp(partial_function(fun, args, numbers, kwargs), *chosen, has_aux=has_aux)
@@ -133,21 +111,13 @@ def jacrev(
         _check_dtype(outs, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: a result")
         pull_back = result[1]
         rows = vmap(lambda *cts: pull_back(tree.unflatten(structure, cts)), axis_size=sum(o.size for o in outs))(*_basis(outs))
-        by_argument = [tree.map(lambda r: _Rows(_split_rows(r, outs)), row) for row in rows]
-        picked = by_argument[0] if isinstance(argnums, int) else tuple(by_argument)
-        is_rows = lambda x: isinstance(x, _Rows)  # noqa: E731  # a predicate for tree.map
-        parts = [tree.map(lambda r, i=i: r.parts[i], picked, is_leaf=is_rows) for i in range(len(outs))]
-        jacobian_tree = tree.unflatten(structure, parts)
+        picked = rows[0] if isinstance(argnums, int) else rows
+        ends = zip(outs, accumulate(o.size for o in outs), strict=True)
+        by_result = [tree.map(lambda r, o=o, end=end: reshape(r[end - o.size : end], (*o.shape, *r.shape[1:])), picked) for o, end in ends]
+        jacobian_tree = tree.unflatten(structure, by_result)
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 
     return jacobian_function
-
-
-class _Rows:
-    """The rows of a Jacobian by result; a leaf to tree functions."""
-
-    def __init__(self, parts: list[Array]) -> None:
-        self.parts = parts
 
 
 jacobian = jacrev
@@ -156,7 +126,9 @@ jacobian = jacrev
 def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The second derivatives of `fun`: forward mode over reverse mode. Structure as for two nested Jacobians.
+    """Make the second derivatives of `fun`, by forward mode over reverse mode.
+
+    Their structure is that of two nested Jacobians.
 
     >>> import volta_fn as vf
     >>> vf.hessian(lambda x: (x ** 3).sum())(vf.numpy.array([1.0, 2.0]))
@@ -167,7 +139,7 @@ def hessian(
 
 
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
-    """The transpose of a function that is linear in its arguments.
+    """Make the transpose of a function that is linear in its arguments.
 
     `primals` are arrays or `ShapeDtypeStruct` of the arguments' types. Returns the function from a cotangent of the result to a tuple
     of cotangents. Raises `GradientError` if `fun` is not linear.
@@ -184,7 +156,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     out_tree = flat.out_tree
 
     def transposed(cotangent: Any) -> Any:
-        """Cotangents of the arguments from one of the result."""
+        """Return cotangents of the arguments from one of the result."""
         given, structure = tree.flatten(cotangent)
         if structure != out_tree:
             raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {out_tree}")

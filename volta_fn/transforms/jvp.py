@@ -1,4 +1,4 @@
-"""Forward-mode differentiation: values travel with their tangents, the directional derivatives."""
+"""Forward-mode differentiation: values carry tangents, directional derivatives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_rules
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace, run_under
 from volta_fn.errors import GradientError
 from volta_fn.primitives.joining import instantiate
+from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
 
 
 class JVPTracer(Tracer):
@@ -28,7 +29,7 @@ class JVPTracer(Tracer):
         self.tangent = tangent
 
     def origin(self) -> str:
-        """Words for where this tracer comes from."""
+        """Describe where this tracer comes from."""
         return "a value that is being differentiated"
 
     # Under eager differentiation the value is known, so Python may branch on it.
@@ -51,7 +52,7 @@ class JVPTrace(Trace):
     __slots__ = ()
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """The primitive's value with its tangent; without the parent's notice when no argument has one."""
+        """Apply a primitive to values and tangents, or to bare values if none has one."""
         active = False
         primals: list[Array] = []
         tangents: list[Any] = []
@@ -74,19 +75,19 @@ class JVPTrace(Trace):
                     tangents[i] = Zero(primals[i].aval.at_least_vspace())
             if primitive.jvp is None:
                 raise GradientError(f"the primitive {primitive} has no derivative rule")
-            out, rate = primitive.jvp(primals, tangents, **params)
+            out, out_tangent = primitive.jvp(primals, tangents, **params)
         finally:
             pop_trace(token)
         if primitive.multiple_results:
-            return tuple([self.attach(o, t) for o, t in zip(out, rate, strict=True)])
-        return out if type(rate) is Zero else JVPTracer(self, out, rate)
+            return tuple([self.attach(o, t) for o, t in zip(out, out_tangent, strict=True)])
+        return self.attach(out, out_tangent)
 
     def attach(self, primal: Array, tangent: Any) -> Array:
-        """A tracer for a value with a tangent; the bare value if that is zero."""
+        """Return a tracer for a value with a tangent; the bare value if that is zero."""
         return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
 
     def detach(self, value: Array) -> tuple[Array, Any]:
-        """A value and its tangent."""
+        """Return a value and its tangent."""
         if type(value) is JVPTracer and value._trace is self:
             return value.primal, value.tangent
         check_alive(value)
@@ -94,27 +95,22 @@ class JVPTrace(Trace):
 
 
 def jvp_flat(
-    function: Callable[..., Sequence[Array]],
-    primals: Sequence[Array],
-    tangents: Sequence[Any],
-    name: str = "",
+    function: Callable[..., Sequence[Array]], primals: Sequence[Array], tangents: Sequence[Any], name: str = ""
 ) -> tuple[list[Array], list[Any]]:
-    """`function` of flat arrays with its outputs' tangents (some of them `Zero`)."""
+    """Run `function` of flat arrays; return outputs and their tangents or `Zero`."""
     trace = JVPTrace(current_trace(), name)
-    token = push_trace(trace)
     try:
-        outs = function(*[trace.attach(p, t) for p, t in zip(primals, tangents, strict=True)])
-        pairs = [trace.detach(o) for o in outs]
+        pairs = [trace.detach(o) for o in run_under(trace, function, *map(trace.attach, primals, tangents))]
     finally:
-        pop_trace(token)
         trace.finish()
     return [p for p, _ in pairs], [t for _, t in pairs]
 
 
 def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bool | Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The program ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)`` and which outputs' tangents are nonzero.
+    """Derive the program that also computes tangents, and tell which outputs have one.
 
-    `instantiate_outs` asks for tangents that are arrays of zeros where they would be symbolic zeros.
+    It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` asks for tangents that are arrays
+    of zeros where they would be symbolic zeros.
     """
     wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     key = ("jvp", tuple(nonzero), tuple(wanted))
@@ -124,17 +120,14 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     out_nonzero: list[bool] = []
 
     def run(*flat: Array) -> list[Array]:
-        primals, given = flat[: len(in_avals)], iter(flat[len(in_avals) :])
-        tangents = [next(given) if nz else Zero(a.at_least_vspace()) for nz, a in zip(nonzero, in_avals, strict=True)]
-        outs, rates = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        keep = [
-            (want and a.at_least_vspace().dtype == a.dtype) or type(t) is not Zero
-            for want, t, a in zip(wanted, rates, closed.out_avals, strict=True)
-        ]
-        out_nonzero[:] = keep
-        return [*outs, *[instantiate(t) for k, t in zip(keep, rates, strict=True) if k]]
+        primals = flat[: len(in_avals)]
+        tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
+        outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
+        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(wanted, closed.out_avals, strict=True)]
+        out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
+        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
 
-    tangent_avals = [a.at_least_vspace() for nz, a in zip(nonzero, in_avals, strict=True) if nz]
+    tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
     result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
     closed.cache[key] = (result, list(out_nonzero))
     return closed.cache[key]

@@ -1,8 +1,7 @@
-"""Linearization: run a function once, writing down the linear program that maps tangents to tangents.
+"""Linearization: record the linear program from tangents to tangents.
 
-A `LinearTrace` is a partial evaluation: what is known is computed now, under the parent trace, and what depends on an
-unknown input is recorded. Forward differentiation on top of it leaves just the tangents unknown, so the recorded program is
-linear; its transpose gives reverse mode.
+A `LinearTrace` is a partial evaluation: it computes what is known now, under the parent trace, and records what depends on an unknown
+input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse mode.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import Trace, Tracer, current_trace, pop_trace, push_trace
+from volta_fn.core.trace import Trace, Tracer, current_trace, run_under
 from volta_fn.source import user_code_position
 from volta_fn.transforms.jvp import JVPTrace
+from volta_fn.transforms.marks import is_nonzero, marked, merge
 
 
 class LinearTracer(Tracer):
@@ -35,7 +35,7 @@ class LinearTracer(Tracer):
         return self.var.aval
 
     def origin(self) -> str:
-        """Words for where this tracer comes from."""
+        """Describe where this tracer comes from."""
         return "a tangent that is being linearized"
 
 
@@ -49,34 +49,26 @@ class LinearTrace(Trace):
         self.builder = JaxprBuilder()
 
     def unknown(self, aval: ShapedArray) -> LinearTracer:
-        """A new unknown input."""
+        """Add an unknown input."""
         return LinearTracer(self, Var(aval))
 
     def is_unknown(self, value: Array) -> bool:
-        """Whether a value depends on an unknown input."""
+        """Return True if a value depends on an unknown input."""
         return type(value) is LinearTracer and value._trace is self
 
     def atom(self, value: Array) -> Atom:
-        """The atom that stands for a value in the recorded program."""
+        """Return the atom of a value in the recorded program."""
         if type(value) is LinearTracer and value._trace is self:
             return value.var
         return self.builder.atom(value)
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Evaluate, record, or (for primitives with sub-programs) split."""
+        """Evaluate, record, or (for primitives with sub-programs) split a primitive."""
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
         if not any(type(a) is LinearTracer and a._trace is self for a in args):
-            token = push_trace(parent)
-            try:
-                return parent.process(primitive, args, params)
-            finally:
-                pop_trace(token)
+            return run_under(parent, parent.process, primitive, args, params)
         if primitive.partial_eval is not None:
-            token = push_trace(parent)
-            try:
-                return primitive.partial_eval(self, args, params)
-            finally:
-                pop_trace(token)
+            return run_under(parent, primitive.partial_eval, self, args, params)
         return self.record(primitive, args, params)
 
     def record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -89,12 +81,15 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """The user's line; looked up only while a program is written, since eager differentiation has no use for it."""
+        """Return the user's line.
+
+        It is looked up only under `JaxprTrace`, since eager differentiation has no use for it.
+        """
         return current_position.get() or (user_code_position() if isinstance(self.parent, JaxprTrace) else None)
 
 
 class LinearizeTrace(JVPTrace):
-    """Forward differentiation whose tangents are unknowns of a `LinearTrace`, its parent."""
+    """Forward differentiation whose tangents are unknown: the parent records them."""
 
     __slots__ = ("linear", "tangents")
 
@@ -104,7 +99,7 @@ class LinearizeTrace(JVPTrace):
         self.tangents: list[LinearTracer | Zero] = []
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
-        """Values to run a function on: those that are `nonzero` (default: of inexact dtype) with unknown tangents."""
+        """Attach unknown tangents to the `nonzero` primals (default: of inexact dtype)."""
         avals = [p.aval.at_least_vspace() for p in primals]
         if nonzero is None:
             nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
@@ -112,10 +107,11 @@ class LinearizeTrace(JVPTrace):
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
     def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-        """What `linearize_flat` returns, from what the function returned."""
+        """Return what `linearize_flat` does, given what the function returned."""
         pairs = [self.detach(o) for o in results]
-        depends = [type(t) is not Zero for _, t in pairs]
-        outvars = [self.linear.atom(t) for _, t in pairs if type(t) is not Zero]
+        tangents = [t for _, t in pairs]
+        depends = is_nonzero(tangents)
+        outvars = [self.linear.atom(t) for t in marked(tangents, depends)]
         invars = [t.var for t in self.tangents if type(t) is LinearTracer]
         return [p for p, _ in pairs], self.linear.builder.build(invars, outvars), depends
 
@@ -126,20 +122,17 @@ class LinearizeTrace(JVPTrace):
 
 
 def linearize_flat(
-    function: Callable[..., Sequence[Array]],
-    primals: Sequence[Array],
-    nonzero: Sequence[bool] | None = None,
-    name: str = "",
+    function: Callable[..., Sequence[Array]], primals: Sequence[Array], nonzero: Sequence[bool] | None = None, name: str = ""
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    """Run `function` on flat arrays: its outputs, the linear program from tangents of the inputs that are `nonzero` (default:
-    those with inexact dtype) to the tangents of the outputs that depend on them, and which outputs those are.
+    """Run `function` on flat arrays, and record its derivative.
+
+    Returns the outputs, the linear program from tangents of the inputs that are `nonzero` (default: those with inexact dtype) to
+    tangents of the outputs that depend on them, and which outputs those are.
     """
     trace = LinearizeTrace(current_trace(), name)
-    token = push_trace(trace)
     try:
-        return trace.end(function(*trace.start(primals, nonzero)))
+        return run_under(trace, lambda: trace.end(function(*trace.start(primals, nonzero))))
     finally:
-        pop_trace(token)
         trace.finish()
 
 
@@ -153,27 +146,22 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     if key in closed.cache:
         return closed.cache[key]
     avals = closed.in_avals
-    rest: list[Any] = []
+    found: list[Any] = []
 
     def run(*known: Array) -> list[Array]:
         trace = LinearTrace(current_trace())
-        given = iter(known)
-        inputs: list[Array] = [trace.unknown(a) if u else next(given) for u, a in zip(unknown, avals, strict=True)]
-        token = push_trace(trace)
+        unknowns = [trace.unknown(a) for a in marked(avals, unknown)]
         try:
-            outs = eval_jaxpr(closed, *inputs)
+            outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known))
         finally:
-            pop_trace(token)
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        outvars = [trace.atom(o) for o, u in zip(outs, out_unknown, strict=True) if u]
-        waiting = trace.builder.build([i.var for i in inputs if type(i) is LinearTracer and i._trace is trace], outvars)
-        rest[:] = [waiting, out_unknown]
-        return [*[o for o, u in zip(outs, out_unknown, strict=True) if not u], *waiting.consts]
+        waiting = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        found[:] = [waiting, out_unknown]
+        return [*marked(outs, out_unknown, False), *waiting.consts]
 
-    known_jaxpr = trace_to_jaxpr(run, [a for u, a in zip(unknown, avals, strict=True) if not u], "known")
-    waiting, out_unknown = rest
-    jaxpr = waiting.jaxpr
-    waiting_jaxpr = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    closed.cache[key] = (known_jaxpr, waiting_jaxpr, out_unknown)
+    known = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
+    jaxpr, out_unknown = found[0].jaxpr, found[1]
+    with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
+    closed.cache[key] = (known, with_residuals, out_unknown)
     return closed.cache[key]

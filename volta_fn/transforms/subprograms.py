@@ -1,54 +1,29 @@
-"""What the rules of control flow do to sub-programs and to what belongs to their inputs. New programs are kept on the old ones."""
+"""Programs that the rules of control flow derive, cached on the original programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
-from volta_fn.primitives.movement import broadcast, moveaxis
 from volta_fn.transforms.linearize import partial_eval_jaxpr
+from volta_fn.transforms.marks import marked, merge
 
 
-def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, Sequence[bool]]]) -> tuple[Any, list[bool]]:
-    """Repeat `step`, which gives a result and the parts of the carry that come out marked, until it marks no more than it was given."""
-    marks = list(start)
-    while True:
-        result, out = step(marks)
-        grown = [m or o for m, o in zip(marks, out, strict=True)]
-        if grown == marks:
-            return result, marks
-        marks = grown
-
-
-def chosen(values: Sequence[Any], marks: Sequence[bool], mark: bool = True) -> list[Any]:
-    """The values so marked."""
-    return [v for v, m in zip(values, marks, strict=True) if m is mark]
-
-
-def stack_if(stacked: bool, value: Array, dim: int | None, size: int) -> Array:
-    """A part of the carry with examples along its first dimension, if the carry has that part stacked."""
-    if dim is not None:
-        return moveaxis(value, dim, 0)
-    return broadcast(value, (size,)) if stacked else value
-
-
-def rearranged(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
-    """The program with its inputs in the order of these positions, and with those outputs."""
-    key = ("rearranged", tuple(inputs), tuple(outputs))
+def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
+    """Return the program of some outputs, with its inputs reordered."""
+    key = ("reordered", tuple(inputs), tuple(outputs))
     if key not in closed.cache:
         jaxpr = closed.jaxpr
         invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
-        whole = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, outvars, jaxpr.eqns), closed.consts)
-        closed.cache[key] = whole if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(whole)
+        program = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, outvars, jaxpr.eqns), closed.consts)
+        closed.cache[key] = program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
     return closed.cache[key]
 
 
 def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
-    """The program with more inputs at the end, which it ignores, of these types."""
+    """Return the program with more inputs at the end, which it ignores."""
     jaxpr = closed.jaxpr
     key = ("with_unused", tuple(extra))
     if key not in closed.cache:
@@ -60,7 +35,12 @@ def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxp
 def split_program(
     closed: ClosedJaxpr, unknown: Sequence[bool], unknown_outputs: Sequence[bool]
 ) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """`partial_eval_jaxpr`, with the marked outputs given by the waiting program even if they are known (as residuals, first in order)."""
+    """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
+
+    The marked outputs are unknown even if they could be known.
+
+    The known program returns those as its first residuals.
+    """
     key = ("split", tuple(unknown), tuple(unknown_outputs))
     if key not in closed.cache:
         closed.cache[key] = _split(closed, unknown, unknown_outputs)
@@ -69,18 +49,18 @@ def split_program(
 
 def _split(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    moved = [w and not u for w, u in zip(wanted, out_unknown, strict=True)]
+    moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
     if not any(moved):
         return known, waiting, out_unknown
-    count = out_unknown.count(False)
-    known_outs, residuals = known.jaxpr.outvars[:count], known.jaxpr.outvars[count:]
-    moved_known = [m for m, u in zip(moved, out_unknown, strict=True) if not u]
-    stay = [v for v, m in zip(known_outs, moved_known, strict=True) if not m]
-    move = [v for v, m in zip(known_outs, moved_known, strict=True) if m]
-    fresh = [Var(v.aval) for v in move]
-    given, passed = iter(waiting.jaxpr.outvars), iter(fresh)
-    outvars = [next(given) if u else next(passed) for u, m in zip(out_unknown, moved, strict=True) if u or m]
-    grown = [u or m for u, m in zip(out_unknown, moved, strict=True)]
-    known_jaxpr = Jaxpr(known.jaxpr.constvars, known.jaxpr.invars, [*stay, *move, *residuals], known.jaxpr.eqns)
-    waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*fresh, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
-    return ClosedJaxpr(known_jaxpr, known.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), grown
+    known_outs, residuals = known.jaxpr.outvars[: len(moved)], known.jaxpr.outvars[len(moved) :]
+    passed = [Var(v.aval) for v in marked(known_outs, moved)]
+    is_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
+    outvars = merge(marked(out_unknown, is_unknown), waiting.jaxpr.outvars, passed)
+    known_jaxpr = Jaxpr(
+        known.jaxpr.constvars,
+        known.jaxpr.invars,
+        [*marked(known_outs, moved, False), *marked(known_outs, moved), *residuals],
+        known.jaxpr.eqns,
+    )
+    waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
+    return ClosedJaxpr(known_jaxpr, known.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown

@@ -1,4 +1,4 @@
-"""Transposition: running a linear program backwards, from cotangents of its outputs to cotangents of its inputs."""
+"""Transposition: from cotangents of a linear program's outputs to those of inputs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from volta_fn.core.staging import current_position, trace_rules
 from volta_fn.core.trace import current_trace
 from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import add
+from volta_fn.transforms.marks import is_nonzero, marked, merge
 
 
 def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
-    """Return the cotangents, arrays or `Zero`, of all inputs of a program that linearization recorded, given those of its outputs."""
+    """Transpose a program that linearization recorded.
+
+    Takes cotangents of its outputs, and returns cotangents, arrays or `Zero`, of its inputs.
+    """
     return backward_pass(program, [True] * len(program.jaxpr.invars), (), cotangents, all_linear=True)
 
 
 def backward_pass(
     closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], all_linear: bool = False
 ) -> list[Any]:
-    """Cotangents of the inputs that are `linear` (others: None), given the values of the rest in `args`.
+    """Return cotangents of the `linear` inputs (None for others).
 
-    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated forward first; `all_linear` says
-    that there are none, as in what linearization records.
+    `args` are the values of the other inputs.
+
+    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated first; `all_linear` says that there are
+    none, as in the programs that linearization records.
     """
     jaxpr = closed.jaxpr
-    #: The variables with values: a variable is linear if and only if it is not among them.
+    #: The variables with values; all others are linear.
     known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    if not all_linear:
-        known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
     token = current_position.set(current_position.get())
     try:
         if not all_linear:
+            known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
             _evaluate_known(jaxpr, known)
         pending = _walk_back(jaxpr, known, cotangents)
     finally:
@@ -61,7 +66,7 @@ def _read(known: dict[Var, Any], atom: Atom) -> Any:
 
 
 def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
-    """Cotangents of the linear inputs, by running the linear equations in reverse."""
+    """Return cotangents of the linear inputs, by the equations in reverse order."""
     pending: dict[Any, Any] = {}
     targets: Sequence[Any] = jaxpr.outvars
     results: Sequence[Any] = cotangents
@@ -80,7 +85,7 @@ def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -
 
 
 def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Sequence[Any]:
-    """A cotangent (or None) for each operand of an equation, from those of its results."""
+    """Return a cotangent or None for each operand, from those of the results."""
     primitive = eqn.primitive
     if primitive.transpose is None:
         raise GradientError(
@@ -96,24 +101,24 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The backward program ``(*non-linear inputs, *nonzero cotangents) -> cotangents of linear inputs``, and which of those it gives."""
+    """Derive the backward program; tell which linear inputs have a cotangent.
+
+    It is ``(*non-linear inputs, *nonzero cotangents) -> cotangents of linear inputs``.
+    """
     key = ("transpose", tuple(linear), tuple(nonzero_cts))
     if key in closed.cache:
         return closed.cache[key]
     avals, outs = closed.in_avals, closed.out_avals
-    residuals = sum(not is_linear for is_linear in linear)
-    nonzero_out: list[bool] = []
+    known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
+    nonzero: list[bool] = []
 
     def run(*flat: Array) -> list[Array]:
-        known, given = iter(flat[:residuals]), iter(flat[residuals:])
-        args = [Linear(a) if is_linear else next(known) for is_linear, a in zip(linear, avals, strict=True)]
-        cts = [next(given) if nz else Zero(a) for nz, a in zip(nonzero_cts, outs, strict=True)]
-        results = [c for c, is_linear in zip(backward_pass(closed, linear, args, cts), linear, strict=True) if is_linear]
-        nonzero_out[:] = [type(c) is not Zero for c in results]
-        return [c for c in results if type(c) is not Zero]
+        args = merge(linear, map(Linear, marked(avals, linear)), flat[: len(known_avals)])
+        cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
+        results = marked(backward_pass(closed, linear, args, cts), linear)
+        nonzero[:] = is_nonzero(results)
+        return marked(results, nonzero)
 
-    known_avals = [a for a, is_linear in zip(avals, linear, strict=True) if not is_linear]
-    ct_avals = [a for nz, a in zip(nonzero_cts, outs, strict=True) if nz]
     result = trace_rules(run, [*known_avals, *ct_avals], "backward")
-    closed.cache[key] = (result, list(nonzero_out))
+    closed.cache[key] = (result, list(nonzero))
     return closed.cache[key]

@@ -1,4 +1,4 @@
-"""The rules of `while`: forward mode, partial evaluation, batching. Its number of steps is unknown, so it cannot be transposed."""
+"""The rules of `while`, which cannot be transposed: it has no bound on iterations."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any, NoReturn
 
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import AxisData, Zero
+from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.joining import instantiate
-from volta_fn.primitives.movement import moveaxis, reshape
+from volta_fn.primitives.movement import reshape
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.primitives.selection import select
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace
-from volta_fn.transforms.subprograms import chosen, fixed_point, rearranged, split_program, stack_if, with_unused
-from volta_fn.transforms.vmap import batch_jaxpr
+from volta_fn.transforms.marks import fixed_point, is_nonzero, marked, merge, with_zeros
+from volta_fn.transforms.subprograms import reordered, split_program, with_unused
+from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
 
 
-def _divided(values: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Something per operand, by roles: the condition's constants, the body's constants, the carry."""
+def _by_role(values: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Split a list of operands: constants of condition and body, and the carry."""
     start, end = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     return values[:start], values[start:end], values[end:]
 
@@ -38,28 +39,31 @@ def _bind_while(
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
-    cond_consts, body_consts, carry = _divided(primals, params)
-    _, const_rates, carry_rates = _divided(tangents, params)
-    consts_nonzero = [type(t) is not Zero for t in const_rates]
+    cond_consts, body_consts, carry = _by_role(primals, params)
+    _, const_tangents, carry_tangents = _by_role(tangents, params)
+    consts_nonzero = is_nonzero(const_tangents)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
         return jvp_jaxpr(params["body_jaxpr"], [*consts_nonzero, *marks], marks)
 
-    (forward, nonzero) = fixed_point([type(t) is not Zero for t in carry_rates], step)
-    given = chosen(const_rates, consts_nonzero)
-    rates = [instantiate(t) for t in chosen(carry_rates, nonzero)]
+    forward, nonzero = fixed_point(is_nonzero(carry_tangents), step)
+    given = marked(const_tangents, consts_nonzero)
+    carried = [instantiate(t) for t in marked(carry_tangents, nonzero)]
     start, end = len(body_consts), len(body_consts) + len(carry)
-    order = [*range(start), *range(end, end + len(given)), *range(start, end), *range(end + len(given), end + len(given) + len(rates))]
-    body = rearranged(forward, order, range(len(forward.out_avals)))
-    cond = with_unused(params["cond_jaxpr"], [r.aval for r in rates])
-    flat = _bind_while(cond, body, cond_consts, [*body_consts, *given], [*carry, *rates])
-    outs, found = flat[: len(carry)], iter(flat[len(carry) :])
-    return outs, [next(found) if nz else Zero(o.aval.at_least_vspace()) for nz, o in zip(nonzero, outs, strict=True)]
+    order = [*range(start), *range(end, end + len(given)), *range(start, end), *range(end + len(given), end + len(given) + len(carried))]
+    body = reordered(forward, order, range(len(forward.out_avals)))
+    cond = with_unused(params["cond_jaxpr"], [t.aval for t in carried])
+    flat = _bind_while(cond, body, cond_consts, [*body_consts, *given], [*carry, *carried])
+    outs = flat[: len(carry)]
+    return outs, with_zeros(flat[len(carry) :], nonzero, outs)
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """The known part of the carry runs now, if the condition needs no other; the loop that waits computes it again."""
-    cond_unknown, consts_unknown, start_unknown = _divided([trace.is_unknown(a) for a in args], params)
+    """Run the loop for the known values of the carry, if the condition is known.
+
+    The recorded loop computes them again.
+    """
+    cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
         known, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
@@ -70,27 +74,25 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
     recorded = trace.record(while_p, args, params)
     if stops_unknown or all(unknown):
         return recorded
-    body = rearranged(known, range(len(known.in_avals)), range(unknown.count(False)))
-    cond = rearranged(stops, range(len(stops.in_avals)), [0])
-    parts = [chosen(p, u, False) for p, u in zip(_divided(args, params), (cond_unknown, consts_unknown, unknown), strict=True)]
-    flat = iter(_bind_while(cond, body, *parts))
-    return tuple([r if u else next(flat) for u, r in zip(unknown, recorded, strict=True)])
+    body = reordered(known, range(len(known.in_avals)), range(unknown.count(False)))
+    cond = reordered(stops, range(len(stops.in_avals)), [0])
+    operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, unknown), strict=True)]
+    return tuple(merge(unknown, marked(recorded, unknown), _bind_while(cond, body, *operands)))
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> NoReturn:
     raise GradientError(
-        "reverse-mode differentiation cannot pass a while_loop (or a fori_loop with bounds that are traced): the number of its steps is "
-        "unknown, so there is no room for what the way back needs. Use lax.scan, or lax.fori_loop with bounds that are Python integers; or "
-        "forward mode (jvp, jacfwd); or give the function a custom_vjp."
+        "reverse-mode differentiation cannot pass a while_loop (or a fori_loop with traced bounds): the number of its iterations is "
+        "unknown, so memory for the backward pass cannot be allocated. Use lax.scan, or lax.fori_loop with bounds that are Python "
+        "integers; or forward mode (jvp, jacfwd); or give the function a custom_vjp."
     )
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Sequence[Array], list[int | None]]:
-    cond_consts, body_consts, carry = _divided(args, params)
-    cond_dims, body_dims, carry_dims = _divided(dims, params)
+    cond_consts, body_consts, carry = _by_role(args, params)
+    cond_dims, body_dims, carry_dims = _by_role(dims, params)
     cond_stacked, body_stacked = [d is not None for d in cond_dims], [d is not None for d in body_dims]
-    cond_front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(cond_consts, cond_dims, strict=True)]
-    body_front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(body_consts, body_dims, strict=True)]
+    cond_front, body_front = to_front(cond_consts, cond_dims), to_front(body_consts, body_dims)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
         return batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *marks], marks)
@@ -111,7 +113,10 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 def _run_until_all_stop(
     cond: ClosedJaxpr, body: ClosedJaxpr, cond_consts: Sequence[Array], body_consts: Sequence[Array], start: Sequence[Array]
 ) -> Sequence[Array]:
-    """A loop whose carry begins with each example's condition; a step changes the examples for which it holds."""
+    """Loop until no example's condition holds.
+
+    The carry starts with the conditions; an iteration changes the examples that still run.
+    """
     (running,) = eval_jaxpr(cond, *cond_consts, *start)
     count, end = len(cond_consts), len(cond_consts) + len(body_consts)
 
@@ -124,10 +129,10 @@ def _run_until_all_stop(
     key = ("while_batch", body)
     if key not in cond.cache:
         avals = [x.aval for x in (*cond_consts, *body_consts, running, *start)]
-        anyone = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
-        cond.cache[key] = anyone, trace_to_jaxpr(step, avals, "step")
-    anyone, masked = cond.cache[key]
-    return _bind_while(anyone, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
+        any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
+        cond.cache[key] = any_running, trace_to_jaxpr(step, avals, "step")
+    any_running, masked = cond.cache[key]
+    return _bind_while(any_running, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
 
 
 while_p.jvp = _jvp

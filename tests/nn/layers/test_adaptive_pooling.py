@@ -52,7 +52,7 @@ def test_global_pools(keepdims):
 
 @pytest.mark.wide
 @pytest.mark.parametrize("layer", [nn.GlobalMaxPool.init(), nn.AdaptiveMaxPool1d.init(2)])
-def test_max_of_as_integers_and_truth_values(layer):
+def test_max_of_integers_and_truth_values(layer):
     for dtype in (np.int8, np.uint8, np.int64, np.bool_):
         out = layer(np.array([[[0, 1, 1]]]).astype(dtype))
         assert out.dtype == dtype

@@ -72,7 +72,7 @@ def test_max_of_negative_numbers_infinities_and_nan():
     np.testing.assert_array_equal(nn.MaxPool1d.init(2, padding=1)(x), [[[-(2.0**100), -np.inf, np.nan, 1.0]]])
 
 
-def test_max_of_as_integers_and_truth_values():
+def test_max_of_integers_and_truth_values():
     x = np.array([[[-3, -2, 5, 1]]])
     for dtype in (np.int8, np.int32, np.uint8):
         out = nn.MaxPool1d.init(2)(x.astype(dtype))

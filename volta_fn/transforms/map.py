@@ -1,4 +1,4 @@
-"""`map`: a function applied row by row in a `scan`, or batch by batch with `vmap` inside it."""
+"""`map`: apply a function to each row in a `scan`, or to batches by `vmap`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import reshape
 from volta_fn.primitives.slicing import slice_in_dim
-from volta_fn.transforms.vectorize import vmap
+from volta_fn.transforms.vmap import vmap
 
 
 class _Row(Adapted):
@@ -25,21 +25,21 @@ class _Row(Adapted):
 
 
 class _Batch(Adapted):
-    """A function of a row as the body of a scan over batches of rows."""
+    """A function of a row as the body of a scan over batches."""
 
     def __call__(self, _: None, xs: Any) -> Any:
         return None, vmap(self.owner)(xs)
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """``f`` of each row of `xs` along the leading axis, one after another, with the results stacked.
+    """Apply `f` to each row of `xs` along the leading axis, and stack the results.
 
-    It needs the memory of one call (`vmap` needs that of all). With `batch_size` that many rows go through `vmap(f)` at once.
+    It needs the memory of one call, where `vmap` needs that of all. With `batch_size`, `vmap(f)` maps this many rows at once.
 
     Args:
         f: from a row, a pytree like `xs`, to a pytree of arrays.
         xs: a pytree of arrays that share the size of their leading axis.
-        batch_size: rows per step; those left over make a smaller last batch. None: one by one.
+        batch_size: rows per iteration; the remainder makes a smaller last batch. None: one by one.
 
     Raises:
         ArgumentError: there are no arrays, or `batch_size` is not positive.
@@ -58,11 +58,11 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     values = [as_value(x) for x in leaves]
     sizes = {v.shape[0] for v in values if v.ndim}
     if len(sizes) != 1 or not all(v.ndim for v in values):
-        return scan(_Row(f), None, xs)[1]  # which says what is wrong
+        return scan(_Row(f), None, xs)[1]  # which raises the error
     (size,) = sizes
     count, rest = divmod(size, batch_size)
-    whole = tree.unflatten(structure, [reshape(slice_in_dim(v, 0, size - rest), (count, batch_size, *v.shape[1:])) for v in values])
-    _, ys = scan(_Batch(f), None, whole)
+    batches = tree.unflatten(structure, [reshape(slice_in_dim(v, 0, size - rest), (count, batch_size, *v.shape[1:])) for v in values])
+    _, ys = scan(_Batch(f), None, batches)
     stacked = tree.map(lambda y: reshape(y, (count * batch_size, *y.shape[2:])), ys)
     if not rest:
         return stacked

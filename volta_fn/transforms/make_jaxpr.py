@@ -1,4 +1,4 @@
-"""Looking at functions without running them: `make_jaxpr`, `eval_shape`."""
+"""`make_jaxpr` and `eval_shape`: trace functions without running them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from volta_fn.core.staging import trace_to_jaxpr
 
 
 def make_jaxpr(fun: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False) -> Callable[..., Any]:
-    """A function that returns the program (`ClosedJaxpr`) that `fun` is for arguments like those given.
+    """Make a function that returns the program of `fun` as a `ClosedJaxpr`.
 
-    Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are used as they are. With `return_shape` the result is a
-    pair of the program and the shapes and dtypes of the results.
+    Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are constants. With `return_shape` the result is a pair of
+    the program and the shapes and dtypes of the results.
 
     >>> import volta_fn as vf
     >>> vf.make_jaxpr(lambda x: vf.lax.sin(x) * 2.0)(1.0)
@@ -39,29 +39,29 @@ def make_jaxpr(fun: Callable[..., Any], static_argnums: int | Sequence[int] = ()
             rest = iter(values)
             return fun(*[fixed[i] if i in fixed else next(rest) for i in range(len(args))], **named)
 
-        closed, out_tree = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
-        if not return_shape:
-            return closed
-        return closed, tree.unflatten(out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
+        closed, shapes = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
+        return (closed, shapes) if return_shape else closed
 
     return to_jaxpr
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The shapes and dtypes of ``fun(*args, **kwargs)``, as a pytree of `ShapeDtypeStruct`, without computing anything.
+    """Return the shapes and dtypes of ``fun(*args, **kwargs)`` without computing it.
+
+    The result is a pytree of `ShapeDtypeStruct`.
 
     >>> import volta_fn as vf
     >>> vf.eval_shape(lambda x: x.sum(0), vf.ShapeDtypeStruct((1000, 3), "float32"))
     ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     check_callable(fun, "eval_shape")
-    closed, out_tree = _trace(fun, args, kwargs)
-    return tree.unflatten(out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
+    return _trace(fun, args, kwargs)[1]
 
 
 def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a function's program, and the shapes and dtypes of its results."""
     leaves, in_tree = tree.flatten((tuple(args), kwargs))
     flat = FlatFunction(fun, in_tree)
     labels = argument_labels(fun, in_tree, len(leaves))
     closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)
-    return closed, flat.out_tree
+    return closed, tree.unflatten(flat.out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
