@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from tests.test_layers import MODULES, ROOT, name_of
+from tests.test_layers import MODULES, ROOT
 from volta_fn.lazy_imports import load, public_names
 
 PACKAGES = [name for name, path in MODULES.items() if path.with_suffix(".pyi").exists()]
@@ -34,7 +34,8 @@ def test_every_name_is_there(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_patterns_read_every_name_of_a_stub(package):
     stub = ast.parse(MODULES[package].with_suffix(".pyi").read_text())
-    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imports = [(node.module, alias) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = {name for module, alias in imports for name in (load(module or "").__all__ if alias.name == "*" else [alias.asname])}
     names |= {ast.unparse(target) for node in stub.body if isinstance(node, ast.Assign) for target in node.targets}
     assert names == set(public_names(package))
 
@@ -71,7 +72,8 @@ def test_threads_find_one_object():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_name_is_that_of_a_submodule(package):
     """Importing a submodule makes it an attribute of its package, which would hide the name."""
-    inside = {name_of(path).rpartition(".")[2] for path in MODULES[package].parent.iterdir() if path.suffix == ".py"}
+    folder = MODULES[package].parent
+    inside = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     names = {name for name, (home, _) in public_names(package).items() if home != package and name != "jit"}  # which is not lazy
     assert MODULES[package].name != "__init__.py" or not names & inside
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as \w+$", re.MULTILINE)
+_STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
 
@@ -36,6 +37,7 @@ def public_names(package: str) -> dict[str, tuple[str, str]]:
     module: Any = sys.modules[package]
     stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(".pyi"))).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
+    names |= {name: (home, name) for home in _STAR.findall(stub) for name in load(home).__all__}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub)}
 
 

@@ -13,9 +13,9 @@ from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import float_dtype, shape_with
+from volta_fn.random.basic import uniform
+from volta_fn.random.gaussian import normal
 from volta_fn.random.keys import single_key
-from volta_fn.random.normal import normal
-from volta_fn.random.uniform import uniform
 
 
 def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:

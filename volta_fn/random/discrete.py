@@ -15,8 +15,8 @@ from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import FLOAT, float_dtype, int_dtype, shape_with
+from volta_fn.random.basic import uniform
 from volta_fn.random.keys import single_key, split
-from volta_fn.random.uniform import uniform
 
 
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:

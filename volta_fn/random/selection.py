@@ -17,9 +17,9 @@ from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
 from volta_fn.primitives.movement import canonical_axis
 from volta_fn.primitives.random import random_bits, random_split
 from volta_fn.random.arguments import INT
+from volta_fn.random.basic import randint, uniform
 from volta_fn.random.continuous import gumbel
 from volta_fn.random.keys import single_key
-from volta_fn.random.uniform import randint, uniform
 
 
 def categorical(

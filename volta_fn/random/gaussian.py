@@ -16,8 +16,8 @@ from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args, to_dtype
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import FLOAT, dtype_in, float_dtype, shape_with
+from volta_fn.random.basic import rademacher, uniform, unit_uniform
 from volta_fn.random.keys import single_key
-from volta_fn.random.uniform import rademacher, uniform, unit_uniform
 
 _SQRT_2 = math.sqrt(2.0)
 

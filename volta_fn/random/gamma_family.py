@@ -12,10 +12,10 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import float_dtype, shape_with
+from volta_fn.random.basic import rademacher, uniform
 from volta_fn.random.continuous import exponential
+from volta_fn.random.gaussian import normal
 from volta_fn.random.keys import single_key
-from volta_fn.random.normal import normal
-from volta_fn.random.uniform import rademacher, uniform
 from volta_fn.special.exponential import softmax
 from volta_fn.special.incomplete_gamma import random_gamma_grad
 from volta_fn.transforms.custom_jvp import custom_jvp
