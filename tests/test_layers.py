@@ -1,14 +1,13 @@
-"""The house's rules: who may import whom, how long a file may be, what must be documented and annotated, what importing loads."""
+"""The layers of the package, and what holds for every module: who imports whom, what is documented and annotated, what importing loads."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ LAYERS = [
     {"primitives"},
     {"transforms", "compiler"},
     {"codegen"},
-    {"codegen"},
     {"targets"},
     {"jit"},
     {"numpy", "lax", "random", "linalg", "fft", "special", "scipy"},
@@ -36,7 +34,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def name_of(path: Path) -> str:
-    """The dotted name of a module's file."""
+    """Return the dotted name of a module's file."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -45,12 +43,12 @@ MODULES = {name_of(path): path for path in FILES}
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    """A file's syntax tree."""
+    """Return a file's syntax tree."""
     return ast.parse(path.read_text(), str(path))
 
 
 def imported_by(node: ast.stmt, module: str) -> list[str]:
-    """The modules of our own that an import statement names."""
+    """List the modules of the package that an import statement names."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names if alias.name.partition(".")[0] == "volta_fn"]
     if not isinstance(node, ast.ImportFrom):
@@ -65,12 +63,12 @@ def imported_by(node: ast.stmt, module: str) -> list[str]:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    """Whether a statement is `if TYPE_CHECKING:`, whose imports do not happen at run time."""
+    """Return True for `if TYPE_CHECKING:`, whose imports do not happen at run time."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def run_time_imports(module: str) -> set[str]:
-    """Our own modules that importing a module imports."""
+    """Return the modules of the package that importing a module imports."""
     found: set[str] = set()
     stack: list[ast.AST] = [parsed(MODULES[module])]
     while stack:
@@ -83,48 +81,47 @@ def run_time_imports(module: str) -> set[str]:
 
 
 def layer_of(module: str) -> int:
-    """The index of a module's layer; the package's own face is above all."""
+    """Return the index of a module's layer; `volta_fn` itself is above all."""
     if module == "volta_fn":
         return len(LAYERS)
-    part = module.split(".")[1]
-    return next((i for i, names in enumerate(LAYERS) if part in names), len(LAYERS))
+    package = module.split(".")[1]
+    return next((i for i, names in enumerate(LAYERS) if package in names), len(LAYERS))
 
 
-def test_every_module_belongs_to_a_layer():
+def test_every_module_belongs_to_a_layer() -> None:
     known = set().union(*LAYERS)
     assert {name.split(".")[1] for name in MODULES if name != "volta_fn"} <= known
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_only_from_earlier_layers(module):
-    upward = [name for name in run_time_imports(module) if layer_of(name) > layer_of(module)]
-    assert not upward, f"{module} imports upward: {upward}"
+# Rules: each lists how a module breaks it.
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_imports_of_our_own_inside_functions(module):
-    for function in ast.walk(parsed(MODULES[module])):
-        if isinstance(function, (*FUNCTIONS, ast.Lambda)):
-            inner = [name for node in ast.walk(function) if isinstance(node, ast.stmt) for name in imported_by(node, module)]
-            assert not inner, f"{module}:{function.lineno} imports {inner} inside a function"
+def imports_upward(module: str) -> list[str]:
+    """List the imports of later layers."""
+    return [name for name in run_time_imports(module) if layer_of(name) > layer_of(module)]
+
+
+def imports_inside_functions(module: str) -> list[str]:
+    """List the imports of the package's modules inside functions."""
+    functions = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, (*FUNCTIONS, ast.Lambda))]
+    statements = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    return [name for node in statements for name in imported_by(node, module)]
 
 
 def loaded_by_name(module: str) -> list[str]:
-    """List our own modules that a module loads by their names on first use: literal arguments of `lazy_imports.load`."""
+    """List the package's modules that a module loads on first use: literal arguments of `lazy_imports.load`."""
     calls = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
     given = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] == "load" and node.args]
     return [arg.value for arg in given if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_loaded_on_first_use_exist_and_are_not_of_later_layers(module):
-    wrong = [name for name in loaded_by_name(module) if name not in MODULES or layer_of(name) > layer_of(module)]
-    assert not wrong, f"{module} loads {wrong}"
+def loads_upward_or_nothing(module: str) -> list[str]:
+    """List the modules loaded on first use that do not exist, or are of later layers."""
+    return [name for name in loaded_by_name(module) if name not in MODULES or layer_of(name) > layer_of(module)]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_only_lazy_imports_imports_by_name(module):
-    """`lazy_imports.load` is the one way, which the tests of the layers see."""
+def imports_by_name(module: str) -> list[int]:
+    """List the lines that import by name otherwise than by `lazy_imports.load`, which these rules see."""
     other = {"importlib", "__import__", "import_module", "imp", "runpy", "pkgutil"}
     found = [
         node.lineno
@@ -134,42 +131,19 @@ def test_only_lazy_imports_imports_by_name(module):
         or (isinstance(node, ast.Name) and node.id in other)
         or (isinstance(node, ast.Attribute) and node.attr in other)
     ]
-    assert module == "volta_fn.lazy_imports" or not found, f"{module} imports by name in {found}; use lazy_imports.load"
+    return [] if module == "volta_fn.lazy_imports" else found
 
 
-STUBS = [name for name in MODULES if MODULES[name].with_suffix(".pyi").exists()]
-
-
-@pytest.mark.parametrize("module", STUBS)
-def test_stubs_name_modules_that_exist_and_are_not_of_later_layers(module):
-    stub = ast.parse(MODULES[module].with_suffix(".pyi").read_text())
-    used = [name for node in stub.body if isinstance(node, ast.stmt) for name in imported_by(node, module)]
-    wrong = [name for name in used if name not in MODULES or layer_of(name) > layer_of(module)]
-    assert not wrong, f"{module} lists names of {wrong}"
-
-
-def test_no_import_cycles():
-    graph = {module: run_time_imports(module) for module in MODULES}
-    done: set[str] = set()
-    while ready := {m for m in graph if m not in done and graph[m] <= done}:
-        done |= ready
-    left = {m: sorted(graph[m] - done) for m in sorted(set(graph) - done)}
-    assert not left, f"in a cycle, or above one: {left}"
-
-
-def lines(path: Path) -> int:
-    """How many lines a file has."""
-    return len(path.read_text().splitlines())
-
-
-def test_files_are_short():
-    too_long = {str(path.relative_to(ROOT)): lines(path) for path in FILES if lines(path) > 500}
-    assert not too_long
-    assert statistics.median(lines(path) for path in FILES) < 150
+def stub_names_nothing_or_later_layers(module: str) -> list[str]:
+    """List the modules in a module's stub that do not exist, or are of later layers."""
+    stub = MODULES[module].with_suffix(".pyi")
+    statements = ast.parse(stub.read_text()).body if stub.exists() else []
+    used = [name for node in statements for name in imported_by(node, module)]
+    return [name for name in used if name not in MODULES or layer_of(name) > layer_of(module)]
 
 
 def public_definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    """A file's public functions and classes and their public methods, by name."""
+    """Yield a file's public functions and classes and their public methods, by name."""
     stack: list[tuple[str, ast.AST]] = [("", parsed(path))]
     while stack:
         prefix, parent = stack.pop()
@@ -183,31 +157,27 @@ def public_definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
 
 
 def is_overload_or_setter(node: ast.AST) -> bool:
-    """Whether a definition's documentation stands elsewhere: an overload's at the implementation, a setter's at the getter."""
+    """Return True if a definition is documented elsewhere: an overload at the implementation, a setter at the getter."""
     return any(ast.unparse(d).split(".")[-1] in ("overload", "setter") for d in getattr(node, "decorator_list", []))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_public_names_are_documented(module):
-    assert ast.get_docstring(parsed(MODULES[module])), f"{module} has no docstring"
-    bare = [name for name, node in public_definitions(MODULES[module]) if not ast.get_docstring(node) and not is_overload_or_setter(node)]
-    assert not bare, f"{module}: without a docstring: {bare}"
+def lacks_docstrings(module: str) -> list[str]:
+    """List the public names without a docstring, and the module if it has none."""
+    named = [(module, parsed(MODULES[module])), *public_definitions(MODULES[module])]
+    return [name for name, node in named if not ast.get_docstring(node) and not is_overload_or_setter(node)]
 
 
-PACKAGES = [m for m in MODULES if m.count(".") and m.split(".")[1] in INNER and MODULES[m].name == "__init__.py"]
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_say_what_their_modules_are(package):
-    """So that whoever reads the package from its beginning knows where to go on."""
-    here = MODULES[package].parent
-    inside = {path.stem for path in here.glob("*.py")} | {path.parent.name for path in here.glob("*/__init__.py")}
-    named = set(re.findall(r"`(\w+)`", ast.get_docstring(parsed(MODULES[package])) or ""))
-    assert not (left := inside - named - {"__init__"}), f"{package} says nothing of {sorted(left)}"
+def says_nothing_of_modules(module: str) -> list[str]:
+    """List the modules that the docstring of an inner layer's package leaves out: it says in what order to read them."""
+    path = MODULES[module]
+    if path.name != "__init__.py" or module.partition(".")[2].partition(".")[0] not in INNER:
+        return []
+    inside = {p.stem for p in path.parent.glob("*.py")} | {p.parent.name for p in path.parent.glob("*/__init__.py")}
+    return sorted(inside - set(re.findall(r"`(\w+)`", ast.get_docstring(parsed(path)) or "")) - {path.stem})
 
 
 def unannotated(function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: bool) -> list[str]:
-    """The parameters without annotations, and "return" for a result without."""
+    """List the parameters without annotations, and "return" for a result without."""
     args = function.args
     positional = [*args.posonlyargs, *args.args]
     static = any(ast.unparse(d) == "staticmethod" for d in function.decorator_list)
@@ -217,17 +187,69 @@ def unannotated(function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: boo
     return [a.arg for a in every if a.annotation is None] + ["return"] * (function.returns is None)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_public_functions_are_annotated(module):
-    bare = {
-        name: missing
-        for name, node in public_definitions(MODULES[module])
-        if isinstance(node, FUNCTIONS) and (missing := unannotated(node, "." in name))
-    }
-    assert not bare, f"{module}: without annotations: {bare}"
+def lacks_annotations(module: str) -> list[str]:
+    """List the parameters and results of public functions without annotations."""
+    functions = [(name, node) for name, node in public_definitions(MODULES[module]) if isinstance(node, FUNCTIONS)]
+    return [f"{name}: {missing}" for name, node in functions for missing in unannotated(node, "." in name)]
 
 
-def test_importing_loads_no_heavy_dependency():
+def is_long(module: str) -> list[int]:
+    """Return the number of lines of a file of more than 500."""
+    length = len(MODULES[module].read_text().splitlines())
+    return [length] if length > 500 else []
+
+
+#: By rule, a module and a source that break it.
+RULES: dict[Callable[[str], list], tuple[str, str]] = {
+    imports_upward: ("core.a", "from volta_fn.jit import jit"),
+    imports_inside_functions: ("nn.a", "def f():\n    from volta_fn import tree"),
+    loads_upward_or_nothing: ("core.a", "load('volta_fn.jit')"),
+    imports_by_name: ("nn.a", "import importlib.util"),
+    stub_names_nothing_or_later_layers: ("core.a", "from volta_fn.jit import jit as jit"),
+    lacks_docstrings: ("nn.a", "def f(): pass"),
+    says_nothing_of_modules: ("core", '"""See `c`."""'),
+    lacks_annotations: ("nn.a", '"""A."""\ndef f(x):\n    """F."""'),
+    is_long: ("nn.a", "x = 1\n" * 501),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_module_keeps_the_rule(rule: Callable[[str], list]) -> None:
+    broken = {module: faults for module in MODULES if (faults := rule(module))}
+    assert not broken, f"{rule.__name__}: {broken}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_finds_a_planted_fault(rule: Callable[[str], list], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, source = RULES[rule]
+    path = tmp_path / ("__init__.py" if rule is says_nothing_of_modules else "a.py")
+    (tmp_path / "b.py").touch()
+    path.write_text(source)
+    path.with_suffix(".pyi").write_text(source)
+    monkeypatch.setitem(MODULES, "volta_fn.jit", path)
+    monkeypatch.setitem(MODULES, f"volta_fn.{name}", path)
+    assert rule(f"volta_fn.{name}")
+
+
+def test_no_import_cycles() -> None:
+    graph = {module: run_time_imports(module) for module in MODULES}
+    done: set[str] = set()
+    while ready := {m for m in graph if m not in done and graph[m] <= done}:
+        done |= ready
+    left = {m: sorted(graph[m] - done) for m in sorted(set(graph) - done)}
+    assert not left, f"in a cycle, or above one: {left}"
+
+
+def test_a_planted_cycle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, other in (("p", "q"), ("q", "p")):
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"from volta_fn.nn.{other} import x")
+        monkeypatch.setitem(MODULES, f"volta_fn.nn.{name}", path)
+    with pytest.raises(AssertionError, match=r"volta_fn\.nn\.p"):
+        test_no_import_cycles()
+
+
+def test_importing_loads_no_heavy_dependency() -> None:
     heavy = ("wgpu", "llvmlite", "safetensors", "optree", "jax", "scipy")
     ours = ("volta_fn.transforms", "volta_fn.compiler", "volta_fn.targets.cpu_device", "volta_fn.targets.numpy", "volta_fn.nn")
     script = f"import volta_fn, sys; print([m for m in {heavy + ours} if m in sys.modules])"
@@ -235,37 +257,6 @@ def test_importing_loads_no_heavy_dependency():
     assert out.stdout.strip() == "[]"
 
 
-def test_importing_works_without_the_optional_parts():
+def test_importing_works_without_the_optional_packages() -> None:
     script = "import sys; sys.modules.update(wgpu=None, llvmlite=None, safetensors=None); import volta_fn"
     subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=ROOT, check=True)
-
-
-PLANTED = {
-    "upward": ("core.a", "from volta_fn.jit import jit", test_imports_only_from_earlier_layers),
-    "inside": ("nn.a", "def f():\n    from volta_fn import tree", test_no_imports_of_our_own_inside_functions),
-    "silent": ("nn.a", "def f(): pass", test_public_names_are_documented),
-    "unnamed": ("core", '"""See `b`."""', test_packages_say_what_their_modules_are),
-    "by name": ("nn.a", "import importlib.util", test_only_lazy_imports_imports_by_name),
-    "loaded": ("core.a", "load('volta_fn.jit')", test_modules_loaded_on_first_use_exist_and_are_not_of_later_layers),
-    "untyped": ("nn.a", '"""A."""\ndef f(x):\n    """F."""', test_public_functions_are_annotated),
-}
-
-
-@pytest.mark.parametrize("fault", PLANTED)
-def test_the_tester_finds_planted_faults(fault, tmp_path, monkeypatch):
-    name, source, check = PLANTED[fault]
-    path = tmp_path / "a.py"
-    path.write_text(source)
-    monkeypatch.setitem(MODULES, "volta_fn.jit", path)
-    monkeypatch.setitem(MODULES, f"volta_fn.{name}", path)
-    with pytest.raises(AssertionError):
-        check(f"volta_fn.{name}")
-
-
-def test_the_tester_finds_a_planted_cycle(tmp_path, monkeypatch):
-    for name, other in (("p", "q"), ("q", "p")):
-        path = tmp_path / f"{name}.py"
-        path.write_text(f"from volta_fn.nn.{other} import x")
-        monkeypatch.setitem(MODULES, f"volta_fn.nn.{name}", path)
-    with pytest.raises(AssertionError, match=r"volta_fn\.nn\.p"):
-        test_no_import_cycles()

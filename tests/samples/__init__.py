@@ -11,8 +11,12 @@ import volta_fn.primitives
 import volta_fn.random  # packages that load on demand declare primitives, too
 import volta_fn.special
 from tests.narrow_devices import has
-from tests.samples.sample import Sample
+from tests.samples.sample import USUAL_SHAPE, Sample
+from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.dtypes import as_dtype
+
+#: Elementwise primitives, one of each arity, whose samples of every shape are tried where code is generated.
+EVERY_SHAPE = frozenset({"neg", "add", "clamp"})
 
 for _module in pkgutil.walk_packages(volta_fn.primitives.__path__, "volta_fn.primitives."):
     importlib.import_module(_module.name)  # the whole instruction set, most of which loads on demand
@@ -37,3 +41,16 @@ def all_samples() -> Iterator[Sample]:
             for sample in map(on_this_device, importlib.import_module(f"{__name__}.{module}").SAMPLES):
                 if sample.dtypes:
                     yield sample
+
+
+def samples_of_code() -> Iterator[Sample]:
+    """Yield the samples for tests of generated code, which compile each: of elementwise primitives those of one shape.
+
+    How zero-dimensional, empty and broadcast operands are indexed is decided for all elementwise primitives alike, before any formula is
+    generated: so the other shapes are tried with `EVERY_SHAPE`, and every law still holds for all samples in `tests/test_registry.py`.
+    """
+    for sample in all_samples():
+        (name, *others) = sample.primitives
+        arity = PRIMITIVES[name].arity
+        if others or not arity or name in EVERY_SHAPE or {arg.shape for arg in sample.args} == {USUAL_SHAPE}:
+            yield sample

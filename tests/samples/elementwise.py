@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 
 from tests.laws.integers import BY_PYTHON, by_python, extremes
-from tests.samples.sample import Arg, Draw, Sample, uniform
+from tests.samples.sample import USUAL_SHAPE, Arg, Draw, Sample, uniform
 from volta_fn import dtypes as dt
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.trace import bind
@@ -117,7 +117,7 @@ def on_grid(domain: Domain, position: int) -> Draw:
 
 def shapes_of(arity: int) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Names and shapes of operands: equal, zero-dimensional, empty, and broadcasting both ways."""
-    yield "", ((2, 3),) * arity
+    yield "", (USUAL_SHAPE,) * arity
     yield "0d", ((),) * arity
     yield "empty", ((0, 3),) * arity
     if arity > 1:

@@ -22,6 +22,9 @@ from volta_fn import dtypes as dt
 #: ``draw(rng, shape, dtype) -> array`` of exactly that shape and dtype.
 Draw = Callable[[np.random.Generator, tuple[int, ...], np.dtype], np.ndarray]
 
+#: The shape of operands in the first samples of an elementwise primitive.
+USUAL_SHAPE = (2, 3)
+
 #: Names for `Sample.dtypes`.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")

@@ -13,7 +13,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import equations_apart, partition_of, run
 from tests.laws.common import ROUNDING, arrays, assert_close, draw
-from tests.samples import all_samples
+from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
@@ -222,7 +222,7 @@ def test_an_equation_of_too_many_operands_stays_one() -> None:
     assert len(partition.kernels) == 1
 
 
-SAMPLES = list(all_samples())
+SAMPLES = list(samples_of_code())
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)

@@ -12,7 +12,7 @@ import volta_fn as vf
 from tests.compiler.fusion.test_fuse import ROWS, values_for
 from tests.compiler.ir.oracle import partition_of
 from tests.laws.common import arrays, assert_same_bits, draw
-from tests.samples import all_samples
+from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
 from volta_fn.compiler.fusion.fuse import Fused
@@ -83,7 +83,7 @@ def test_rows(name: str, function: Callable[..., Any], args: tuple[Any, ...]) ->
     keeps_values(item.kernel, [values[v] for v in item.operands], name)
 
 
-@pytest.mark.parametrize("sample", list(all_samples()), ids=str)
+@pytest.mark.parametrize("sample", list(samples_of_code()), ids=str)
 def test_samples(sample: Sample) -> None:
     inputs = draw(sample, dtypes.as_dtype(sample.dtypes[0]))
     partition = partition_of(lambda *args: vf.tree.leaves(sample.function(*args)), *arrays(inputs))

@@ -17,7 +17,7 @@ import volta_fn as vf
 from tests.compiler.ir import oracle
 from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host
 from tests.laws.staging import in_the_middle
-from tests.samples import all_samples
+from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from tests.test_random_programs import Step, drawn, programs, run
 from volta_fn import dtypes
@@ -27,7 +27,7 @@ from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import LANE
 from volta_fn.targets.numpy.backend import NumpyBackend
 
-SAMPLES = list(all_samples())
+SAMPLES = list(samples_of_code())
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host
 from tests.laws.staging import programs_of
-from tests.samples import all_samples
+from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes
 
@@ -29,7 +29,7 @@ def dtype_of(sample: Sample) -> str:
     return sample.dtypes[zlib.crc32(str(sample).encode()) % len(sample.dtypes)]
 
 
-@pytest.mark.parametrize("sample", list(all_samples()), ids=str)
+@pytest.mark.parametrize("sample", list(samples_of_code()), ids=str)
 def test_samples(sample: Sample) -> None:
     name = dtype_of(sample)
     inputs = draw(sample, dtypes.as_dtype(name))
