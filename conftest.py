@@ -19,6 +19,9 @@ settings.load_profile("strict")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# A GPU in software (Mesa's) compiles a shader for a tenth of a second and runs it once: it need not optimise.
+os.environ.setdefault("GALLIVM_PERF", "nopt")
+
 # Compiled code is kept in a folder of this session, which its processes share: never in the user's. VOLTA_TEST_CACHE_DIR names another one.
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 _TEMPORARY = None if _IS_WORKER or "VOLTA_TEST_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="volta-fn-tests-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from pathlib import Path
 
 from tools.count_lines import ROOT, count
 
@@ -25,7 +26,25 @@ def test_lines_of_a_file() -> None:
     assert 100 <= statistics.median(lengths) <= 200
 
 
-def test_counts_of_a_file(tmp_path) -> None:
+SOURCE = '''"""Two
+lines."""
+
+import os
+
+# why
+x = """a
+
+b"""
+
+
+def f():
+    """F."""
+    return (1,
+            2)
+'''
+
+
+def test_counts_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text('"""Two\nlines."""\n\nimport os\n\n# why\nx = """a\n\nb"""\n\n\ndef f():\n    """F."""\n    return (1,\n            2)\n')
+    path.write_text(SOURCE)
     assert count(path) == {"files": 1, "lines": 15, "docstrings": 3, "imports": 1, "code": 6}

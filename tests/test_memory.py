@@ -13,8 +13,8 @@ import volta_fn.numpy as jnp
 from benchmarks import memory
 from volta_fn import lax
 
-EQUATIONS = 100_000
-
+#: Far more than a stack has frames, of Python or of C.
+EQUATIONS = 30_000
 
 WINDOWS = 3
 
@@ -42,22 +42,22 @@ def _grown(work: Callable[[], object], times: int) -> int:
     return tracemalloc.get_traced_memory()[0] - before
 
 
-def test_ten_thousand_jitted_calls_leave_memory_flat() -> None:
+def test_jitted_calls_leave_memory_flat() -> None:
     step = vf.jit(lambda params, x: vf.tree.map(lambda p: p - 0.1 * jnp.sum(x) * p, params))
     params, x = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, jnp.ones(4)
-    assert growth(lambda: step(params, x), times=10_000, warm_up=1000) < 10_000  # less than a byte a call
+    assert growth(lambda: step(params, x), times=3000, warm_up=1000) < 3000  # less than a byte a call
 
 
-def test_a_thousand_fresh_traces_leave_memory_flat() -> None:
+def test_fresh_traces_leave_memory_flat() -> None:
     x = jnp.ones(4)
-    assert growth(lambda: vf.jit(lambda x: jnp.sin(x) * 2.0 + jnp.sum(x))(x), times=1000, warm_up=700) < 10_000
+    assert growth(lambda: vf.jit(lambda x: jnp.sin(x) * 2.0 + jnp.sum(x))(x), times=300, warm_up=700) < 3000  # ten bytes a trace
 
 
-def test_a_thousand_fresh_gradients_leave_memory_flat() -> None:
+def test_fresh_gradients_leave_memory_flat() -> None:
     x = jnp.ones(4)
     body = lambda c, row: (jnp.tanh(c * row), None)
-    assert growth(lambda: vf.grad(lambda x: lax.scan(body, 1.0, x)[0])(x), times=300, warm_up=200) < 10_000
-    assert growth(lambda: vf.vmap(vf.grad(lambda x: jnp.sin(x) ** 2))(x), times=700, warm_up=500) < 10_000
+    assert growth(lambda: vf.grad(lambda x: lax.scan(body, 1.0, x)[0])(x), times=150, warm_up=250) < 5000
+    assert growth(lambda: vf.vmap(vf.grad(lambda x: jnp.sin(x) ** 2))(x), times=210, warm_up=500) < 3000
 
 
 def long_program(x: vf.Array) -> vf.Array:
@@ -68,7 +68,7 @@ def long_program(x: vf.Array) -> vf.Array:
     return x
 
 
-def test_a_program_of_100_000_equations_traces_runs_and_differentiates() -> None:
+def test_a_program_of_30_000_equations_traces_runs_and_differentiates() -> None:
     x = jnp.asarray(np.linspace(0.5, 1.5, 3))
     assert x.dtype == np.float64
     slope = 1.00002 ** (EQUATIONS // 2)
@@ -81,8 +81,8 @@ def test_a_program_of_100_000_equations_traces_runs_and_differentiates() -> None
 def test_the_convolution_layer_stays_within_its_memory() -> None:
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
-    side, channels = memory.SIDE, memory.CHANNELS
-    x, ct = draw(memory.BATCH, channels, side, side), draw(memory.BATCH, channels, side, side)
+    side, channels, batch = memory.SIDE, memory.CHANNELS, 4  # whose patches are 144 MiB, of which none may be made
+    x, ct = draw(batch, channels, side, side), draw(batch, channels, side, side)
     w = draw(channels, channels, memory.TAPS, memory.TAPS)
     extra, produced, _ = memory.beyond(vf.jit(memory.both), x, w, ct)
     assert produced == 2 * x.nbytes + w.nbytes

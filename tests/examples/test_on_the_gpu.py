@@ -28,12 +28,12 @@ TRAINING = {
     **dict.fromkeys(["char_lstm", "char_transformer"], "update"),
 }
 
-#: Compiling all of them takes a GPU in software minutes; `make test-gpu` does.
-CHOSEN = list(TRAINING) if on_gpu() else list(TRAINING)[:5]
+#: Compiling all of them takes a GPU in software minutes; `make test-gpu EVERY=1` does. These have a gradient of each example, no
+#: convolution, and random numbers; an LSTM, a convolution and attention are in `tests/targets/wgsl/test_training.py`.
+CHOSEN = list(TRAINING) if on_gpu() else ["dp_sgd", "regression", "vae"]
 
-
-#: The benchmarks' models, at tiny sizes: the one of a kind that no example has, or all.
-MODELS = [w.name for w in large.TRAINING if on_gpu() or "resnet" in w.name]
+#: The benchmarks' models, at tiny sizes.
+MODELS = [w.name for w in large.TRAINING] if on_gpu() else ["train/resnet block"]
 
 
 class EnoughError(Exception):
