@@ -4,14 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-# Tests of the semantics of primitives, layers and random programs, which also run on a GPU: one in EVERY of them, a sample for CI.
+# Tests of the semantics of primitives, layers and random programs, which also run on a GPU.
 PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
-EVERY ?= 8
+# Of repeated runs, on a GPU and with narrower vectors, `make test` has one test in so many: EVERY=1 for all of them.
+EVERY ?= 24
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.targets.cpu.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
-.PHONY: demo examples test test-gpu test-vectors bench clean
+.PHONY: demo examples check test test-gpu test-vectors bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
 demo: $(VENV)/examples.stamp
@@ -26,9 +27,18 @@ examples: $(VENV)/examples.stamp
 	    $(RUN) examples/$$name.py $(if $(DATA),--text $(DATA)/text/tinyshakespeare.txt) || exit 1; done
 	$(if $(DATA),$(RUN) examples/load_pytorch.py --data $(DATA))
 
-# Linter, type checker, tests: make test ARGS="-k tree" for some of the tests.
+# What a change should pass before it is committed, in less than a minute: linter, type checker, one test in ten.
+check: $(VENV)/test.stamp
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/mypy > $(VENV)/mypy.log & types=$$!; \
+	    $(RUN) -m pytest --every 10 tests; tests=$$?; \
+	    wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+
+# Linter, type checker, all tests: make test ARGS="-k tree" for some of the tests.
 test: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
@@ -39,9 +49,11 @@ test-vectors: $(VENV)/test.stamp
 	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) tests/targets/cpu || exit 1; done
 
 # The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu EVERY=1 for all of them.
+test-gpu: export VOLTA_DEVICE := gpu
+test-gpu: export JAX_PLATFORMS := cpu
 test-gpu: $(VENV)/test.stamp
-	VOLTA_DEVICE=gpu JAX_PLATFORMS=cpu $(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
-	VOLTA_DEVICE=gpu VOLTA_GPU_LIMITS=webgpu JAX_PLATFORMS=cpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
+	$(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
+	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp
