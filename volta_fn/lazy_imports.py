@@ -26,6 +26,16 @@ def load(module: str) -> Any:
     return importlib.import_module(module)
 
 
+class Deferred:
+    """A module that is imported when one of its attributes is first used."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load(self._module), name)
+
+
 def is_installed(package: str) -> bool:
     """Return True if a top-level package can be imported."""
     return importlib.util.find_spec(package) is not None

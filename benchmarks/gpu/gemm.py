@@ -21,7 +21,7 @@ import numpy as np
 import volta_fn as vf
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
-from volta_fn.compiler.lowering.program import body_of
+from volta_fn.compiler.pipeline import lower
 from volta_fn.targets.wgsl.routine import Routine
 
 LAYOUTS = ("NN", "NT", "TN")
@@ -90,8 +90,8 @@ class Product:
 def routine(bench: Bench, product: Product) -> Routine:
     """What a program runs for a product."""
     operands = [vf.ShapeDtypeStruct(shape, "float32") for shape in product.shapes[:2]]
-    (item,) = body_of(vf.make_jaxpr(product)(*operands), bench.gpu.lane).items
-    found = None if item.source is None else bench.gpu.routine(item.source)
+    (item,) = lower(vf.make_jaxpr(product)(*operands), bench.gpu.target).items
+    found = None if item.key is None else bench.gpu.routine(item.key)
     assert found is not None
     return found
 

@@ -23,10 +23,12 @@ import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
-from volta_fn.compiler.fusion.fuse import Fused, fuse
+from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.target import Target
 from volta_fn.targets.wgsl.loops import routine
 from volta_fn.targets.wgsl.routine import Routine
 
@@ -109,7 +111,7 @@ _SMALL = 3_000_000
 def kernel_of(case: Case) -> Kernel:
     """The one kernel of a program."""
     avals = [vf.ShapeDtypeStruct(shape, case.dtype) for shape in case.shapes]
-    (item,) = [i for i in fuse(inline_calls(vf.make_jaxpr(case.ours)(*avals))).items if isinstance(i, Fused)]
+    (item,) = [i for i in fuse(inline_calls(vf.make_jaxpr(case.ours)(*avals)), Target()).nodes if isinstance(i, KernelCall)]
     return item.kernel
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from tests.primitives.index_strategies import advanced, basic, shapes
 from volta_fn import errors
-from volta_fn.compiler.lowering.plan import make_plan
+from volta_fn.compiler import pipeline
 from volta_fn.core.array import aval_of
 from volta_fn.core.staging import trace_to_jaxpr
 
@@ -248,7 +248,7 @@ def test_compiled_programs_update_dead_arrays_themselves():
         return y, kept
 
     program = trace_to_jaxpr(lambda x: list(function(x)), [aval_of(array((4,)))])
-    into = [step.into for step in make_plan(program).steps if step.eqn.primitive.overwrites is not None]
+    into = [step.into for step in pipeline.plan(program).steps if step.eqn.primitive.overwrites is not None]
     assert into == [None, 0, 0, 0, 0, 0]  # the first one is still looked at by `kept`
     got, kept = vf.jit(function)(array((4,)))
     np.testing.assert_array_equal(np.asarray(got), [1, 1, 1, 11])

@@ -9,16 +9,15 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import SimpleTarget, fuse_function
 from volta_fn import nn
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 
 
-def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, limits: Limits) -> list[Kernel]:
+def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, target: SimpleTarget) -> list[Kernel]:
     """The kernels of a function's program for arguments of these shapes."""
-    return partition_of(function, *[vf.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape in shapes], limits=limits).kernels
+    return fuse_function(function, *[vf.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape in shapes], target=target).kernels
 
 
 def inputs_of(kernel: Kernel) -> list[np.ndarray]:

@@ -1,12 +1,29 @@
-"""What the compiler knows of a target: what its hardware offers."""
+"""What the compiler knows of a target: its capabilities, its routines, and the passes that it adds to the pipeline."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
+from volta_fn.compiler.ir.overwrite import overwritable
+from volta_fn.compiler.ir.views import is_elementwise, reduces
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Item
+
+#: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.
+RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
+
+CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
 
 class TargetCapabilities(NamedTuple):
-    """What a target's hardware offers: limits, dtypes and features. The defaults are what every WebGPU device has."""
+    """What a target offers: limits, dtypes and features. The defaults are what every WebGPU device has."""
 
     #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False
@@ -36,3 +53,100 @@ class TargetCapabilities(NamedTuple):
     iterations: int = 1 << 32
     #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
+    #: Inputs and outputs that fusion gives a kernel, at most.
+    kernel_buffers: int = 8
+    #: Equations that fusion gives a kernel, at most: code generators may recurse over them.
+    kernel_equations: int = 200
+    #: Elements of the longest row that a kernel visits again after a reduction over it.
+    longest_row: int = 1 << 16
+    #: Bytes up to which a value is stored rather than recomputed.
+    recompute_above: int = 4096
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of the pipeline, with a one-line description of what it does."""
+
+    name: str
+    description: str
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ProgramPass(Pass):
+    """A pass from jaxpr to jaxpr, before fusion."""
+
+    run: Callable[[ClosedJaxpr], ClosedJaxpr]
+    #: Whether it leaves work for the simplification passes, which run again if it changed the program.
+    simplify_after: bool = False
+
+
+@dataclass(frozen=True)
+class NodePass(Pass):
+    """A pass over the kernel calls and equations of a fused program."""
+
+    run: Callable[[FusedProgram], FusedProgram]
+
+
+@dataclass(frozen=True)
+class CommandPass(Pass):
+    """A pass over the target's own commands, which the target runs after code generation."""
+
+
+class Target:
+    """What code is generated for. A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits."""
+
+    name = "none"
+    capabilities = TargetCapabilities()
+    #: The routines of equations, by their primitives' names.
+    equations: Mapping[str, RoutineMaker] = {}
+    #: Primitives whose routines may store the first result in the memory of an operand, with that operand's position.
+    in_place: Mapping[str, int] = {}
+
+    def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
+        """Return True if kernels can do a scalar operation on operands of these dtypes."""
+        return True
+
+    def supports_reduction(self, dtype: Any) -> bool:
+        """Return True if kernels can reduce numbers of this dtype."""
+        return bool(dtype.kind != "c")
+
+    def contracts(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        return False
+
+    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Any:
+        """Generate the routine of a kernel; None if there is none. For `batch_products` see `KernelCall`."""
+        return None
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the passes that the target adds to the pipeline, in order."""
+        return ()
+
+    # what follows from these
+
+    def computes(self, eqn: Equation) -> bool:
+        """Return True if kernels can compute an equation of these dtypes."""
+        dtypes = [v.aval.dtype for v in eqn.invars]
+        if is_elementwise(eqn):
+            return self.supports(eqn.primitive.name, dtypes, eqn.params)
+        reduction = eqn.primitive.reduction
+        if reduction is None or not reduces(eqn):
+            return True
+        return self.supports_reduction(dtypes[0]) and self.supports(reduction.step, [reduction.accumulator(dtypes[0])] * 2, {})
+
+    def overwritable(self, item: Item, result: int) -> list[int]:
+        """Return the positions of an item's operands whose memory may hold a result, if they are read there for the last time."""
+        if isinstance(item.node, KernelCall):
+            return overwritable(item.node.kernel, result)
+        name = item.node.primitive.name
+        return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
+
+    def host_reason(self, item: Item) -> str | None:
+        """Return why NumPy computes an item on the host; None if the target generates code for it."""
+        if isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW and item.key is None:
+            return None
+        if item.key is None:
+            return f"the {self.name} target has no routine for it"
+        types = ", ".join(str(v.aval) for v in item.operands)
+        return None if item.key.make() is not None else f"the {self.name} target has no routine for these operands and parameters: {types}"

@@ -81,16 +81,16 @@ class Backend(Protocol):
     def exclusive(self, buffers: Sequence[Any]) -> bool:
         """Return True if no other buffers share the memory of these (at least one)."""
 
-    def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., tuple[Any, ...]]:
-        """Return one primitive as a function from buffers to a tuple of buffers."""
+    def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
+        """Return one primitive as a function of buffers; `pipeline` lowers the programs that it holds, if it does."""
 
-    def compile(self, closed: Any, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
-        """Return a program as a function ``(donate, *buffers)`` to a tuple of buffers.
+    def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
+        """Compile a program, which `pipeline` lowers, to a function ``(donate, *buffers)`` to a tuple of buffers.
 
-        `donate` lets it overwrite the donated inputs.
+        `pipeline` is `compiler/pipeline.py`, loaded when it is used. `donate` lets it overwrite the donated inputs.
         """
 
-    def temporaries(self, closed: Any, donated: Sequence[bool]) -> int:
+    def temporaries(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> int:
         """Return the most bytes that a program needs for intermediate values."""
 
     def hardware(self) -> Hardware:

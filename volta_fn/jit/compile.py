@@ -18,7 +18,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.jit.eager import solid
+from volta_fn.jit.eager import PIPELINE, solid
 
 #: References to a donated buffer with a single owner: its array's, those of two lists, and getrefcount's argument.
 _OWN = 4
@@ -64,7 +64,7 @@ def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree:
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Compile a program to a function from a list of arrays to the result's pytree."""
     with gc_paused():
-        run_flat = device.backend.compile(traced.jaxpr, traced.donated)
+        run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 

@@ -17,7 +17,11 @@ from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
+from volta_fn.lazy_imports import Deferred
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
+
+#: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
+PIPELINE = Deferred("volta_fn.compiler.pipeline")
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
@@ -77,7 +81,7 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     if any(a.device is not device for a in args):
         run = _eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
-    compute = device.backend.kernel(primitive, avals, params)
+    compute = device.backend.kernel(primitive, avals, params, PIPELINE)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     return _one_result(compute, array_spec(out_avals, device), len(args))

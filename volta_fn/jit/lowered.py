@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.compiler.lowering.memory_layout import Memory
-from volta_fn.compiler.lowering.peak_memory import bytes_of
-from volta_fn.compiler.lowering.plan import Plan, make_plan
-from volta_fn.compiler.passes.driver import simplify
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.buffers.memory_layout import Memory
+from volta_fn.compiler.buffers.plan import Plan, bytes_of
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
@@ -43,7 +42,7 @@ class Lowered:
     @property
     def simplified(self) -> ClosedJaxpr:
         """The program after the passes that all targets share."""
-        return simplify(self._traced.jaxpr)
+        return pipeline.simplify(self._traced.jaxpr)
 
     @property
     def out_info(self) -> Any:
@@ -53,7 +52,7 @@ class Lowered:
     @property
     def plan(self) -> Plan:
         """The steps that the NumPy target runs; other targets compile kernels instead."""
-        return make_plan(self._traced.jaxpr, self._traced.donated)
+        return pipeline.plan(self._traced.jaxpr, self._traced.donated)
 
     def memory(self) -> Memory:
         """Return the bytes that the compiled program needs, known without running it.
@@ -64,7 +63,7 @@ class Lowered:
         """
         program = self._traced.jaxpr
         arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
-        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated))
+        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, pipeline))
 
     def as_text(self) -> str:
         """Return the program in JAX's notation."""

@@ -23,13 +23,15 @@ class CpuBackend(NumpyBackend):
         #: Whether programs become machine code.
         self.native = may_compile()
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        return _native_program().of(closed, donated).function() if self.native else super().compile(closed, donated)
+        return _native_program().of(closed, donated, pipeline).function() if self.native else super().compile(closed, donated, pipeline)
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        return _native_program().of(closed, donated).temporaries if self.native else super().temporaries(closed, donated)
+        return (
+            _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
+        )
 
 
 @functools.cache

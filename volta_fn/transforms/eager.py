@@ -38,10 +38,13 @@ from volta_fn.core.jaxpr import ClosedJaxpr, has_effects
 from volta_fn.core.primitive import Primitive, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
+from volta_fn.lazy_imports import Deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
 from volta_fn.transforms.transpose import pull_back
+
+_PIPELINE = Deferred("volta_fn.compiler.pipeline")
 
 #: A recording of more operations is flushed: the work in them outweighs the overhead of calling them.
 _LONGEST = 1000
@@ -457,7 +460,7 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
 
     closed = trace.traced(run)
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
-    compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name))
+    compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name), _PIPELINE)
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]
     found = iter(specs[len(numbers) :])
     types = [v.aval if type(c) is Zero else next(found) for c, v in zip(cotangents, trace.inputs, strict=True)]

@@ -7,27 +7,25 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from tests.compiler.ir.oracle import partition_of, run
-from volta_fn.compiler.fusion.deferral import Deferral, defer_products, defer_small_kernels
-from volta_fn.compiler.fusion.emit_kernels import Fused, Item
-from volta_fn.compiler.fusion.limits import Limits
+from tests.compiler.ir.oracle import SimpleTarget, fuse_function, run
+from volta_fn.compiler.fusion.deferral import DeferralPolicy, defer_products, defer_small_kernels
 from volta_fn.compiler.ir.contraction import contraction_of
+from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall
 
 X = np.ones((4, 4), np.float32)
 
 
 def order(function: Any, *args: Any) -> list[str]:
     """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
-    items = defer_small_kernels(partition_of(function, *args).items, {}, lambda kernel: kernel.outer < len(kernel.sizes))
-    check(items)
-    return [str(item.results[0].aval.shape) if isinstance(item, Fused) else item.primitive.name for item in items]
+    found = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.outer < len(kernel.sizes))
+    check(found)
+    return [str(node.results[0].aval.shape) if isinstance(node, KernelCall) else node.primitive.name for node in found.nodes]
 
 
-def check(items: list[Item]) -> None:
-    """Nobody reads what is made later."""
-    made = {v: n for n, item in enumerate(items) for v in (item.results if isinstance(item, Fused) else item.outvars)}
-    for n, item in enumerate(items):
-        assert all(made.get(v, -1) < n for v in (item.operands if isinstance(item, Fused) else item.invars) if v in made)
+def check(found: FusedProgram) -> None:
+    """Producers come before consumers."""
+    producers = DefUse(found.nodes).producers
+    assert all(producers.get(v, -1) < n for n, node in enumerate(found.nodes) for v in found.reads(node))
 
 
 def test_sums_wait_until_the_end() -> None:
@@ -59,14 +57,13 @@ def layers(x: Any, *weights: Any) -> Any:
 def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[int]]:
     """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are deferred among them."""
     weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
-    before = partition_of(vf.grad(layers, (1, 2, 3)), X, *weights, limits=Limits(contracts=lambda kernel: True))
-    items, deferred = defer_products(before.items, {}, Deferral(lambda kernel: True, most_bytes, least))
-    check(items)
-    for found, wanted in zip(run(before._replace(items=tuple(items)), X, *weights), run(before, X, *weights), strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    products = [n for n, item in enumerate(items) if isinstance(item, Fused) and contraction_of(item.kernel) is not None]
-    shapes = [str(items[n].results[0].aval.shape) for n in products]  # type: ignore[union-attr]
-    return shapes, [k for k, n in enumerate(products) if n in deferred]
+    before = fuse_function(vf.grad(layers, (1, 2, 3)), X, *weights, target=SimpleTarget(contracts=lambda kernel: True))
+    found = defer_products(before, DeferralPolicy(lambda kernel: True, most_bytes, least))
+    check(found)
+    for x, y in zip(run(found, X, *weights), run(before, X, *weights), strict=True):
+        np.testing.assert_array_equal(x, y)
+    products = [node for node in found.nodes if isinstance(node, KernelCall) and contraction_of(node.kernel) is not None]
+    return [str(node.results[0].aval.shape) for node in products], [k for k, node in enumerate(products) if node.batch_products]
 
 
 def test_products_that_no_other_waits_for_come_last() -> None:

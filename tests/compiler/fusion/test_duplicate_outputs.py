@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.compiler.ir.oracle import partition_of, run
-from volta_fn.compiler.fusion.duplicate_outputs import stored_again
-from volta_fn.compiler.fusion.fuse import Fused, Partition
+from tests.compiler.ir.oracle import fuse_function, run
+from volta_fn.compiler.fusion.duplicate_outputs import duplicate_outputs
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr
 
 X = np.arange(6, dtype=np.float32)
 
 
-def with_outputs_apart(most: int) -> Partition:
+def with_separate_outputs(most: int) -> FusedProgram:
     """``y = x + 1; z = 2 y`` as (y, y, z, y, x, x), with at most so many buffers."""
-    partition = partition_of(lambda x: [x + 1, (x + 1) * 2], X)
-    y, z = partition.program.jaxpr.outvars
-    (x,) = partition.program.jaxpr.invars
-    items, outputs = stored_again(partition.items, [y, y, z, y, x, x], {}, most)
-    jaxpr = partition.program.jaxpr
-    program = ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, outputs, jaxpr.eqns), partition.program.consts)
-    return Partition(program, tuple(items))
+    found = fuse_function(lambda x: [x + 1, (x + 1) * 2], X)
+    jaxpr = found.closed.jaxpr
+    (y, z), (x,) = jaxpr.outvars, jaxpr.invars
+    closed = ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [y, y, z, y, x, x], jaxpr.eqns), found.closed.consts)
+    return duplicate_outputs(found._replace(closed=closed, nested=True), most)
 
 
 def test_values_are_stored_several_times() -> None:
     for most, stores, different in ((8, 4, 5), (4, 3, 4), (3, 2, 3)):
-        partition = with_outputs_apart(most)
-        assert [len(item.kernel.stores) for item in partition.items if isinstance(item, Fused)] == [stores]
-        assert len(set(partition.program.jaxpr.outvars)) == different
-        for found, wanted in zip(run(partition, X), [X + 1, X + 1, 2 * (X + 1), X + 1, X, X], strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        found = with_separate_outputs(most)
+        assert [len(item.kernel.stores) for item in found.nodes if isinstance(item, KernelCall)] == [stores]
+        assert len(set(found.closed.jaxpr.outvars)) == different
+        for result, wanted in zip(run(found, X), [X + 1, X + 1, 2 * (X + 1), X + 1, X, X], strict=True):
+            np.testing.assert_array_equal(result, wanted)

@@ -11,16 +11,15 @@ from hypothesis import given, settings
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.compiler.ir.oracle import equations_apart, partition_of, run
+from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_function, run
 from tests.laws.common import ROUNDING, arrays, assert_close, draw
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import dtypes, lax, nn
-from volta_fn.compiler.fusion.fuse import Fused
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.kernel import Apply, Reduce
+from volta_fn.compiler.ir.nodes import KernelCall
 
 X = vf.ShapeDtypeStruct((8, 16), "float32")
 W = vf.ShapeDtypeStruct((16,), "float32")
@@ -76,14 +75,14 @@ def same_as_jit(function: Callable[..., Any], partition: Any, *inputs: Any) -> N
 
 @pytest.mark.parametrize(("name", "function", "args"), ROWS, ids=[r[0] for r in ROWS])
 def test_rows_are_one_kernel(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    partition = partition_of(function, *args)
-    assert [type(item) for item in partition.items] == [Fused]
+    partition = fuse_function(function, *args)
+    assert [type(item) for item in partition.nodes] == [KernelCall]
     same_as_jit(function, partition, *values_for(args))
 
 
 def test_a_chain_and_its_views_are_one_kernel() -> None:
     f = lambda x: jnp.tanh(lax.rev(x, (0,)).T * 2.0 + 1.0).reshape(4, 32)
-    partition = partition_of(f, X)
+    partition = fuse_function(f, X)
     assert len(partition.kernels) == 1
     assert equations_apart(partition) in ([], ["reshape"])
     same_as_jit(f, partition, *values_for((X,)))
@@ -91,33 +90,33 @@ def test_a_chain_and_its_views_are_one_kernel() -> None:
 
 def test_a_value_per_row_computed_before_the_rows_is_part_of_them() -> None:
     f = lambda x, c: (x * jnp.exp(-c)[:, None]).sum(1)
-    partition = partition_of(f, X, vf.ShapeDtypeStruct((8,), "float32"))
-    assert len(partition.items) == 1
+    partition = fuse_function(f, X, vf.ShapeDtypeStruct((8,), "float32"))
+    assert len(partition.nodes) == 1
     same_as_jit(f, partition, *values_for((X, vf.ShapeDtypeStruct((8,), "float32"))))
 
 
 def test_a_scalar_shared_by_many_is_computed_once() -> None:
     """It has a kernel of its own, and does not turn the arrays that use it into single rows."""
     f = lambda x, y, t: (lambda scale: (x * scale, y * scale))(jnp.exp(t))
-    partition = partition_of(f, X, W, vf.ShapeDtypeStruct((), "float32"))
+    partition = fuse_function(f, X, W, vf.ShapeDtypeStruct((), "float32"))
     assert [(k.sizes, k.outer) for k in partition.kernels] == [((), 0), ((8, 16), 2), ((16,), 1)]
 
 
 def test_branches_that_meet_are_one_kernel() -> None:
     f = lambda x, y: jnp.exp(x) * jnp.sin(y) + jnp.cos(x * y)
-    assert len(partition_of(f, X, X).items) == 1
+    assert len(fuse_function(f, X, X).nodes) == 1
 
 
 def test_nothing_is_computed_twice() -> None:
     """Shifted reads of something expensive read it from memory; shifted reads of an input are loads."""
-    computed = partition_of(lambda x: (lambda y: y[:, 1:] - y[:, :-1])(jnp.exp(x)), X)
+    computed = fuse_function(lambda x: (lambda y: y[:, 1:] - y[:, :-1])(jnp.exp(x)), X)
     assert [sum(isinstance(n, Apply) and n.op == "exp" for n in k.nodes) for k in computed.kernels] == [1, 0]
-    assert len(partition_of(lambda x: x[:, 1:] - x[:, :-1], X).items) == 1
+    assert len(fuse_function(lambda x: x[:, 1:] - x[:, :-1], X).nodes) == 1
 
 
 def test_several_reductions_share_a_loop() -> None:
-    partition = partition_of(lambda x: (x.sum(1), (x * x).sum(1), x.max(1)), X)
-    assert len(partition.items) == 1
+    partition = fuse_function(lambda x: (x.sum(1), (x * x).sum(1), x.max(1)), X)
+    assert len(partition.nodes) == 1
     assert sum(isinstance(n, Reduce) for n in partition.kernels[0].nodes) == 3
 
 
@@ -125,13 +124,13 @@ def test_gradients_of_weights_do_not_tear_rows_apart() -> None:
     """The sums over columns read the same arrays as the row kernel, but go another way through them."""
     args = (X, W, W, X)
     f = lambda x, w, b, g: vf.vjp(layer_norm, x, w, b)[1](g)
-    partition = partition_of(f, *args)
+    partition = fuse_function(f, *args)
     assert sorted(k.sizes for k in partition.kernels) == [(8, 16), (16, 8), (16, 8)]
     same_as_jit(f, partition, *values_for(args))
 
 
 def test_rows_that_are_too_long_are_read_again() -> None:
-    assert len(partition_of(nn.softmax, X, limits=Limits(row=8)).items) > 1
+    assert len(fuse_function(nn.softmax, X, target=SimpleTarget(longest_row=8)).nodes) > 1
 
 
 def adam(g: Any, m: Any, v: Any, p: Any, rate: Any) -> Any:
@@ -141,8 +140,8 @@ def adam(g: Any, m: Any, v: Any, p: Any, rate: Any) -> Any:
 
 def test_an_optimizer_step_is_one_kernel_per_parameter() -> None:
     args = (X, X, X, X, vf.ShapeDtypeStruct((), "float32"))
-    partition = partition_of(adam, *args)
-    assert len(partition.items) == 1
+    partition = fuse_function(adam, *args)
+    assert len(partition.nodes) == 1
     assert len(partition.kernels[0].outputs) == 3
     values = [np.abs(v) for v in values_for(args)]
     same_as_jit(adam, partition, *values)
@@ -152,8 +151,8 @@ def test_an_optimizer_step_is_one_kernel_per_parameter() -> None:
 def test_kernels_keep_to_the_number_of_buffers(buffers: int) -> None:
     f = pullback(layer_norm)
     args = (X, W, W, X)
-    partition = partition_of(f, *args, limits=Limits(buffers=buffers))
-    assert (len(partition.items) == 1) == (buffers == 4)
+    partition = fuse_function(f, *args, target=SimpleTarget(kernel_buffers=buffers))
+    assert (len(partition.nodes) == 1) == (buffers == 4)
     assert all(len(k.inputs) + len(k.outputs) <= buffers for k in partition.kernels)
     same_as_jit(f, partition, *values_for(args))
 
@@ -169,7 +168,7 @@ def test_equal_layers_share_kernels() -> None:
         return (x * x).sum()
 
     layer = (vf.ShapeDtypeStruct((16, 16), "float32"), W, W)
-    few, many = (partition_of(vf.grad(network), X, [layer] * n) for n in (4, 12))
+    few, many = (fuse_function(vf.grad(network), X, [layer] * n) for n in (4, 12))
     assert len(many.kernels) > len(few.kernels)
     assert len(set(many.kernels)) == len(set(few.kernels))
 
@@ -180,8 +179,8 @@ def test_long_programs_are_no_deep_recursion() -> None:
             x = lax.sin(x) + x
         return x
 
-    partition = partition_of(long, W)
-    assert len(partition.kernels) == len(partition.items) == 3000 // Limits().steps
+    partition = fuse_function(long, W)
+    assert len(partition.kernels) == len(partition.nodes) == 3000 // SimpleTarget().capabilities.kernel_equations
     assert len(set(partition.kernels)) == 1
 
 
@@ -191,8 +190,8 @@ def test_views_of_views_of_views() -> None:
             x = lax.rev(x.T, (n % 2,))
         return x * 2.0
 
-    partition = partition_of(turning, X)
-    assert len(partition.items) < 6
+    partition = fuse_function(turning, X)
+    assert len(partition.nodes) < 6
     same_as_jit(turning, partition, *values_for((X,)))
 
 
@@ -201,7 +200,7 @@ def test_an_index_that_turns_out_not_to_be_affine_leaves_equations() -> None:
     x = np.arange(1.0, 4.0, dtype=np.float32)
     f = lambda x, y: lax.pad(x, np.float32(0), [(0, 1, 1)]).reshape(2, 3) * y
     y = np.ones((2, 3), np.float32)
-    partition = partition_of(f, x, y)
+    partition = fuse_function(f, x, y)
     assert equations_apart(partition) == ["pad", "reshape", "mul"]
     same_as_jit(f, partition, x, y)
 
@@ -209,7 +208,7 @@ def test_an_index_that_turns_out_not_to_be_affine_leaves_equations() -> None:
 def test_a_reshape_that_no_index_says_reads_memory() -> None:
     f = lambda x: (x.T.reshape(8, 3) * 2.0, x.T.reshape(24)[5:] + 1.0)
     x = vf.ShapeDtypeStruct((6, 4), "float32")
-    partition = partition_of(f, x)
+    partition = fuse_function(f, x)
     assert all(n.op != "reshape" for k in partition.kernels for n in k.nodes if isinstance(n, Apply))
     same_as_jit(f, partition, *values_for((x,)))
 
@@ -217,7 +216,7 @@ def test_a_reshape_that_no_index_says_reads_memory() -> None:
 def test_an_equation_of_too_many_operands_stays_one() -> None:
     f = lambda which, *cases: lax.select_n(which, *cases) + 1.0
     args = (vf.ShapeDtypeStruct((16,), "int32"), *[W] * 9)
-    partition = partition_of(f, *args)
+    partition = fuse_function(f, *args)
     assert equations_apart(partition) == ["select_n"]
     assert len(partition.kernels) == 1
 
@@ -231,8 +230,8 @@ def test_samples(sample: Sample) -> None:
     for name in sample.dtypes:
         inputs = draw(sample, dtypes.as_dtype(name))
         function = lambda *args: vf.tree.leaves(sample.function(*args))
-        partition = partition_of(function, *arrays(inputs))
-        alone = partition._replace(items=tuple(partition.program.eqns))
+        partition = fuse_function(function, *arrays(inputs))
+        alone = partition._replace(nodes=tuple(partition.closed.eqns))
         for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
             assert_close(actual, expected, ROUNDING.get(expected.dtype.name, 0.0), f"{sample} in {name}")
 
@@ -246,9 +245,9 @@ ROUNDED = 1e-12
 def test_random_programs(steps: Any) -> None:
     inputs = drawn(1, 2, np.float64)
     f = lambda x, y: run_program(steps, (x, y), True)
-    for limits in (None, Limits(buffers=4, row=4)):
-        partition = partition_of(f, *inputs, limits=limits)
-        alone = partition._replace(items=tuple(partition.program.eqns))
+    for target in (None, SimpleTarget(kernel_buffers=4, longest_row=4)):
+        partition = fuse_function(f, *inputs, target=target)
+        alone = partition._replace(nodes=tuple(partition.closed.eqns))
         assert_close(run(partition, *inputs)[0], run(alone, *inputs)[0], 1e-12, f"{steps}", atol=ROUNDED)
 
 
@@ -257,7 +256,7 @@ def test_random_programs(steps: Any) -> None:
 def test_random_gradients(steps: Any) -> None:
     inputs = drawn(1, 2, np.float64)
     f = vf.grad(lambda x, y: run_program(steps, (x, y), True).sum(), argnums=(0, 1))
-    partition = partition_of(f, *inputs)
-    alone = partition._replace(items=tuple(partition.program.eqns))
+    partition = fuse_function(f, *inputs)
+    alone = partition._replace(nodes=tuple(partition.closed.eqns))
     for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
         assert_close(actual, expected, 1e-10, f"{steps}", atol=ROUNDED)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import layer_norm, same_as_jit, values_for
-from tests.compiler.ir.oracle import partition_of, run
+from tests.compiler.ir.oracle import SimpleTarget, fuse_function, run
 from tests.laws.common import assert_close
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax, nn
-from volta_fn.compiler.fusion.fuse import Fused, Limits, Partition
 from volta_fn.compiler.ir.kernel import Apply, Reduce
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
 
 X = vf.ShapeDtypeStruct((64, 32), "float32")
 W = vf.ShapeDtypeStruct((32, 32), "float32")
@@ -29,14 +29,14 @@ CHEAP = {"add", "sub", "mul", "neg", "max", "min", "abs", "gt", "lt", "ge", "le"
          "convert_element_type", "clamp", "is_finite", "sign"}  # fmt: skip
 
 
-def stored(partition: Partition) -> list[tuple[Any, ...]]:
+def stored(partition: FusedProgram) -> list[tuple[Any, ...]]:
     """Shapes of what each kernel stores."""
     return [tuple(s.shape for s in k.stores) for k in partition.kernels]
 
 
 def test_the_gradient_of_gelu_keeps_the_tanh_alone() -> None:
     loss = lambda w, x, b: ((nn.gelu(x @ w + b) @ w) ** 2).sum()
-    partition = partition_of(vf.grad(loss), W, X, B)
+    partition = fuse_function(vf.grad(loss), W, X, B)
     first = partition.kernels[0]
     assert len(first.stores) == 2  # the activation, for the product, and its tanh
     kept = {first.nodes[s.value].op for s in first.stores}  # type: ignore[union-attr]  # scalar operations are stored
@@ -47,14 +47,14 @@ def test_the_gradient_of_gelu_keeps_the_tanh_alone() -> None:
 def test_small_masks_are_stored() -> None:
     """A rectifier keeps a byte per element: to compute the mask again, four bytes would be read."""
     loss = lambda w, x: (jnp.where(x @ w > 0, x @ w, 0.0) @ w).sum()
-    partition = partition_of(vf.grad(loss), W, X)
+    partition = fuse_function(vf.grad(loss), W, X)
     assert any(b.dtype == np.bool_ for k in partition.kernels for b in k.outputs)
     same_as_jit(vf.grad(loss), partition, *values_for((W, X)))
 
 
 def test_what_is_in_memory_anyway_is_read_instead() -> None:
     f = lambda x, w: (lambda y: (y @ w, (y * 3.0)[1:] - (y * 3.0)[:-1]))(jnp.tanh(x))
-    partition = partition_of(f, X, W)
+    partition = fuse_function(f, X, W)
     assert stored(partition) == [((64, 32),), ((63, 32),)]
     same_as_jit(f, partition, *values_for((X, W)))
 
@@ -67,9 +67,9 @@ def test_nothing_expensive_is_computed_twice(buffers: int) -> None:
         return -nn.log_softmax(x)[:, 0].mean()
 
     layers = [(W, B, B)] * 3
-    partition = partition_of(vf.grad(network, argnums=(0, 1)), X, layers, limits=Limits(buffers=buffers, small=0))
+    partition = fuse_function(vf.grad(network, argnums=(0, 1)), X, layers, target=SimpleTarget(kernel_buffers=buffers, recompute_above=0))
     computed = Counter(n.op for k in partition.kernels for n in k.nodes if isinstance(n, Apply))
-    given = Counter(e.primitive.name for e in partition.program.eqns)
+    given = Counter(e.primitive.name for e in partition.closed.eqns)
     assert all(computed[op] <= given[op] for op in computed if op not in CHEAP)
     assert all(len(k.inputs) + len(k.outputs) <= buffers for k in partition.kernels)
     same_as_jit(vf.grad(network, argnums=(0, 1)), partition, *values_for_tree((X, layers)))
@@ -87,13 +87,13 @@ def test_long_chains_are_not_computed_again() -> None:
             y = y * 1.5 + float(n)
         return y @ w, lax.rev(y, (0,)).sum(0), y * 2.0
 
-    partition = partition_of(lambda x, w: (lambda a: a[1:])(long(x, w)), X, W, limits=Limits(small=0))
+    partition = fuse_function(lambda x, w: (lambda a: a[1:])(long(x, w)), X, W, target=SimpleTarget(recompute_above=0))
     again = sum(isinstance(n, Apply) for k in partition.kernels for n in k.nodes)
     assert again < 100
     same_as_jit(lambda x, w: long(x, w)[1:], partition, *values_for((X, W)))
 
 
-def rows_and_columns(partition: Partition) -> tuple[list[int], list[int]]:
+def rows_and_columns(partition: FusedProgram) -> tuple[list[int], list[int]]:
     """How many sums the kernels over rows and those over columns of the activations have."""
     sums = lambda k: sum(isinstance(n, Reduce) for n in k.nodes)
     kernels = [k for k in partition.kernels if sums(k)]
@@ -103,7 +103,7 @@ def rows_and_columns(partition: Partition) -> tuple[list[int], list[int]]:
 def test_sums_over_columns_of_one_array_are_one_kernel() -> None:
     """The product with the normalised rows, which the second sum needs, is computed there, and so it reads what the first one reads."""
     loss = lambda x, a, b, w: ((layer_norm(x, a, b) @ w) @ w).sum()
-    partition = partition_of(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W)
+    partition = fuse_function(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W)
     assert rows_and_columns(partition) == ([2, 3], [2])
     same_as_jit(vf.grad(loss, argnums=(0, 1, 2)), partition, *values_for((X, B, B, W)))
 
@@ -111,15 +111,17 @@ def test_sums_over_columns_of_one_array_are_one_kernel() -> None:
 def test_sums_over_columns_leave_rows_their_operands() -> None:
     """A cotangent that is a sum of two goes into the rows' kernel, not into that of the columns."""
     loss = lambda x, a, b, w: (lambda y: ((y @ w) ** 2 + (y @ jnp.tanh(w)) ** 2).sum())(layer_norm(x, a, b))
-    partition = partition_of(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W, limits=Limits(buffers=16))
+    partition = fuse_function(vf.grad(loss, argnums=(0, 1, 2)), X, B, B, W, target=SimpleTarget(kernel_buffers=16))
     assert rows_and_columns(partition) == ([2, 3], [2])
     same_as_jit(vf.grad(loss, argnums=(0, 1, 2)), partition, *values_for((X, B, B, W)))
 
 
 def test_limits_say_what_kernels_compute() -> None:
     f = lambda x: lax.exp(lax.sin(x) * 2.0) + 1.0
-    partition = partition_of(f, X, limits=Limits(computes=lambda eqn: eqn.primitive.name != "exp"))
-    names = [[n.op for n in i.kernel.nodes if isinstance(n, Apply)] if isinstance(i, Fused) else i.primitive.name for i in partition.items]
+    partition = fuse_function(f, X, target=SimpleTarget(computes=lambda eqn: eqn.primitive.name != "exp"))
+    names = [
+        [n.op for n in i.kernel.nodes if isinstance(n, Apply)] if isinstance(i, KernelCall) else i.primitive.name for i in partition.nodes
+    ]
     assert names == [["sin", "mul"], "exp", ["add"]]
     same_as_jit(f, partition, *values_for((X,)))
 
@@ -130,7 +132,7 @@ def test_equal_kernels_are_lowered_once() -> None:
             x = x + nn.gelu(layer_norm(x, a, b) @ w)
         return (x * x).sum()
 
-    kernels = partition_of(vf.grad(network), X, [(W, B, B)] * 6).kernels
+    kernels = fuse_function(vf.grad(network), X, [(W, B, B)] * 6).kernels
     assert len({id(k) for k in kernels}) == len(set(kernels)) < len(kernels)
 
 
@@ -140,8 +142,12 @@ def test_random_gradients(steps: Any) -> None:
     inputs = drawn(1, 2, np.float64)
     f = vf.value_and_grad(lambda x, y: (run_program(steps, (x, y), True) * x).sum(), argnums=(0, 1))
     flat = lambda x, y: vf.tree.leaves(f(x, y))
-    for limits in (Limits(small=0), Limits(small=0, buffers=64), Limits(small=0, buffers=5, row=4)):
-        partition = partition_of(flat, *inputs, limits=limits)
-        alone = partition._replace(items=tuple(partition.program.eqns))
+    for target in (
+        SimpleTarget(recompute_above=0),
+        SimpleTarget(recompute_above=0, kernel_buffers=64),
+        SimpleTarget(recompute_above=0, kernel_buffers=5, longest_row=4),
+    ):
+        partition = fuse_function(flat, *inputs, target=target)
+        alone = partition._replace(nodes=tuple(partition.closed.eqns))
         for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
             assert_close(actual, expected, 1e-10, f"{steps}", atol=1e-12)

@@ -10,10 +10,10 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import layer_norm, pullback, rms_norm, row_losses
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
-from volta_fn.compiler.fusion.fuse import Fused
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import KernelCall
 
 
 def shaped(*shape: int, dtype: str = "float32") -> Any:
@@ -22,9 +22,9 @@ def shaped(*shape: int, dtype: str = "float32") -> Any:
 
 def kernels_of(function: Callable[..., Any], *args: Any) -> list[Kernel]:
     """The kernels of a function's program, which has no other equations."""
-    items = partition_of(function, *args).items
-    assert all(isinstance(item, Fused) for item in items)
-    return [item.kernel for item in items if isinstance(item, Fused)]
+    items = fuse_function(function, *args).nodes
+    assert all(isinstance(item, KernelCall) for item in items)
+    return [item.kernel for item in items if isinstance(item, KernelCall)]
 
 
 def inputs_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:

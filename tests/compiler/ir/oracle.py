@@ -1,4 +1,4 @@
-"""Running a partition: kernels by the interpreter, other equations by their evaluation rules."""
+"""Running a fused program: kernels by the interpreter, other equations by their evaluation rules."""
 
 from __future__ import annotations
 
@@ -8,48 +8,67 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from volta_fn.compiler.fusion.fuse import Fused, Limits, Partition, fuse
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, writes
 from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.targets.numpy.backend import make_kernel
 
 
-def partition_of(function: Callable[..., Any], *args: Any, limits: Limits | None = None) -> Partition:
-    """The partition of a function's program."""
-    return fuse(inline_calls(vf.make_jaxpr(function)(*args)), limits)
+class SimpleTarget(Target):
+    """A target with some capabilities of core WebGPU changed, which computes and contracts what it is told to."""
+
+    def __init__(
+        self, computes: Callable[[Equation], bool] | None = None, contracts: Callable[[Kernel], bool] | None = None, **capabilities: int
+    ) -> None:
+        self.capabilities = TargetCapabilities()._replace(**capabilities)  # type: ignore[arg-type]
+        self._computes, self._contracts = computes, contracts
+
+    def computes(self, eqn: Equation) -> bool:
+        return True if self._computes is None else self._computes(eqn)
+
+    def contracts(self, kernel: Kernel) -> bool:
+        return False if self._contracts is None else self._contracts(kernel)
 
 
-def run(partition: Partition, *inputs: Any) -> list[np.ndarray]:
-    """The results of a partition. Checks on the way that every item finds its operands and every kernel is well formed."""
-    jaxpr = partition.program.jaxpr
-    values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(np.asarray, partition.program.consts), strict=True))
+def fuse_function(function: Callable[..., Any], *args: Any, target: Target | None = None) -> FusedProgram:
+    """Fuse a function's program."""
+    return fuse(inline_calls(vf.make_jaxpr(function)(*args)), target or SimpleTarget())
+
+
+def run(program: FusedProgram, *inputs: Any) -> list[np.ndarray]:
+    """The results of a fused program. Checks on the way that every item finds its operands and every kernel is well formed."""
+    jaxpr = program.closed.jaxpr
+    values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(np.asarray, program.closed.consts), strict=True))
     values.update(zip(jaxpr.invars, map(np.asarray, inputs), strict=True))
 
     def read(atom: Any) -> np.ndarray:
-        return np.asarray(atom.val) if isinstance(atom, Literal) else values[atom]
+        return np.asarray(atom.val) if isinstance(atom, Literal) else values[program.root(atom)].reshape(atom.aval.shape)
 
-    for item in partition.items:
-        names = item.results if isinstance(item, Fused) else item.outvars
-        found = run_item(item, [read(v) for v in (item.operands if isinstance(item, Fused) else item.invars)])
-        for name, value in zip(names, found, strict=True):
+    for node in program.nodes:
+        found = run_item(node, [read(v) for v in (node.operands if isinstance(node, KernelCall) else node.invars)])
+        for name, value in zip(writes(node), found, strict=True):
             assert name not in values, "a variable is computed twice"
             assert (value.shape, value.dtype) == (name.aval.shape, name.aval.dtype)
             values[name] = value
     return [read(v) for v in jaxpr.outvars]
 
 
-def run_item(item: Fused | Equation, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+def run_item(item: KernelCall | Equation, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     """The results of a kernel or an equation."""
-    if isinstance(item, Fused):
+    if isinstance(item, KernelCall):
         check_kernel(item.kernel)
         return interpret(item.kernel, *operands)
     with np.errstate(all="ignore"):
-        found = make_kernel(item.primitive, tuple([v.aval for v in item.invars]), item.params)(*operands)
+        found = make_kernel(item.primitive, tuple([v.aval for v in item.invars]), item.params, pipeline)(*operands)
     return [np.asarray(f) for f in (found if item.primitive.multiple_results else (found,))]
 
 
-def equations_apart(partition: Partition) -> list[str]:
+def equations_apart(program: FusedProgram) -> list[str]:
     """The names of the primitives that are in no kernel."""
-    return [item.primitive.name for item in partition.items if isinstance(item, Equation)]
+    return [node.primitive.name for node in program.nodes if isinstance(node, Equation)]

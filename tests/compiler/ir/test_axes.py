@@ -10,20 +10,20 @@ import pytest
 
 import volta_fn as vf
 from tests.compiler.fusion.test_fuse import ROWS, values_for
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from tests.laws.common import arrays, assert_same_bits, draw
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
-from volta_fn.compiler.fusion.fuse import Fused
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
+from volta_fn.compiler.ir.nodes import KernelCall
 
 
 def simple(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Kernel:
-    (kernel,) = partition_of(function, *[vf.ShapeDtypeStruct(s, "float32") for s in shapes]).kernels
+    (kernel,) = fuse_function(function, *[vf.ShapeDtypeStruct(s, "float32") for s in shapes]).kernels
     result = simplified(kernel)
     check_kernel(result)
     return result
@@ -61,7 +61,7 @@ def test_loads_are_seen_in_one_dimension_unless_conditions_speak_of_more() -> No
 
 
 def test_a_row_of_one_element_is_no_reduction() -> None:
-    (kernel,) = partition_of(lambda x: lax.reduce_sum(x.reshape(1, 8) * 2.0, (0,)), vf.ShapeDtypeStruct((8,), "float32")).kernels
+    (kernel,) = fuse_function(lambda x: lax.reduce_sum(x.reshape(1, 8) * 2.0, (0,)), vf.ShapeDtypeStruct((8,), "float32")).kernels
     assert not any(isinstance(n, Reduce) for n in simplified(kernel).nodes)
 
 
@@ -76,17 +76,17 @@ def keeps_values(kernel: Kernel, inputs: list[np.ndarray], what: str) -> None:
 
 @pytest.mark.parametrize(("name", "function", "args"), ROWS, ids=[r[0] for r in ROWS])
 def test_rows(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    partition = partition_of(function, *args)
-    (item,) = partition.items
-    assert isinstance(item, Fused)
-    values = dict(zip(partition.program.jaxpr.invars, values_for(args), strict=True))
+    partition = fuse_function(function, *args)
+    (item,) = partition.nodes
+    assert isinstance(item, KernelCall)
+    values = dict(zip(partition.closed.jaxpr.invars, values_for(args), strict=True))
     keeps_values(item.kernel, [values[v] for v in item.operands], name)
 
 
 @pytest.mark.parametrize("sample", list(samples_of_code()), ids=str)
 def test_samples(sample: Sample) -> None:
     inputs = draw(sample, dtypes.as_dtype(sample.dtypes[0]))
-    partition = partition_of(lambda *args: vf.tree.leaves(sample.function(*args)), *arrays(inputs))
+    partition = fuse_function(lambda *args: vf.tree.leaves(sample.function(*args)), *arrays(inputs))
     rng = np.random.default_rng(0)
     for kernel in partition.kernels:
         values = [rng.integers(0, 5, b.size).astype(b.dtype) for b in kernel.inputs]

@@ -9,16 +9,15 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.compiler.ir.oracle import equations_apart, partition_of, run
+from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_function, run
 from volta_fn import nn
-from volta_fn.compiler.fusion.fuse import Partition
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.ir.printing import format_kernel
 
-LIMITS = Limits(contracts=lambda kernel: contraction_of(kernel) is not None)
+TARGET = SimpleTarget(contracts=lambda kernel: contraction_of(kernel) is not None)
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -26,16 +25,16 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
-def fused(function: Any, *args: np.ndarray) -> Partition:
+def fused(function: Any, *args: np.ndarray) -> FusedProgram:
     """The partition where products are kernels, whose values are those of plain evaluation."""
-    partition = partition_of(function, *args, limits=LIMITS)
+    partition = fuse_function(function, *args, target=TARGET)
     wanted = vf.tree.leaves(function(*map(jnp.array, args)))
     for got, want in zip(run(partition, *args), wanted, strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=2e-5, atol=2e-5)
     return partition
 
 
-def only(partition: Partition) -> tuple[Kernel, Contraction]:
+def only(partition: FusedProgram) -> tuple[Kernel, Contraction]:
     """The only kernel, which is a contraction."""
     assert not equations_apart(partition)
     (kernel,) = partition.kernels
@@ -69,7 +68,7 @@ for each row i<6> j<7>:
 
 
 def test_without_a_backend_that_has_products_as_kernels_they_stay_equations() -> None:
-    assert equations_apart(partition_of(layer, X, W, B)) == ["dot_general"]
+    assert equations_apart(fuse_function(layer, X, W, B)) == ["dot_general"]
 
 
 def test_the_problem_is_in_terms_of_memory() -> None:
@@ -134,7 +133,7 @@ def test_the_epilogue_is_a_kernel_on_sums(turn: bool) -> None:
     ],
 )
 def test_other_reductions_are_none(function: Any) -> None:
-    found = [contraction_of(kernel) for kernel in partition_of(function, X, W).kernels]
+    found = [contraction_of(kernel) for kernel in fuse_function(function, X, W).kernels]
     assert None in found
 
 

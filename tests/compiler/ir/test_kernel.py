@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.fusion.test_fuse import X
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.index import Range, along
@@ -22,7 +22,7 @@ ROWS, COLUMNS = along(0), along(1)
 
 
 def kernel_of(function: Any, *args: Any) -> Kernel:
-    (kernel,) = partition_of(function, *args).kernels
+    (kernel,) = fuse_function(function, *args).kernels
     return kernel
 
 

@@ -11,6 +11,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.overwrite import overwritable
+from volta_fn.compiler.target import Target
 
 X = jnp.ones((4, 4))
 
@@ -29,15 +30,15 @@ X = jnp.ones((4, 4))
     ids=["sum", "turned", "reversed", "row", "both ways", "rows summed", "other dtype"],
 )
 def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: list[int]) -> None:
-    (item,) = fuse(vf.make_jaxpr(function)(X, X)).items
-    names = {var: number for number, var in enumerate(fuse(vf.make_jaxpr(function)(X, X)).program.jaxpr.invars)}
+    (item,) = fuse(vf.make_jaxpr(function)(X, X), Target()).nodes
+    names = {var: number for number, var in enumerate(fuse(vf.make_jaxpr(function)(X, X), Target()).closed.jaxpr.invars)}
     assert len(names) == 2
     assert overwritable(item.kernel, 0) == expected
 
 
 def test_an_output_with_fewer_elements_than_the_loop_has_turns_overwrites_nothing() -> None:
     """Turns of one row share its element of the first output, and read the input there until the last of them."""
-    (item,) = fuse(vf.make_jaxpr(lambda x, z: (x + 1.0, z * 2.0 + x[:, :, None]))(X, jnp.ones((4, 4, 3)))).items
+    (item,) = fuse(vf.make_jaxpr(lambda x, z: (x + 1.0, z * 2.0 + x[:, :, None]))(X, jnp.ones((4, 4, 3))), Target()).nodes
     assert len(item.kernel.stores) == 2
     by_size = {buffer.size: number for number, buffer in enumerate(item.kernel.inputs)}
     assert [overwritable(item.kernel, number) for number in range(2)] == [[], [by_size[48]]]

@@ -6,13 +6,13 @@ from typing import Any
 
 import volta_fn as vf
 from tests.compiler.fusion.test_fuse import W, X, layer_norm
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.printing import format_kernel
 
 
 def printed(function: Any, *args: Any) -> str:
-    (kernel,) = partition_of(function, *args).kernels
+    (kernel,) = fuse_function(function, *args).kernels
     return format_kernel(kernel)
 
 

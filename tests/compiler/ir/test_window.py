@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler.ir.check import check_kernel
@@ -31,7 +31,7 @@ LONG = vf.ShapeDtypeStruct((20_001,), "float32")
 )
 def test_pieces_are_the_whole(function: Any, args: Any) -> None:
     rng = np.random.default_rng(0)
-    for kernel in partition_of(function, *args).kernels:
+    for kernel in fuse_function(function, *args).kernels:
         if not kernel.sizes:
             continue
         most = largest(kernel) // 4
@@ -52,9 +52,9 @@ def test_pieces_are_the_whole(function: Any, args: Any) -> None:
 
 
 def test_what_cannot_be_cut() -> None:
-    (kernel,) = partition_of(lambda x: x.sum(), LONG).kernels
+    (kernel,) = fuse_function(lambda x: x.sum(), LONG).kernels
     assert windowed(kernel, 1 << 10) is None
-    *_, kernel = partition_of(lambda x: jnp.pad(x, ((5, 7), (0, 0))), X).kernels
+    *_, kernel = fuse_function(lambda x: jnp.pad(x, ((5, 7), (0, 0))), X).kernels
     assert windowed(kernel, 1 << 14) is None
-    (kernel,) = partition_of(lambda x: x.T * 1.0, X).kernels
+    (kernel,) = fuse_function(lambda x: x.T * 1.0, X).kernels
     assert windowed(kernel, 1 << 10) is None  # each row of the result is spread over all of the operand

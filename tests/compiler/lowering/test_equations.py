@@ -15,8 +15,8 @@ from volta_fn import dtypes, lax
 from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.index import NotAffine
 from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.views import is_lowered
 from volta_fn.compiler.lowering.equations import lower_equation
-from volta_fn.compiler.lowering.op_kinds import is_lowered
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
 

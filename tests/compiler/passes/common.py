@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from volta_fn.compiler.passes.algebra import simplify_algebra
 from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.simplify import simplify_algebra
 from volta_fn.core.array import as_value
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr

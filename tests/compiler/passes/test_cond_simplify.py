@@ -10,8 +10,8 @@ import volta_fn as vf
 from tests.compiler.passes.common import names, passed, untouched
 from volta_fn import lax
 from volta_fn.compiler.passes.cond_simplify import choose_branches
-from volta_fn.compiler.passes.constant_folding import fold_constants
-from volta_fn.compiler.passes.driver import simplify
+from volta_fn.compiler.passes.simplify import fold_constants
+from volta_fn.compiler.pipeline import simplify
 
 X = np.arange(3, dtype=np.float32)
 

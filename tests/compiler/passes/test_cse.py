@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from tests.compiler.passes.common import names, passed, special, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.cse import merge_equal
+from volta_fn.compiler.passes.simplify import merge_equal
 
 X, Y = special(np.float32), special(np.float32)[::-1].copy()
 

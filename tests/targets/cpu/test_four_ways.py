@@ -21,10 +21,10 @@ from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from tests.test_random_programs import Step, drawn, programs, run
 from volta_fn import dtypes
-from volta_fn.compiler.lowering import plan
-from volta_fn.compiler.lowering.program import partition_of
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.buffers import plan
 from volta_fn.targets.cpu.runtime.program import Program
-from volta_fn.targets.cpu.target import LANE
+from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import NumpyBackend
 
 SAMPLES = list(samples_of_code())
@@ -42,12 +42,12 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
     given_, kept = arrays(inputs), [x.copy() for x in inputs]
     expected = host(function(*given_))
     closed = vf.make_jaxpr(function)(*given_)
-    program = Program.of(closed)
+    program = Program.of(closed, (), pipeline)
     first = program(False, *inputs)
     ways = {
-        "on NumPy": NumpyBackend().compile(closed, ())(False, *inputs),
+        "on NumPy": NumpyBackend().compile(closed, (), pipeline)(False, *inputs),
         "as machine code": first,
-        "by the interpreter": oracle.run(partition_of(closed, LANE), *inputs),
+        "by the interpreter": oracle.run(pipeline.fused(closed, TARGET), *inputs),
     }
     for way, found in ways.items():
         for result, wanted in zip(found, expected, strict=True):

@@ -1,83 +1,83 @@
-"""Kernels deferred until one of them is needed, so that they follow each other and a lane can fuse them horizontally."""
+"""Kernels moved to later positions, next to others that do not depend on them, so that a target can fuse them horizontally."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
-from volta_fn.compiler.fusion.emit_kernels import Fused, Item, variables_made, variables_read
 from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node, writes
 from volta_fn.core.jaxpr import Var
 
 
-def defer_small_kernels(items: Sequence[Item], roots: Mapping[Var, Var], is_small: Callable[[Kernel], bool]) -> list[Item]:
-    """The items, with small kernels as late as possible.
+def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
+    """Move small kernels as late as possible.
 
-    Where one is needed, those that wait for as few others as it, or for fewer, come with it: first those that wait for nobody, then those
-    that wait for these, and so on. `roots` maps variables to those whose memory they are.
+    A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a
+    deferred kernel, all kernels of that level and of lower ones are placed before the node, level by level.
     """
-    result: list[Item] = []
-    #: Those that wait, by how many others of them they wait for, one after the other, and so for the variables that they make.
-    waiting: list[list[Item]] = []
-    turns: dict[Var, int] = {}
-    for item in items:
-        behind = max([turns.get(v, -1) for v in _read(item, roots)], default=-1) + 1
-        if isinstance(item, Fused) and is_small(item.kernel):
-            waiting += [[]] * (behind == len(waiting))
-            waiting[behind] = [*waiting[behind], item]
-            turns.update(dict.fromkeys(item.results, behind))
+    result: list[Node] = []
+    #: The deferred kernels by level, and the levels of the variables that they compute.
+    deferred: list[list[Node]] = []
+    levels: dict[Var, int] = {}
+    for node in found.nodes:
+        level = max([levels.get(v, -1) for v in found.reads(node)], default=-1) + 1
+        if isinstance(node, KernelCall) and is_small(node.kernel):
+            deferred += [[]] * (level == len(deferred))
+            deferred[level] = [*deferred[level], node]
+            levels.update(dict.fromkeys(node.results, level))
             continue
-        if behind:
-            result += chain(*waiting[:behind])
-            waiting = waiting[behind:]
-            turns = {v: turn - behind for v, turn in turns.items() if turn >= behind}
-        result.append(item)
-    return [*result, *chain(*waiting)]
+        if level:
+            result += chain(*deferred[:level])
+            deferred = deferred[level:]
+            levels = {v: old - level for v, old in levels.items() if old >= level}
+        result.append(node)
+    return found._replace(nodes=(*result, *chain(*deferred)))
 
 
-class Deferral(NamedTuple):
-    """How a lane defers products: which of them, how many bytes may be kept for them, and how many of them are worth it."""
+class DeferralPolicy(NamedTuple):
+    """Which matrix products to defer, how many bytes of operands may be kept for them, and how many products make it worthwhile."""
 
-    is_little: Callable[[Kernel], bool]
-    most_bytes: int
-    least: int
+    is_small: Callable[[Kernel], bool]
+    max_bytes: int
+    min_products: int
 
 
-def defer_products(items: Sequence[Item], roots: Mapping[Var, Var], deferral: Deferral) -> tuple[list[Item], frozenset[int]]:
-    """The items with little products that no other product waits for, directly or not, put off until the last of them.
+def defer_products(found: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
+    """Move small matrix products that no other product depends on next to the last of them, so that one dispatch computes them all.
 
-    And their numbers there. They would be between those that wait for each other, and make these wait, too. As what they read must be
-    kept so long, only the last of them are put off, as far as memory goes.
+    Such are the gradients of weights: where they are, they would stand between products that depend on each other. Their operands must
+    be kept until then, so only the last of them are deferred, as far as memory permits. Programs of control flow stay as they are.
     """
-    chosen = _unawaited(items, roots, deferral)
+    chosen = set() if found.nested else _independent_products(found, policy)
+    nodes = found.nodes
     end = max(chosen, default=0)
-    early = {v for item in items[:end] for v in _read(item, roots)}
-    chosen = {n for n in chosen if early.isdisjoint(variables_made(items[n]))}
-    if len(chosen) < deferral.least:
-        return [*items], frozenset()
-    rest = [item for n, item in enumerate(items[:end]) if n not in chosen]
-    return [*rest, *[items[n] for n in sorted(chosen)], *items[end + 1 :]], frozenset(range(len(rest), end + 1))
+    read_before = {v for node in nodes[:end] for v in found.reads(node)}
+    chosen = {n for n in chosen if read_before.isdisjoint(writes(nodes[n]))}
+    if len(chosen) < policy.min_products:
+        return found
+    calls = [node for n in sorted(chosen) if isinstance(node := nodes[n], KernelCall)]
+    batch = sum(math.prod(call.kernel.sizes) for call in calls)
+    rest = [node for n, node in enumerate(nodes[:end]) if n not in chosen]
+    return found._replace(nodes=(*rest, *[call._replace(batch_products=batch) for call in calls], *nodes[end + 1 :]))
 
 
-def _unawaited(items: Sequence[Item], roots: Mapping[Var, Var], deferral: Deferral) -> set[int]:
-    """The numbers of the last little products that no product, and nothing else that is no kernel, waits for."""
+def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[int]:
+    """Return the numbers of the last small products that no product, and no equation, depends on."""
     needed: set[Var] = set()
     chosen: set[int] = set()
-    room = deferral.most_bytes
-    for number in reversed(range(len(items))):
-        item = items[number]
-        is_awaited = not needed.isdisjoint(variables_made(item))
-        is_product = not isinstance(item, Fused) or contraction_of(item.kernel) is not None
-        if is_product and not is_awaited and isinstance(item, Fused) and deferral.is_little(item.kernel):
-            room -= sum(b.size * b.dtype.itemsize for b in item.kernel.inputs)
-            if room >= 0:
+    budget = policy.max_bytes
+    for number in reversed(range(len(found.nodes))):
+        node = found.nodes[number]
+        is_needed = not needed.isdisjoint(writes(node))
+        is_product = not isinstance(node, KernelCall) or contraction_of(node.kernel) is not None
+        if is_product and not is_needed and isinstance(node, KernelCall) and policy.is_small(node.kernel):
+            budget -= sum(b.size * b.dtype.itemsize for b in node.kernel.inputs)
+            if budget >= 0:
                 chosen.add(number)
-        if is_product or is_awaited:
-            needed.update(_read(item, roots))
+        if is_product or is_needed:
+            needed.update(found.reads(node))
     return chosen
-
-
-def _read(item: Item, roots: Mapping[Var, Var]) -> list[Var]:
-    return [roots.get(v, v) for v in variables_read(item)]

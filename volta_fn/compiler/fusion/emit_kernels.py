@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
 
 from volta_fn.compiler.fusion.group import Group
 from volta_fn.compiler.fusion.split_groups import pieces
 from volta_fn.compiler.ir.index import NotAffine
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.signature import Kernels
+from volta_fn.compiler.ir.nodes import KernelCall, Node, reads
 from volta_fn.compiler.ir.views import loads
 from volta_fn.compiler.lowering.equations import Loop
+from volta_fn.compiler.lowering.signature import Kernels
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
 
-class Fused(NamedTuple):
-    """A kernel in a program: the variables that it reads and those that it makes."""
-
-    kernel: Kernel
-    operands: tuple[Var, ...]
-    results: tuple[Var, ...]
-
-
-Item = Fused | Equation
-
-
-def variables_read(item: Item) -> Sequence[Var]:
-    """What a kernel or an equation reads, without literals."""
-    return item.operands if isinstance(item, Fused) else [v for v in item.invars if isinstance(v, Var)]
-
-
-def variables_made(item: Item) -> Sequence[Var]:
-    """What a kernel or an equation makes."""
-    return item.results if isinstance(item, Fused) else item.outvars
-
-
-def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Item, ...]:
+def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Node, ...]:
     """The items of a program with these outputs, whose kernels may have as many buffers as the limit says."""
     needed: set[Atom] = set(outputs)
-    result: list[Item] = []
+    result: list[Node] = []
     kernels = Kernels()
     for item in reversed(list(items)):
         new = _lowered(item, needed, limit, kernels) if isinstance(item, Group) else [item]
         for each in new:
-            needed.update(variables_read(each))
+            needed.update(reads(each))
         result += reversed(new)
     return tuple(reversed(result))
 
 
-def _lowered(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Item]:
+def _lowered(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
     """A group's kernels: one, unless it needs more buffers than a kernel may have."""
     try:
         return _pieces(group, group.pulled | group.recomputed, needed, limit, kernels)
@@ -61,13 +39,13 @@ def _lowered(group: Group, needed: Collection[Atom], limit: int, kernels: Kernel
         return list(_one_by_one(group, needed))
 
 
-def _pieces(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Item]:
+def _pieces(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
     views = {v: eqn for v, eqn in through.items() if v not in group.members}
-    items: list[Item] = []
+    items: list[Node] = []
     for steps, results in pieces(group, views, needed, limit):
         outputs = tuple([(v, group.store_index(group.places[v])) for v in results])
         kernel, operands = kernels.lowered(Loop(group.sizes, group.row, tuple(steps), outputs), views)
-        items.append(Fused(kernel, operands, tuple(results)))
+        items.append(KernelCall(kernel, operands, tuple(results)))
     return items
 
 

@@ -13,20 +13,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from volta_fn.compiler.fusion.emit_kernels import Fused as Fused
-from volta_fn.compiler.fusion.emit_kernels import Item, emit
+from volta_fn.compiler.fusion.emit_kernels import emit
 from volta_fn.compiler.fusion.group import Group
-from volta_fn.compiler.fusion.limits import Limits as Limits
 from volta_fn.compiler.fusion.merge import Union, union_of, union_of_columns
 from volta_fn.compiler.fusion.recompute import recompute
 from volta_fn.compiler.ir.index import Index, NotAffine, loop_over
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.signature import Kernels
-from volta_fn.compiler.ir.views import is_alias, is_readable, is_view, known, reduces, reduces_rows
+from volta_fn.compiler.ir.nodes import FusedProgram
+from volta_fn.compiler.ir.views import is_alias, is_elementwise, is_lowered, is_product, is_readable, is_view, known, reduces, reduces_rows
 from volta_fn.compiler.lowering.equations import Loop, Step, lower, product_loop
-from volta_fn.compiler.lowering.op_kinds import is_elementwise, is_lowered, is_product
+from volta_fn.compiler.lowering.signature import Kernels
+from volta_fn.compiler.target import Target
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 
@@ -34,22 +31,9 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 _DEEPEST_VIEW = 16
 
 
-class Partition(NamedTuple):
-    """A program as kernels and those equations that are none, in an order in which they can run."""
-
-    program: ClosedJaxpr
-    items: tuple[Item, ...]
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """The kernels, equal ones included."""
-        return [item.kernel for item in self.items if isinstance(item, Fused)]
-
-
-def fuse(closed: ClosedJaxpr, limits: Limits | None = None) -> Partition:
-    """The program, whose calls are inlined, as a partition."""
-    program = dce_jaxpr(closed)
-    return _Fuser(program, limits or Limits()).partition()
+def fuse(closed: ClosedJaxpr, target: Target) -> FusedProgram:
+    """Group the equations of a program, whose calls are inlined, into kernels for a target."""
+    return _Fuser(dce_jaxpr(closed), target).fused()
 
 
 def row_bound(program: ClosedJaxpr) -> set[Var]:
@@ -65,9 +49,11 @@ def row_bound(program: ClosedJaxpr) -> set[Var]:
 
 
 class _Fuser:
-    def __init__(self, program: ClosedJaxpr, limits: Limits) -> None:
+    def __init__(self, program: ClosedJaxpr, target: Target) -> None:
         self.program = program
-        self.limits = limits
+        self.target = target
+        self.most = target.capabilities.kernel_buffers
+        self.longest = target.capabilities.kernel_equations
         self.uses = Counter(v for v in (*[v for eqn in program.eqns for v in eqn.invars], *program.jaxpr.outvars) if isinstance(v, Var))
         #: Equations of variables that are not in memory, and how many views deep they are.
         self.views: dict[Var, Equation] = {}
@@ -83,7 +69,7 @@ class _Fuser:
         self.kernels = Kernels()
         self.row_bound = row_bound(program)
 
-    def partition(self) -> Partition:
+    def fused(self) -> FusedProgram:
         """Go over the equations, then lower the groups."""
         for number, eqn in enumerate(self.program.eqns):
             for out in eqn.outvars:
@@ -93,15 +79,15 @@ class _Fuser:
         for result in outputs:
             self.materialise(result)
         kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
-        recompute([item for item in self.items if isinstance(item, Group)], kept, self.limits)
+        recompute([item for item in self.items if isinstance(item, Group)], kept, self.target.capabilities)
         self.merge_columns()
-        return Partition(self.program, emit([item for item in self.items if item is not None], outputs, self.limits.buffers))
+        return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
 
     def equation(self, eqn: Equation) -> None:
         """Find a place for the next equation."""
         if is_product(eqn):
             self.product(eqn)
-        elif not is_lowered(eqn) or not self.limits.computes(eqn) or self.reads_too_much(eqn):
+        elif not is_lowered(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
             self.apart(eqn)
         elif is_view(eqn) or eqn.primitive.name == "iota":
             self.view(eqn)
@@ -133,7 +119,7 @@ class _Fuser:
 
     def reads_too_much(self, eqn: Equation) -> bool:
         """Whether the equation alone needs more buffers than a kernel may have."""
-        return len(eqn.invars) >= self.limits.buffers and len(self.bases(eqn)) >= self.limits.buffers
+        return len(eqn.invars) >= self.most and len(self.bases(eqn)) >= self.most
 
     # views, and equations that stay equations
 
@@ -188,7 +174,7 @@ class _Fuser:
                 views[atom] = self.views[atom]
                 (atom,) = views[atom].invars
         try:
-            return self.limits.contracts(self.kernels.lowered(loop, views).kernel)
+            return self.target.contracts(self.kernels.lowered(loop, views).kernel)
         except NotAffine:
             return False
 
@@ -224,13 +210,9 @@ class _Fuser:
         if not isinstance(producer, Group):
             return False
         place = producer.find_place(out, self.views)
-        if (
-            place is None
-            or not producer.can_store(place, out.aval.shape)
-            or self.buffers_with(producer, self.bases(eqn)) > self.limits.buffers
-        ):
+        if place is None or not producer.can_store(place, out.aval.shape) or self.buffers_with(producer, self.bases(eqn)) > self.most:
             return False
-        if len(producer.steps) >= self.limits.steps:
+        if len(producer.steps) >= self.longest:
             return False
         self.join_group(producer, eqn, producer.store_index(place))
         return True
@@ -267,7 +249,7 @@ class _Fuser:
             maker = self.producers.get(base)
             if isinstance(maker, Group) and maker.inner is None and maker.first_reader >= group.position:
                 row = math.prod(sizes[len(maker.sizes) :])
-                if 0 < len(maker.sizes) < len(sizes) and row <= self.limits.row:
+                if 0 < len(maker.sizes) < len(sizes) and row <= self.target.capabilities.longest_row:
                     self.merged(maker, group, eqn, index)
         self.join_group(group, eqn, index)
 
@@ -287,7 +269,7 @@ class _Fuser:
                     group = self.merged(other, group, eqn, index)
                     index = self.index_in(group, eqn, shown)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
-            fits = self.buffers_with(group, bases) <= self.limits.buffers and len(group.steps) < self.limits.steps
+            fits = self.buffers_with(group, bases) <= self.most and len(group.steps) < self.longest
             if index is not None and max(others, default=-1) < group.position and fits:
                 self.join_group(group, eqn, index)
                 return True
@@ -304,7 +286,7 @@ class _Fuser:
         if not group.inner:
             return index
         again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
-        return None if again and group.size_of(group.row) > self.limits.row else index
+        return None if again and group.size_of(group.row) > self.target.capabilities.longest_row else index
 
     def join_group(self, group: Group, eqn: Equation, index: Index) -> None:
         """Compute an equation in a group."""
@@ -351,9 +333,9 @@ class _Fuser:
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
-        if not (up or down) or self.buffers_together(guest, host) >= self.limits.buffers:
+        if not (up or down) or self.buffers_together(guest, host) >= self.most:
             return host
-        if len(guest.steps) + len(host.steps) >= self.limits.steps:
+        if len(guest.steps) + len(host.steps) >= self.longest:
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
             guest, host, union = host, guest, union.inverse()

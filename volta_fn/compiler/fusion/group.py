@@ -16,9 +16,8 @@ from functools import lru_cache
 from operator import itemgetter
 
 from volta_fn.compiler.ir.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
-from volta_fn.compiler.ir.views import PartialIndex, known, reduces, row_major, view_index
+from volta_fn.compiler.ir.views import PartialIndex, is_product, known, reduces, row_major, view_index
 from volta_fn.compiler.lowering.equations import Step
-from volta_fn.compiler.lowering.op_kinds import is_product
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from volta_fn.compiler.fusion.group import Group
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.fusion.min_cut import NEVER, smallest_cut
 from volta_fn.compiler.ir.views import is_view
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
 #: Cheap operations, and how much work they are.
@@ -28,7 +28,7 @@ _POWER = 4
 _MOST_WORK = 12
 
 
-def recompute(groups: Iterable[Group], kept: Collection[Atom], limits: Limits) -> None:
+def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: TargetCapabilities) -> None:
     """Let groups compute values of earlier ones again. `kept` has the variables that others than groups need."""
     groups = list(groups)
     readers: dict[Var, list[Group]] = {}
@@ -36,13 +36,13 @@ def recompute(groups: Iterable[Group], kept: Collection[Atom], limits: Limits) -
         for var in group.reads:
             readers.setdefault(var, []).append(group)
     for group in groups:
-        wanted = [v for v in group.members if v in readers and v not in kept and _is_worth(group.members[v], limits)]
+        wanted = [v for v in group.members if v in readers and v not in kept and _is_worth(group.members[v], capabilities)]
         if wanted:
-            _Region(group, wanted, readers, kept).apply(limits.buffers)
+            _Region(group, wanted, readers, kept).apply(capabilities.kernel_buffers)
 
 
-def _is_worth(eqn: Equation, limits: Limits) -> bool:
-    return eqn.outvars[0].aval.nbytes > limits.small and _work(eqn) is not None
+def _is_worth(eqn: Equation, capabilities: TargetCapabilities) -> bool:
+    return eqn.outvars[0].aval.nbytes > capabilities.recompute_above and _work(eqn) is not None
 
 
 def _bytes(var: Var) -> int:

@@ -1,62 +1,118 @@
-"""A product as a stack of products of parts of its sum, and the elementwise kernel that adds these up."""
+"""Split-K: a matrix product as a stack of products over chunks of its sum, whose partial sums the kernel that reads them adds up.
+
+A product with few results and long sums is fastest as such a stack, because then there is work for a whole device. Adding the partial sums
+is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows reads the result, it adds the partial
+sums itself, applies the product's epilogue, and stores the result if other nodes need it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from volta_fn.compiler.fusion.emit_kernels import Fused
+from volta_fn.compiler.fusion.prologue import fuse_prologue, renumbered
 from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
 from volta_fn.compiler.ir.index import ZERO, along, combine
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Reduce, Store, operands
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store, operands
+from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, writes
+from volta_fn.compiler.ir.nodes import Node as ProgramNode
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Var
 
 
-class Stacked(NamedTuple):
-    """The products, which make an array (parts, rows, columns), and what makes the results of it that one product would have made."""
+def split_k_into_consumers(found: FusedProgram, splits: Callable[[Kernel], int], most: int) -> FusedProgram:
+    """Split matrix products where a consumer can add the partial sums; `splits` gives the best number of chunks of a product.
 
-    products: Fused
-    adding: Fused
+    No kernel gets more than `most` buffers.
+    """
+    index = DefUse(found.nodes, found.roots)
+    outputs = {found.root(v) for v in found.outputs if isinstance(v, Var)}
+    nodes: list[ProgramNode | None] = [*found.nodes]
+    inserted: dict[int, list[ProgramNode]] = {}
+    for number, node in enumerate(found.nodes):
+        if not isinstance(node, KernelCall) or nodes[number] is not node:
+            continue
+        split = split_product(node, splits(node.kernel))
+        use = None if split is None else _consumer(found, index, outputs, split.adding, nodes)
+        if split is not None and use is not None and len(use.call.operands) + len(use.call.results) <= most:
+            nodes[number], nodes[use.number] = split.products, None
+            inserted.setdefault(use.before, []).append(use.call)
+    return found._replace(
+        nodes=tuple([x for n, node in enumerate(nodes) for x in (*inserted.get(n, []), *([] if node is None else [node]))])
+    )
 
 
-def stacked(item: Fused, parts: int) -> Stacked | None:
-    """A product in so many equal parts; None if it is none, or if there are no such parts."""
-    product = contraction_of(item.kernel)
-    if product is None or parts < 2 or len(product.summed) != 1 or product.kernel.sizes[-1] % parts:
+class _Consumer(NamedTuple):
+    """The number of the node that adds the partial sums, the kernel call that replaces it, and the node before which that belongs."""
+
+    number: int
+    call: KernelCall
+    before: int
+
+
+def _consumer(
+    found: FusedProgram, index: DefUse, outputs: Collection[Var], adding: KernelCall, nodes: Sequence[ProgramNode | None]
+) -> _Consumer | None:
+    """Return the first consumer of a product's results that can add its partial sums before any other node reads the results."""
+    consumers = sorted({n for v in adding.results for n in index.consumers.get(v, [])})
+    for n in consumers:
+        node = nodes[n]
+        if not isinstance(node, KernelCall) or node is not found.nodes[n]:
+            continue
+        between = {v for other in found.nodes[consumers[0] : n] for v in writes(other)}
+        if not between.isdisjoint(found.reads(node)):
+            continue
+        kept = {v for v in adding.results if v in outputs or set(index.consumers.get(v, [])) - {n}}
+        call = fuse_prologue(adding, node, kept, found.root)
+        if call is not None:
+            return _Consumer(n, call, consumers[0])
+    return None
+
+
+class SplitProduct(NamedTuple):
+    """The stack of products, whose result has the shape (chunks, rows, columns), and the kernel that makes the product's results of it."""
+
+    products: KernelCall
+    adding: KernelCall
+
+
+def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
+    """Split the sum of a matrix product in equal chunks; None if the kernel is no product, or its sum cannot be split so."""
+    product = contraction_of(call.kernel)
+    if product is None or chunks < 2 or len(product.summed) != 1 or product.kernel.sizes[-1] % chunks:
         return None
-    kernel, inputs = _products(product, parts)
+    kernel, inputs = _products(product, chunks)
     sums = Var(ShapedArray(kernel.stores[0].shape, kernel.outputs[0].dtype))
-    products = Fused(kernel, tuple([item.operands[n] for n in inputs]), (sums,))
-    kernel, inputs = _adding(product, parts)
-    return Stacked(products, Fused(kernel, (sums, *[item.operands[n] for n in inputs]), item.results))
+    products = KernelCall(kernel, tuple([call.operands[n] for n in inputs]), (sums,))
+    kernel, inputs = _adding(product, chunks)
+    return SplitProduct(products, KernelCall(kernel, (sums, *[call.operands[n] for n in inputs]), call.results))
 
 
-def _products(product: Contraction, parts: int) -> tuple[Kernel, tuple[int, ...]]:
-    """The stack of products, and which of the product's inputs are its."""
+def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
+    """Return the stack of products, and which of the product's inputs it reads."""
     kernel = product.kernel
-    terms, last = kernel.sizes[-1] // parts, kernel.outer
+    terms, last = kernel.sizes[-1] // chunks, kernel.outer
     axes = {a: along(a + 1) for a in range(last)} | {last: combine([(terms, along(0)), (1, along(last + 1))])}
-    wide = rewritten(kernel, (parts, *kernel.sizes[:-1], terms), last + 1, axes)
-    lines = [(*product.batch, *product.rows), product.columns]
-    sizes = [tuple([kernel.sizes[a] for a in line]) for line in lines]
-    places = [row_major(tuple([along(a + 1) for a in line]), size) for line, size in zip(lines, sizes, strict=True)]
-    shape = (parts, *[product.size(line) for line in lines])
-    return _of_store(replace(wide, stores=(Store(shape, (along(0), *places), product.total),)))
+    stack = rewritten(kernel, (chunks, *kernel.sizes[:-1], terms), last + 1, axes)
+    dimensions = [(*product.batch, *product.rows), product.columns]
+    sizes = [tuple([kernel.sizes[a] for a in axes]) for axes in dimensions]
+    index = [row_major(tuple([along(a + 1) for a in axes]), size) for axes, size in zip(dimensions, sizes, strict=True)]
+    shape = (chunks, *[product.size(axes) for axes in dimensions])
+    return _of_store(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
 
 
 def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """A kernel of one store without the nodes and inputs that this does not need, and the numbers of the inputs that are left."""
+    """Drop the nodes and inputs that a kernel's one store does not need; return the numbers of the inputs that are left, too."""
     (store,) = kernel.stores
-    wanted, waiting = {store.value}, [store.value]
-    while waiting:
-        new = set(operands(kernel.nodes[waiting.pop()])) - wanted
-        wanted |= new
-        waiting += new
-    order = sorted(wanted)
+    needed, pending = {store.value}, [store.value]
+    while pending:
+        new = set(operands(kernel.nodes[pending.pop()])) - needed
+        needed |= new
+        pending += new
+    order = sorted(needed)
     inputs = tuple(sorted({node.input for n in order if isinstance(node := kernel.nodes[n], Load)}))
     numbers = {n: k for k, n in enumerate(order)}
     nodes = [renumbered(kernel.nodes[n], numbers, {i: k for k, i in enumerate(inputs)}) for n in order]
@@ -64,34 +120,25 @@ def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     return replace(kernel, inputs=buffers, nodes=tuple(nodes), stores=(replace(store, value=numbers[store.value]),)), inputs
 
 
-def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
-    """A node with the numbers of the nodes, or of the input, that it reads exchanged."""
-    if isinstance(node, Load):
-        return replace(node, input=inputs[node.input])
-    if isinstance(node, Apply):
-        return replace(node, operands=tuple([nodes[n] for n in node.operands]))
-    return replace(node, operand=nodes[node.operand]) if isinstance(node, Reduce) else node
-
-
-def _add_parts(nodes: list[Node], load: Load, parts: int) -> None:
-    """Append what loads all parts of a sum and adds them up, one after the other."""
-    for part in range(parts):
-        nodes.append(replace(load, shape=(parts, *load.shape), index=(ZERO.plus(part), *load.index)))
-        if part:
-            nodes.append(Apply(load.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
-
-
-def _adding(product: Contraction, parts: int) -> tuple[Kernel, tuple[int, ...]]:
-    """What adds the parts up, and does with the sums what the product did; and which of the product's inputs are its from the second on."""
+def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
+    """Return the kernel that adds partial sums and applies the epilogue, and which of the product's inputs are its from the second on."""
     kernel, inputs = product.epilogue()
     nodes: list[Node] = []
     new: dict[int, int] = {}
     for n, node in enumerate(kernel.nodes):
         if isinstance(node, Load) and node.input == 0:
-            _add_parts(nodes, node, parts)
+            _add_partial_sums(nodes, node, chunks)
         else:
             nodes.append(renumbered(node, new, {i: i for i in range(len(kernel.inputs))}))
         new[n] = len(nodes) - 1
     sums = kernel.inputs[0]
     stores = tuple([replace(s, value=new[s.value]) for s in kernel.stores])
-    return replace(kernel, inputs=(Buffer(parts * sums.size, sums.dtype), *kernel.inputs[1:]), nodes=tuple(nodes), stores=stores), inputs
+    return replace(kernel, inputs=(Buffer(chunks * sums.size, sums.dtype), *kernel.inputs[1:]), nodes=tuple(nodes), stores=stores), inputs
+
+
+def _add_partial_sums(nodes: list[Node], load: Load, chunks: int) -> None:
+    """Append the loads of all partial sums and their additions, one after the other."""
+    for chunk in range(chunks):
+        nodes.append(replace(load, shape=(chunks, *load.shape), index=(ZERO.plus(chunk), *load.index)))
+        if chunk:
+            nodes.append(Apply(load.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))

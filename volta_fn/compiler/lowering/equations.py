@@ -27,8 +27,7 @@ from volta_fn.compiler.ir.index import (
     split,
 )
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
-from volta_fn.compiler.ir.views import is_alias, is_view, operand_index, reduces, row_major
-from volta_fn.compiler.lowering.op_kinds import is_elementwise, is_product
+from volta_fn.compiler.ir.views import is_alias, is_elementwise, is_product, is_view, operand_index, reduces, row_major
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
 

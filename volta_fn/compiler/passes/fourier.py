@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.compiler.passes.driver import simplify
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
@@ -34,7 +33,7 @@ def write_out_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
         return closed
     jaxpr = closed.jaxpr
     eqns = [_as_call(eqn) if eqn.primitive.name == "fft" else eqn for eqn in closed.eqns]
-    return simplify(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts))
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
 
 
 def _as_call(eqn: Equation) -> Equation:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from volta_fn.compiler.lowering.param_keys import literal_key
 from volta_fn.compiler.passes.dce import kept
+from volta_fn.compiler.passes.param_keys import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p

@@ -15,6 +15,9 @@ from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Table, rule
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import BroadcastError
+from volta_fn.primitives.declare import broadcast_shapes
+from volta_fn.primitives.selection import select_n_p
 
 RULES: Table = {}
 
@@ -147,3 +150,68 @@ def whole_update(eqn: Equation, program: Rewriter) -> Atom | None:
     """Of everything: its start is clamped to 0."""
     x, update = eqn.invars[:2]
     return update if x.aval.shape == update.aval.shape else None
+
+
+@rule(RULES, "dot_general")
+def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
+    """A product of transposed arrays is one of the arrays, over other axes."""
+    contracted, stacked = map(list, eqn.params["dimension_numbers"])
+    invars = list(eqn.invars)
+    for side, operand in enumerate(eqn.invars):
+        made = program.maker(operand, "transpose")
+        if made is None:
+            continue
+        order: Sequence[int] = made.params["permutation"]
+        taken = {*contracted[side], *stacked[side]}
+        free = [order[d] for d in range(len(order)) if d not in taken]
+        summed = tuple([order[d] for d in contracted[side]])
+        if free == sorted(free) and _ranks(summed) == _ranks(contracted[side]):
+            contracted[side], stacked[side] = summed, tuple([order[d] for d in stacked[side]])
+            invars[side] = made.invars[0]
+    if invars == eqn.invars:
+        return None
+    numbers = (tuple(contracted), tuple(stacked))
+    return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "dimension_numbers": numbers})
+
+
+def _ranks(axes: Sequence[int]) -> list[int]:
+    return sorted(range(len(axes)), key=lambda i: axes[i])
+
+
+def broadcasting_rules(primitive: Primitive) -> Sequence[Rule]:
+    """The rule for elementwise primitives of several operands."""
+    return (_native,) if primitive.arity > 1 or primitive is select_n_p else ()
+
+
+def _native(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Its operands as they were before they were broadcast, if they give the same shape."""
+    makers = [program.maker(v, "broadcast_in_dim") for v in eqn.invars]
+    if not any(makers):
+        return None
+    invars = list(eqn.invars)
+    for i, made in enumerate(makers):
+        if made is None:
+            continue
+        compact = _compact(made)
+        others = [v.aval.shape for j, v in enumerate(invars) if j != i]
+        if _common(compact, *others) == eqn.outvars[0].aval.shape:
+            source = made.invars[0]
+            invars[i] = source if source.aval.shape == compact else program.emit(made, "reshape", source, new_sizes=compact)
+    if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
+        return None
+    return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
+
+
+def _compact(made: Equation) -> Shape:
+    """The shape of a broadcast's operand that broadcasts to the same by itself, without needless leading unit axes."""
+    operand = made.invars[0].aval.shape
+    sizes = stretched(operand, made.params["shape"], made.params["broadcast_dimensions"])
+    first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
+    return operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
+
+
+def _common(*shapes: Shape) -> Shape | None:
+    try:
+        return broadcast_shapes(*shapes)
+    except BroadcastError:
+        return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.lowering.param_keys import numbers_of
+from volta_fn.compiler.passes.param_keys import numbers_of
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.lowering.program import RoutineMaker
+from volta_fn.compiler.target import RoutineMaker
 from volta_fn.targets.cpu import convolution, library, loops, matmul
 from volta_fn.targets.cpu.routine import Routine
 

@@ -1,19 +1,46 @@
-"""The native lane's side of `compiler.bodies`."""
+"""The CPU as a compilation target."""
 
 from __future__ import annotations
 
-from volta_fn.compiler.ir.overwrite import overwritable
-from volta_fn.compiler.lowering.program import Lane
-from volta_fn.targets.cpu.matmul import contracts
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.program import Item
+from volta_fn.compiler.target import Target, TargetCapabilities
+from volta_fn.targets.cpu import matmul
+from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.targets.cpu.runtime.commands import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
-LANE = Lane(
-    buffers=48,
-    supports=supports,
-    kernel=kernel_routine,
-    equations=ROUTINES,
-    in_place=IN_PLACE,
-    overwrites=overwritable,
-    contracts=contracts,
-)
+
+class CpuTarget(Target):
+    """Machine code for the CPU."""
+
+    name = "cpu"
+    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, kernel_buffers=48)
+    equations = ROUTINES
+    in_place = IN_PLACE
+
+    def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
+        """Return True if kernels can do a scalar operation on operands of these dtypes."""
+        return supports(op, dtypes, params)
+
+    def contracts(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        return matmul.contracts(kernel)
+
+    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
+        """Generate the routine of a kernel; None if there is none."""
+        return kernel_routine(kernel)
+
+    def host_reason(self, item: Item) -> str | None:
+        """Return why NumPy computes an item; None if the target generates code for it."""
+        count = len(item.operands) + len(item.results)
+        if item.key is not None and count >= MOST_BUFFERS:
+            return f"it has {count} operands and results, and a routine at most {MOST_BUFFERS - 1}"
+        return super().host_reason(item)
+
+
+TARGET = CpuTarget()

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.lowering.peak_memory import most_temporaries
-from volta_fn.compiler.lowering.plan import Plan, make_plan
+from volta_fn.compiler.buffers.plan import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
@@ -32,7 +31,7 @@ except ImportError:  # on Windows
 
 Program = Callable[..., tuple[Any, ...]]
 
-#: Kernels of primitives that hold sub-programs: name -> maker(compile sub-program, params) -> function of buffers.
+#: Kernels of primitives that hold sub-programs: name -> maker(pipeline, params) -> function of buffers.
 STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
 
 #: Kernels that are chosen by the types of their operands: name -> maker(*operand avals, **params) -> function of buffers.
@@ -49,12 +48,12 @@ def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[...,
     return register
 
 
-def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
-    """A primitive with its parameters as a function of buffers."""
+def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any = None) -> Callable[..., Any]:
+    """Return a primitive with its parameters as a function of buffers; `pipeline` plans the programs that it holds, if it does."""
     if primitive.call_param is not None:
-        return subprogram(params[primitive.call_param])
+        return subprogram(params[primitive.call_param], pipeline)
     if primitive.name in STRUCTURED:
-        return STRUCTURED[primitive.name](subprogram, **params)
+        return STRUCTURED[primitive.name](pipeline, **params)
     if primitive.name in TYPED:
         return TYPED[primitive.name](*avals, **params)
     evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
@@ -63,9 +62,9 @@ def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, 
     return partial(evaluate, **params) if params else evaluate
 
 
-def plan_of(closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Plan:
-    """A program's plan for NumPy."""
-    return make_plan(closed, donated, written)
+def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> PlannedProgram:
+    """Return a program, planned by the pipeline, as NumPy runs it."""
+    return PlannedProgram(pipeline.plan(closed, donated, written), partial(make_kernel, pipeline=pipeline))
 
 
 def written(eqn: Equation) -> Sequence[int]:
@@ -84,11 +83,11 @@ def _takes_out(function: Callable[..., Any]) -> bool:
     return isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
 
 
-def subprogram(closed: ClosedJaxpr) -> Program:
+def subprogram(closed: ClosedJaxpr, pipeline: Any) -> Program:
     """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
     program = closed.cache.get("numpy")
     if program is None:
-        program = closed.cache["numpy"] = partial(PlannedProgram(plan_of(closed), make_kernel).function(), False)
+        program = closed.cache["numpy"] = partial(planned(closed, (), pipeline).function(), False)
     return program
 
 
@@ -114,19 +113,19 @@ class NumpyBackend:
         """Whether none of the buffers is a view of another."""
         return all(b.base is None for b in buffers)
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
-        kernel = make_kernel(primitive, avals, params)
+        kernel = make_kernel(primitive, avals, params, pipeline)
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
         return silenced(kernel) if runs_code else silenced_apart(kernel, len(avals))
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Program:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
         """A program as a function (donate, *buffers) -> buffers."""
-        return silenced(PlannedProgram(plan_of(closed, donated), make_kernel).function())
+        return silenced(planned(closed, donated, pipeline).function())
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
         """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
-        return most_temporaries(plan_of(closed, donated), plan_of)
+        return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written))
 
     def hardware(self) -> Hardware:
         """A processor."""

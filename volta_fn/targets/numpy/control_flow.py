@@ -8,24 +8,21 @@ made for it before the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.passes.loop_fission.fission import prepared
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.targets.numpy import blocks
-from volta_fn.targets.numpy.backend import Program, make_kernel, plan_of, structured_kernel
+from volta_fn.targets.numpy.backend import Program, planned, structured_kernel, subprogram
 from volta_fn.targets.numpy.program import PlannedProgram
-
-Compile = Callable[[ClosedJaxpr], Program]
 
 
 @structured_kernel("cond")
-def _cond(compile_sub: Compile, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
-    programs = [compile_sub(b) for b in branches]
+def _cond(pipeline: Any, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
+    programs = [subprogram(b, pipeline) for b in branches]
 
     def run(index: Any, *operands: Any) -> tuple[Any, ...]:
         return programs[int(index)](*operands)
@@ -34,10 +31,10 @@ def _cond(compile_sub: Compile, *, branches: tuple[ClosedJaxpr, ...]) -> Program
 
 
 @structured_kernel("while")
-def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
-    condition = compile_sub(cond_jaxpr)
+def _while(pipeline: Any, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
+    condition = subprogram(cond_jaxpr, pipeline)
     count = cond_nconsts + body_nconsts
-    step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals))
+    step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
 
     def run(*operands: Any) -> tuple[Any, ...]:
         cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
@@ -52,8 +49,8 @@ def _while(compile_sub: Compile, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJ
 
 
 @structured_kernel("scan")
-def _scan(compile_sub: Compile, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
-    step = _step(jaxpr, num_consts, num_carry)
+def _scan(pipeline: Any, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
+    step = _step(jaxpr, num_consts, num_carry, pipeline)
     y_avals = jaxpr.out_avals[num_carry:]
 
     def run(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -89,15 +86,14 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
         blocks.give(block)
 
 
-def _step(closed: ClosedJaxpr, consts: int, carry: int) -> PlannedProgram:
+def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Any) -> PlannedProgram:
     """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
     key = ("numpy step", consts, carry)
     program = closed.cache.get(key)
     if program is None:
-        body = prepared(closed)
+        body = pipeline.optimize(closed)
         donated = [*[False] * consts, *_private(body, carry)]
-        plan = plan_of(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))])
-        program = closed.cache[key] = PlannedProgram(plan, make_kernel)
+        program = closed.cache[key] = planned(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))], pipeline)
     return program
 
 

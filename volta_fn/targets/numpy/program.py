@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.lowering.plan import Operand, Plan, Step
+from volta_fn.compiler.buffers.plan import Operand, Plan, Step
 from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Literal
 from volta_fn.core.primitive import Primitive

@@ -23,12 +23,11 @@ IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
 def kernel_routine(
-    kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}, company: int = 0, *, among: bool = False
+    kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
 ) -> Routine:  # never changed
-    """The routine of any kernel. `shared` maps outputs to the inputs whose memory they are.
+    """Generate the routine of a kernel. `shared` maps outputs to the inputs whose memory they have.
 
-    Of a product that is done together with others, `company` is how many multiplications there are in all of them; `among` says
-    whether there are others in the program.
+    For a product that runs in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """
-    product = matmul.contraction(kernel, facts, company, among=among) if not shared else None
+    product = matmul.contraction(kernel, facts, batch_products) if not shared else None
     return product or loops.routine(kernel, facts, shared)

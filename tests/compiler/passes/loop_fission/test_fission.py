@@ -12,8 +12,7 @@ import volta_fn as vf
 from tests.compiler.passes.common import names
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.compiler.passes.driver import simplify
-from volta_fn.compiler.passes.loop_fission.fission import prepared
+from volta_fn.compiler.pipeline import optimize, simplify
 from volta_fn.core.array import as_value
 from volta_fn.core.staging import eval_jaxpr
 
@@ -26,8 +25,8 @@ H = RNG.standard_normal((3, 4)).astype(np.float32)
 def divided(function: Callable[..., Any], *args: Any) -> list[list[str]]:
     """The primitives of a function's program and of each scan in it, after a check that it gives what it gave."""
     before = vf.make_jaxpr(function)(*args)
-    after = prepared(before)
-    assert prepared(before) is after is prepared(after)
+    after = optimize(before)
+    assert optimize(before) is after is optimize(after)
     vf.check_jaxpr(after)
     values = [as_value(x) for x in vf.tree.leaves(args)]
     for found, expected in zip(eval_jaxpr(after, *values), eval_jaxpr(before, *values), strict=True):
@@ -41,7 +40,7 @@ def divided(function: Callable[..., Any], *args: Any) -> list[list[str]]:
 def stays(function: Callable[..., Any], *args: Any) -> None:
     """Fail unless the program is only simplified."""
     simplified = simplify(vf.make_jaxpr(function)(*args))
-    assert prepared(simplified) is simplified
+    assert optimize(simplified) is simplified
 
 
 def network(w: Any, u: Any, b: Any, x: Any, h: Any) -> Any:
@@ -77,7 +76,7 @@ def test_products_of_the_carry_stay_and_so_do_large_ones() -> None:
     wide = lambda rows: vf.ShapeDtypeStruct((3, rows, 4), "float32")
     run = lambda w, x: lax.scan(lambda h, x: (jnp.tanh(h + x @ w), None), x[0], x)[0]
     stays(run, W, wide(512))
-    assert names(prepared(vf.make_jaxpr(run)(W, wide(511)))).count("dot_general") == 1
+    assert names(optimize(vf.make_jaxpr(run)(W, wide(511)))).count("dot_general") == 1
     stays(run, W, X[:1])
 
 
@@ -88,7 +87,7 @@ def test_memory_is_bounded() -> None:
         return lax.scan(lambda h, x: (jnp.tanh(h + x @ w), None), jnp.zeros((32, 1024)), x)[0]
 
     few, many = ([vf.ShapeDtypeStruct((2, 1024), "float32"), vf.ShapeDtypeStruct((n, 32, 2), "float32")] for n in (100, 1000))
-    assert names(prepared(vf.make_jaxpr(run)(*few)))[-2:] == ["dot_general", "scan"]
+    assert names(optimize(vf.make_jaxpr(run)(*few)))[-2:] == ["dot_general", "scan"]
     stays(run, *many)
 
 

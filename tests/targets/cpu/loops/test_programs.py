@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import adam, layer_norm
 from tests.compiler.ir.cases import ROWS, inputs_of, kernels_of, shaped
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
@@ -33,11 +33,11 @@ def test_rows(function: Callable[..., Any], args: Callable[[int], tuple[Any, ...
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int8", "uint8", "int64", "uint64", "bool", "complex64"])
 def test_dtypes(dtype: str) -> None:
     where = lambda x, y: (jnp.where(x == y, x, y), x[::-1], x.T, lax.pad(x, np.zeros((), x.dtype), [(1, 1, 0), (2, 0, 0)]))
-    for kernel in partition_of(where, shaped(20, 37, dtype=dtype), shaped(20, 37, dtype=dtype)).kernels:
+    for kernel in fuse_function(where, shaped(20, 37, dtype=dtype), shaped(20, 37, dtype=dtype)).kernels:
         assert agrees(kernel, inputs_of(kernel), dtype)
     if dtype not in ("bool", "complex64"):
         reductions = lambda x: (x.sum(1), x.sum(0), x.max(1), x.min(0), lax.argmax(x, 1), lax.argmin(x, 0))
-        for kernel in partition_of(reductions, shaped(37, 40, dtype=dtype)).kernels:
+        for kernel in fuse_function(reductions, shaped(37, 40, dtype=dtype)).kernels:
             assert agrees(kernel, inputs_of(kernel), dtype)
 
 
@@ -111,7 +111,7 @@ def test_texts_are_the_same_every_time() -> None:
 def test_random_programs(steps: Any) -> None:
     inputs = drawn(1, 2, np.float64)
     f = lambda x, y: run_program(steps, (x, y), True)
-    for kernel in partition_of(f, *inputs).kernels:
+    for kernel in fuse_function(f, *inputs).kernels:
         agrees(kernel, inputs_of(kernel), f"{steps}", 100.0)
 
 

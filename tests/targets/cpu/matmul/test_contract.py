@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 
 import volta_fn.numpy as jnp
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import SimpleTarget, fuse_function
 from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
 from tests.targets.cpu.running import run_routine
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.matmul import contraction, contracts
 
 pytest.importorskip("llvmlite")
 
-LIMITS = Limits(buffers=48, contracts=contracts)
+TARGET = SimpleTarget(kernel_buffers=48, contracts=contracts)
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
     """The kernels of a function's program as this lane has them."""
-    return kernels_in(function, shapes, dtype, LIMITS)
+    return kernels_in(function, shapes, dtype, TARGET)
 
 
 def check(kernel: Kernel, pieces: int = 1) -> None:
@@ -74,5 +73,5 @@ def test_columns_of_several_axes() -> None:
 def test_what_this_lane_leaves_to_others() -> None:
     """Complex numbers, and operands that no way of packing goes along."""
     assert not kernels_of(lambda x, w: x @ w, [(4, 5), (5, 6)], np.complex64)
-    partition = partition_of(lambda x, w: x[:, ::2] @ w, np.ones((4, 10), np.float32), np.ones((5, 6), np.float32), limits=LIMITS)
+    partition = fuse_function(lambda x, w: x[:, ::2] @ w, np.ones((4, 10), np.float32), np.ones((5, 6), np.float32), target=TARGET)
     assert [contracts(kernel) for kernel in partition.kernels] == [False, True]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from volta_fn.compiler.lowering.program import Source
+from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.cpu.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
@@ -19,10 +19,10 @@ FLOAT = np.dtype(np.float32)
 COLUMNS = 8 * host().lanes(4)
 
 
-def product(m: int, k: int, n: int) -> Source:
+def product(m: int, k: int, n: int) -> RoutineKey:
     """A product of matrices."""
     avals = ShapedArray((m, k), FLOAT), ShapedArray((k, n), FLOAT)
-    return Source(
+    return RoutineKey(
         ("product", m, k, n), lambda: dot_general(avals, {"dimension_numbers": (((1,), (0,)), ((), ())), "preferred_element_type": None})
     )
 

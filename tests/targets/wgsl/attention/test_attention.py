@@ -11,8 +11,8 @@ import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import facts, run_routine
-from volta_fn.compiler.attention import Axes, Form
-from volta_fn.compiler.lowering.program import body_of
+from volta_fn.compiler.passes.attention import Axes, Form
+from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, schedule, worthwhile
@@ -126,10 +126,10 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
     case = named("train/gpt").make(np.random.default_rng(0), batch=2, tokens=tokens, width=16, layers=1, heads=2, vocabulary=11)
     step = vf.jit(case.functional(library("volta_fn")))
     lowered = step.lower(*case.inputs).jaxpr
-    items = body_of(lowered, GPU.backend.gpu.lane).items
+    items = lower(lowered, GPU.backend.gpu.target).items
     made = [v.aval for item in items for v in item.results]
     assert not [a for a in made if a.shape[-2:] == (tokens, tokens)]
-    names = [item.source.key[0] for item in items if item.source is not None]
+    names = [item.key.key[0] for item in items if item.key is not None]
     assert (names.count("attention"), names.count("attention_gradient")) == (1, 1)
     expected_ = arrays_in(contestant("volta_fn", case).call())
     with vf.default_device(GPU):

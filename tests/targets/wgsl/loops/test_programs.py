@@ -15,7 +15,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import layer_norm, rms_norm
 from tests.compiler.ir.cases import ROWS, inputs_of, kernels_of, shaped
-from tests.compiler.ir.oracle import partition_of
+from tests.compiler.ir.oracle import fuse_function
 from tests.targets.wgsl.loops.kernels import DEVICES, agrees, run_kernel
 from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
@@ -62,11 +62,11 @@ DTYPES += [("float64", 36), ("int32", 37), ("int64", 37), ("uint64", 36)]
 @pytest.mark.parametrize(("dtype", "columns"), DTYPES)
 def test_dtypes(dtype: str, columns: int) -> None:
     where = lambda x, y: (jnp.where(x == y, x, y), x[::-1], x.T, lax.pad(x, np.zeros((), x.dtype), [(1, 1, 0), (2, 0, 0)]))
-    for kernel in partition_of(where, shaped(20, columns, dtype=dtype), shaped(20, columns, dtype=dtype)).kernels:
+    for kernel in fuse_function(where, shaped(20, columns, dtype=dtype), shaped(20, columns, dtype=dtype)).kernels:
         agrees(kernel, inputs_of(kernel), dtype)
     if dtype != "bool":
         reductions = lambda x: (x.sum(1), x.sum(0), x.max(1), x.min(0), lax.argmax(x, 1), lax.argmin(x, 0))
-        for kernel in partition_of(reductions, shaped(columns, 40, dtype=dtype)).kernels:
+        for kernel in fuse_function(reductions, shaped(columns, 40, dtype=dtype)).kernels:
             agrees(kernel, inputs_of(kernel), dtype)
 
 
@@ -75,7 +75,7 @@ def test_last_words_that_are_not_full(dtype: str) -> None:
     """What is behind an array's end in its last word is no element, wherever elements go one by one."""
     elsewhere = lambda x, y: (jnp.maximum(x, y)[::-1], lax.pad(jnp.maximum(x, y), np.ones((), dtype), [(1, 0, 2)]), x[::-1] == y)
     for size in (5, 6, 7, 259):
-        for kernel in partition_of(elsewhere, shaped(size, dtype=dtype), shaped(size, dtype=dtype)).kernels:
+        for kernel in fuse_function(elsewhere, shaped(size, dtype=dtype), shaped(size, dtype=dtype)).kernels:
             agrees(kernel, inputs_of(kernel), f"{size} of {dtype}")
 
 
@@ -158,7 +158,7 @@ TRANSPOSES: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
 @pytest.mark.parametrize(("function", "args"), [c[1:] for c in TRANSPOSES], ids=[c[0] for c in TRANSPOSES])
 def test_transposes(function: Callable[..., Any], args: tuple[Any, ...], large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "_MANY", 0 if large else 1 << 30)
-    for kernel in partition_of(function, *args).kernels:
+    for kernel in fuse_function(function, *args).kernels:
         agrees(kernel, inputs_of(kernel), "a transpose")
 
 
@@ -222,7 +222,7 @@ PROGRAMS: list[Callable[..., Any]] = [
 @given(shape=st.lists(st.integers(2, 40), min_size=2, max_size=3), program=st.sampled_from(PROGRAMS), device=st.sampled_from(DEVICES))
 @settings(max_examples=20, deadline=None)
 def test_shapes(shape: list[int], program: Callable[..., Any], device: TargetCapabilities) -> None:
-    for kernel in partition_of(program, vf.ShapeDtypeStruct(tuple(shape), "float32")).kernels:
+    for kernel in fuse_function(program, vf.ShapeDtypeStruct(tuple(shape), "float32")).kernels:
         inputs = inputs_of(kernel)
         for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
             np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-4)

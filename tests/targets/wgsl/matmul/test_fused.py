@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 import volta_fn.numpy as jnp
+from tests.compiler.ir.oracle import SimpleTarget
 from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
 from tests.targets.wgsl.running import facts, run_routine
-from volta_fn.compiler.fusion.limits import Limits
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contraction, contracts
 
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
-LIMITS = Limits(buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
+TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
     """The kernels of a function's program as this lane has them."""
-    return kernels_in(function, shapes, dtype, LIMITS)
+    return kernels_in(function, shapes, dtype, TARGET)
 
 
 def check(kernel: Kernel, dispatches: int = 1) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import volta_fn as vf
 from tests.targets.products import MATRICES
 from tests.targets.wgsl.running import run_routine
 from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
-from volta_fn.compiler.lowering.program import body_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import tuned_schedules, tuning
 from volta_fn.targets.wgsl.matmul.choice import candidates, choose
@@ -66,24 +64,6 @@ def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
     c, work = product(40, 36, 50), working(FLOAT)
     tuned_schedules.learn({FACTS.adapter: {tuned_schedules.class_of(c): Schedule(256, 256, 32, 8, 8)}})
     assert choose(c, work, FACTS) == candidates(c, work, FACTS, 1)[0]
-
-
-def test_a_product_among_others_may_have_another_schedule() -> None:
-    gpu = vf.devices("gpu")[0].backend.gpu
-    adapter, c, name = gpu.facts.adapter, product(64, 64, 32), tuned_schedules.class_of(product(64, 64, 32))
-    by_itself, among = Schedule(32, 32, 16, 4, 4, unroll=4, once=True), Schedule(64, 64, 16, 8, 8, unroll=4, once=True)
-    tuned_schedules.learn({adapter: {name: by_itself, name + tuned_schedules.AMONG: among}})
-    assert choose(c, working(FLOAT), gpu.facts) == by_itself
-    assert choose(c, working(FLOAT), gpu.facts, among=True) == among
-    assert choose(product(64, 64, 16), working(FLOAT), gpu.facts, among=True) == choose(product(64, 64, 16), working(FLOAT), gpu.facts)
-
-    def groups(function: Any) -> list[tuple[int, int, int]]:
-        types = [vf.ShapeDtypeStruct(shape, "float32") for shape in ((64, 32), (32, 64), (64, 16))]
-        items = body_of(vf.make_jaxpr(function)(*types), gpu.lane).items
-        return [item.source.make().dispatches[0].groups for item in items if item.source is not None]
-
-    assert groups(lambda x, y, z: x @ y) == [(4, 1, 1)]
-    assert groups(lambda x, y, z: (x @ y, y @ z))[0] == (1, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"b": {"size": 3}}}'])

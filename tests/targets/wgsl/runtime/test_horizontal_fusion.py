@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
-from volta_fn.compiler.lowering.buffer_assignment import Slots
+from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.runtime import program
 from volta_fn.targets.wgsl.runtime.commands import Run, place

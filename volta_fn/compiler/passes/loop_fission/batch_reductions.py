@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from volta_fn.compiler.lowering.op_kinds import is_product
+from volta_fn.compiler.ir.views import is_product
 from volta_fn.compiler.passes.loop_fission.scan_view import Carry, Parts, has_few_terms, size_of
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, Equation, Var

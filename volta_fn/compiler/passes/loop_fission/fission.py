@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.passes.driver import simplify
 from volta_fn.compiler.passes.loop_fission.batch_reductions import sums_behind
 from volta_fn.compiler.passes.loop_fission.hoist import products_before
 from volta_fn.compiler.passes.loop_fission.scan_view import parts_of
 from volta_fn.compiler.passes.loop_fission.sink import products_after
-from volta_fn.compiler.passes.nested import simplify_bodies
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
 from volta_fn.primitives.control_flow.scan import scan_p
-
-_PREPARED = "products out of scans"
-
-
-def prepared(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program simplified and with products out of its scans, as targets take it. It is kept on the given one."""
-    found = closed.cache.get(_PREPARED)
-    if found is not None:
-        return closed if found is True else found
-    program = simplify(closed)
-    moved = products_out(simplify_bodies(program, prepared))
-    if moved is not program:
-        program = simplify(moved)
-    program.cache[_PREPARED] = True
-    if program is not closed:
-        closed.cache[_PREPARED] = program
-    return program
 
 
 def products_out(closed: ClosedJaxpr) -> ClosedJaxpr:

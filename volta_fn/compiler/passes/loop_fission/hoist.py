@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.ir.views import is_view
-from volta_fn.compiler.lowering.op_kinds import is_elementwise
+from volta_fn.compiler.ir.views import is_elementwise, is_view
 from volta_fn.compiler.passes.loop_fission.scan_view import Parts, is_thin_product, size_of
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 

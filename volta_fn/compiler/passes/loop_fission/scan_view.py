@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from volta_fn.compiler.lowering.op_kinds import is_product
+from volta_fn.compiler.ir.views import is_product
 from volta_fn.compiler.passes.effects import is_dead_weight
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import AxisData

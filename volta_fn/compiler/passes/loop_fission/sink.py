@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.lowering.op_kinds import is_lowered, is_product
+from volta_fn.compiler.ir.views import is_lowered, is_product
 from volta_fn.compiler.passes.loop_fission.scan_view import Parts, is_thin_product, size_of
 from volta_fn.core.jaxpr import Equation, Var
 

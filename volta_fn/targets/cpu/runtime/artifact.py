@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.targets.cpu.runtime.slots import Layout
 
 

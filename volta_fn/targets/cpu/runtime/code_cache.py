@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.lowering.program import Source
+from volta_fn.compiler.program import RoutineKey
 from volta_fn.targets.cpu.llvm.machine import compile_object, load_objects
 from volta_fn.targets.cpu.llvm.text import Part
 from volta_fn.targets.cpu.runtime import objects
@@ -92,26 +92,26 @@ class Library:
         self._shared = Shared()
         self._lock = threading.Lock()
 
-    def load(self, sources: Sequence[Source]) -> list[Loaded | None]:
+    def load(self, keys: Sequence[RoutineKey]) -> list[Loaded | None]:
         """The routines, those that are new compiled on several threads."""
-        missing = list({s.key: s for s in sources if s.key not in self._loaded}.values())
+        missing = list({k.key: k for k in keys if k.key not in self._loaded}.values())
         if len(missing) > 1 and thread_count() > 1:
             with ThreadPoolExecutor(thread_count()) as threads:
                 compiled = list(threads.map(self._compiled, missing))
         else:
-            compiled = [self._compiled(source) for source in missing]
+            compiled = [self._compiled(key) for key in missing]
         loaded = self._load(dict([found for found in compiled if found is not None]))
         with self._lock:
-            for source, found in zip(missing, compiled, strict=True):
-                self._loaded.setdefault(source.key, None if found is None else loaded[found[0]])
-        return [self._loaded[s.key] for s in sources]
+            for key, found in zip(missing, compiled, strict=True):
+                self._loaded.setdefault(key.key, None if found is None else loaded[found[0]])
+        return [self._loaded[k.key] for k in keys]
 
-    def _compiled(self, source: Source) -> tuple[str, objects.Compiled] | None:
+    def _compiled(self, key: RoutineKey) -> tuple[str, objects.Compiled] | None:
         """The name of its entry on disk, which no other routine has, and what is or might be in it."""
-        name = objects.name_of(repr(source.key))
+        name = objects.name_of(repr(key.key))
         found = objects.read_compiled(name)
         if found is None or not all(map(self._shared.has, found.shared)):
-            routine = source.make()
+            routine = key.make()
             if routine is None:
                 return None
             suffix = f"_{name}"  # so that the routines of a program can be loaded together

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
-from volta_fn.compiler.lowering.program import Body, body_of
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu.runtime.commands import Op
 from volta_fn.targets.cpu.runtime.writer import ControlFlow, Writer
-from volta_fn.targets.cpu.target import LANE
 
 
 def _bytes(aval: ShapedArray) -> int:
@@ -26,10 +25,10 @@ class _Carry(NamedTuple):
 
 
 def _carries(
-    writer: Writer, body: Body, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
+    writer: Writer, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
 ) -> list[_Carry]:
     """Begin a loop of some number of steps: the initial carry is put where the final one will be at the end."""
-    jaxpr = body.program.jaxpr
+    jaxpr = body.closed.jaxpr
     carries = []
     for position, (start, result) in enumerate(zip(initial, results, strict=True)):
         var, out = jaxpr.invars[first + position], jaxpr.outvars[position]
@@ -55,12 +54,12 @@ def _turn(writer: Writer, carries: Sequence[_Carry], block: Block) -> None:
             writer.command(block, [now, then], Op.SWAP, now, then)
 
 
-def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    body, length = body_of(eqn.params["jaxpr"], LANE, inner=True), eqn.params["length"]
-    consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    (body,), params = item.programs, _params(item)
+    length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
     carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
     counter = writer.slots.pointer(block)
-    first, step = (length - 1, -1) if eqn.params["reverse"] else (0, 1)
+    first, step = (length - 1, -1) if params["reverse"] else (0, 1)
     cost = writer.cost
     inner = writer.slots.begin(block)
     writer.command(block, [counter], Op.LOOP, length, counter, first, step, 0)
@@ -71,7 +70,7 @@ def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
         writer.command(inner, [base, slot], Op.ROW, slot, base, _bytes(aval), counter)
         return slot
 
-    jaxpr = body.program.jaxpr
+    jaxpr = body.closed.jaxpr
     rows = [row(base, v.aval) for base, v in zip(operands[consts + carry :], jaxpr.invars[consts + carry :], strict=True)]
     ys = [row(base, v.aval) for base, v in zip(results[carry:], jaxpr.outvars[carry:], strict=True)]
     writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
@@ -82,9 +81,9 @@ def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     writer.cost = cost + length * (writer.cost - cost)
 
 
-def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = body_of(eqn.params["cond_jaxpr"], LANE, inner=True), body_of(eqn.params["body_jaxpr"], LANE, inner=True)
-    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    condition, body = item.programs
+    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
     carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
     flag = writer.slots.memory(1, block)
     inner = writer.slots.begin(block)
@@ -99,21 +98,26 @@ def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Seq
     writer.slots.touch(flag, inner)
     writer.slots.finish(inner)
     writer.cost = float("inf")
-    for carry, result, out in zip(carries, results, eqn.outvars, strict=True):
+    for carry, result, out in zip(carries, results, item.results, strict=True):
         writer.copy(result, carry.now, _bytes(out.aval), block)
 
 
-def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    branches = eqn.params["branches"]
+def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    branches = item.programs
     index, *arguments = operands
     writer.command(block, [index], Op.SWITCH, index, len(branches), *[0] * len(branches))
     place = len(writer.words) - len(branches)
     for number, branch in enumerate(branches):
         start = len(writer.words)
         inner = writer.slots.begin(block)
-        writer.body(body_of(branch, LANE, inner=True), arguments, results, inner)
+        writer.body(branch, arguments, results, inner)
         writer.slots.finish(inner)
         writer.words[place + number] = len(writer.words) - start
+
+
+def _params(item: Item) -> dict[str, Any]:
+    assert isinstance(item.node, Equation)
+    return item.node.params
 
 
 CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}

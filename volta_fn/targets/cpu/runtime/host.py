@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.buffers.buffer_assignment import Slot
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.lowering.buffer_assignment import Slot
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu.runtime.deferred_errors import fail
 from volta_fn.targets.numpy.backend import make_kernel, written

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
@@ -32,13 +32,13 @@ class Program:
     """A compiled program: a function ``(donate, *arrays) -> arrays``."""
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool] = ()) -> Program:
+    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
         """A traced program, compiled unless what it became is on disk."""
         key = store.key_of(closed, donated)
         kept = None if key is None else store.find(key)
         if kept is not None:
             return cls(kept.artifact, kept.addresses)
-        built = _building().build(closed, donated)
+        built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
             store.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
         return cls(built.artifact, [phase.address for phase in built.phases], built.hosts)

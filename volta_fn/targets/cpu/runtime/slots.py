@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.lowering.buffer_assignment import Slots
-from volta_fn.compiler.lowering.memory_layout import arrange
+from volta_fn.compiler.buffers.buffer_assignment import Slots
+from volta_fn.compiler.buffers.memory_layout import arrange
 
 
 class Layout(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.targets.cpu.llvm.machine import load_objects

@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.fusion.emit_kernels import Fused
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
-from volta_fn.compiler.lowering.emit import BodyWriter
-from volta_fn.compiler.lowering.program import Item
-from volta_fn.core.jaxpr import Equation
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.buffers.emit import ProgramWriter
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.program import Item
 from volta_fn.targets.cpu.runtime.code_cache import Loaded, LoadedPhase
 from volta_fn.targets.cpu.runtime.commands import MOST_BUFFERS, Op
 from volta_fn.targets.cpu.runtime.host import HostCall, equation_call, kernel_call
 
-#: How control flow is written: (writer, equation, operands' slots, results' slots, block).
-ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
+#: How control flow is written: (writer, item, operands' slots, results' slots, block).
+ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
 
 #: Nanoseconds that a call of NumPy costs at least.
 _HOST_COST = 10_000.0
 
 
-class Writer(BodyWriter):
+class Writer(ProgramWriter):
     """The commands of one program, written item by item."""
 
     def __init__(self, loaded: Mapping[Any, Loaded | None], control_flow: Mapping[str, ControlFlow]) -> None:
@@ -37,15 +36,15 @@ class Writer(BodyWriter):
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
-        loaded = None if item.source is None else self.loaded[item.source.key]
+        loaded = None if item.key is None else self.loaded[item.key.key]
         if loaded is not None and len(operands) + len(results) < MOST_BUFFERS:
             self.run(loaded, [*operands, *results], block)
-        elif isinstance(item.what, Fused):
-            self.host(kernel_call(item.what.kernel, operands, results), [*operands, *results], block)
-        elif item.what.primitive.name in self.control_flow:
-            self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
+        elif isinstance(item.node, KernelCall):
+            self.host(kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
+        elif item.node.primitive.name in self.control_flow:
+            self.control_flow[item.node.primitive.name](self, item, operands, results, block)
         else:
-            self.host(equation_call(item.what, operands, results), [*operands, *results], block)
+            self.host(equation_call(item.node, operands, results), [*operands, *results], block)
 
     # commands
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.attention import Axes, Form
 from volta_fn.compiler.contractions.matmul_problem import Walk
+from volta_fn.compiler.passes.attention import Axes, Form
 from volta_fn.core.aval import Shape, ShapedArray
 
 

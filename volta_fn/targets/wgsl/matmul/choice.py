@@ -81,29 +81,29 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8, company: int = 0) -> list[Schedule]:
+def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
     """Schedules that fit the device, the one that is probably fastest first, at most two for each tile.
 
-    `company`: see `choose`.
+    `batch_products`: see `choose`.
     """
     found = []
     little = c.products < LITTLE
     for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, efficiency, company), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, facts: TargetCapabilities, company: int = 0, *, among: bool = False) -> Schedule:
-    """The schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
+def choose(c: Contraction, work: Working, facts: TargetCapabilities, batch_products: int = 0) -> Schedule:
+    """Return the schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
 
-    If the product is fused horizontally with others, `company` is how many multiplications there are in all. `among`: see `remembered`.
+    If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """
-    if company:
-        return candidates(c, work, facts, 1, company)[0]
-    return remembered(c, work, facts, among=among) or candidates(c, work, facts, 1)[0]
+    if batch_products:
+        return candidates(c, work, facts, 1, batch_products)[0]
+    return remembered(c, work, facts) or candidates(c, work, facts, 1)[0]
 
 
 def variations(schedule: Schedule, work: Working, facts: TargetCapabilities) -> list[Schedule]:
@@ -112,14 +112,14 @@ def variations(schedule: Schedule, work: Working, facts: TargetCapabilities) -> 
     return [x for x in found if x.fits(work, facts)]
 
 
-def _time(c: Contraction, schedule: Schedule, efficiency: float, company: int) -> float:
+def _time(c: Contraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
     """An estimate of how long it takes, in multiplications of one multiprocessor."""
     groups, terms = schedule.groups(c), schedule.part(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
-    if company:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
+    if batch_products:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
         busy = efficiency * schedule.invocations / _BUSY
         alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
-        return max(company / _PROCESSORS / efficiency, alone) + adding
+        return max(batch_products / _PROCESSORS / efficiency, alone) + adding
     rounds = groups / _PROCESSORS
     each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early begin others
     together = min(each, max(1, 512 // schedule.invocations))

@@ -20,14 +20,13 @@ def contract(
     epilogue: Epilogue | None = None,
     *,
     parts: bool = True,
-    company: int = 0,
-    among: bool = False,
+    batch_products: int = 0,
     alone: bool = False,
 ) -> Routine:
     """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
 
-    Sums are made in `parts` only if the device can bind all that adding them up needs. `company` and `among`: see `fused.contraction`;
-    `alone`: see `tiled`.
+    Sums are made in `parts` only if the device can bind all that adding them up needs. `batch_products`: see `choose`; `alone`: see
+    `tiled`.
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
@@ -36,7 +35,7 @@ def contract(
         return few_results(c, work, facts, finish, buffers)
     if is_thin(c, work):
         return thin(c, work, facts, finish, buffers, parts=parts)
-    schedule = choose(c, work, facts, company, among=among)
+    schedule = choose(c, work, facts, batch_products)
     return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers, alone=alone)
 
 

@@ -50,11 +50,10 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, company: int = 0, *, among: bool = False) -> Routine | None:
+def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0) -> Routine | None:
     """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
 
-    `company` is how many multiplications there are in all products that are fused horizontally, if this is one of several;
-    `among` says whether there are other products in the program at all.
+    For `batch_products` see `choice.choose`.
     """
     if not contracts(kernel, device):
         return None
@@ -63,7 +62,7 @@ def contraction(kernel: Kernel, device: TargetCapabilities, company: int = 0, *,
     count = len(found.kernel.inputs)
     buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
     parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
-    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, company=company, among=among)
+    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, batch_products=batch_products)
 
 
 def parts(kernel: Kernel, device: TargetCapabilities) -> int:

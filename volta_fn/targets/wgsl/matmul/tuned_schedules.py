@@ -32,10 +32,6 @@ def class_of(c: Contraction) -> str:
     return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
 
 
-#: Appended to the class of a product that is one among others in a program, with which it may be fused: another schedule may be best.
-AMONG = " among others"
-
-
 def _form(map_: Map) -> str:
     """Where elements can be read as vectors of four: along the index that is summed over (k4), the other (o4), or neither; and bounds."""
     fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
@@ -97,16 +93,12 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: Contraction, work: Working, facts: TargetCapabilities, *, among: bool = False) -> Schedule | None:
-    """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none.
-
-    If the product is one `among` others in a program, the one that is fastest there is preferred.
-    """
+def remembered(c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule | None:
+    """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none."""
     name = class_of(c)
-    for key in [name + AMONG, name] if among else [name]:
-        for choices in (_learnt, _users(), shipped()):
-            found = choices[facts.adapter].get(key) if facts.adapter in choices else None
-            if found is not None and found.fits(work, facts):
-                return found
+    for choices in (_learnt, _users(), shipped()):
+        found = choices[facts.adapter].get(name) if facts.adapter in choices else None
+        if found is not None and found.fits(work, facts):
+            return found
     finder = _finders.get(facts.adapter)
     return None if finder is None else finder(c, work, facts)

@@ -60,35 +60,37 @@ class GpuBackend:
         """Whether no other buffers have the same memory as one of these."""
         return exclusive(buffers)
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
         invars = [Var(a) for a in avals]
         made = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
         eqn = Equation(primitive, [*invars], outvars, params)
-        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), reads_ahead=False)
+        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), pipeline, reads_ahead=False)
         if primitive.multiple_results:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
-        return self._compiled(closed, donated, reads_ahead=True)
+        return self._compiled(closed, donated, pipeline, reads_ahead=True)
 
-    def _compiled(self, closed: ClosedJaxpr, donated: Sequence[bool], *, reads_ahead: bool) -> Callable[..., tuple[Any, ...]]:
-        program = Program(self.gpu, closed, donated, reads_ahead=reads_ahead)
+    def _compiled(
+        self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any, *, reads_ahead: bool
+    ) -> Callable[..., tuple[Any, ...]]:
+        program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
 
         def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             if program.gpu.watched.lost:
-                program = Program(self.gpu, closed, donated, reads_ahead=reads_ahead)
+                program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
             return program(donate, *buffers)
 
         return run
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool]) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
         """The bytes that a program needs at most for values that are neither arguments nor results."""
-        return Program(self.gpu, closed, donated, called=False).temporaries
+        return Program(self.gpu, closed, donated, pipeline, called=False).temporaries
 
     def hardware(self) -> Hardware:
         """The device as it was opened: with fewer features and lower limits than it has, if that was asked for."""

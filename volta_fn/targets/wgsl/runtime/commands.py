@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.shader_module import ShaderModule
 

@@ -7,13 +7,13 @@ A loop's carry goes back and forth between two places, unless a step may make it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
-from volta_fn.compiler.lowering.peak_memory import bytes_of
-from volta_fn.compiler.lowering.program import Body, body_of
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.buffers.plan import bytes_of
+from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.wgsl.runtime import copying
@@ -80,8 +80,8 @@ def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
     switch.commands[switch.position] = Run(shader, frozenset([0]), places, (1, 1, 1))
 
 
-def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    branches = eqn.params["branches"]
+def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    branches = item.programs
     index, *arguments = operands
     region = Region(writer.grids(block), len(branches))
     choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
@@ -90,18 +90,18 @@ def _cond(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequ
     for number, branch in enumerate(branches):
         writer.region = (region, number)
         inner = writer.slots.begin(block)
-        writer.body(body_of(branch, writer.lane, inner=True), arguments, results, inner)
+        writer.body(branch, arguments, results, inner)
         writer.slots.finish(inner)
     writer.region = around
     writer.touch(block, region.grids)
     _finish(writer, region, switch)
 
 
-def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = [body_of(eqn.params[name], writer.lane, inner=True) for name in ("cond_jaxpr", "body_jaxpr")]
-    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    jaxpr = body.program.jaxpr
-    for result, start, out in zip(results, operands[first + second :], eqn.outvars, strict=True):
+def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    condition, body = item.programs
+    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
+    jaxpr = body.closed.jaxpr
+    for result, start, out in zip(results, operands[first + second :], item.results, strict=True):
         writer.copy(result, start, bytes_of(out.aval), block)
     region = Region(writer.grids(block), 1)
     start_switch = _begin(writer, region, block, "", (), outer=True)
@@ -118,7 +118,7 @@ def _while(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Seq
         same = made is var or body.may_share(var, made)
         targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
     writer.body(body, [*operands[first : first + second], *results], targets, inner)
-    for result, target, out in zip(results, targets, eqn.outvars, strict=True):
+    for result, target, out in zip(results, targets, item.results, strict=True):
         if target is not None:
             writer.copy(result, target, bytes_of(out.aval), inner)
     writer.touch(inner, region.grids, *results)
@@ -142,13 +142,14 @@ class _Row(NamedTuple):
 class _Scan:
     """A scan being written."""
 
-    def __init__(self, writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         self.writer, self.block = writer, block
-        self.body: Body = body_of(eqn.params["jaxpr"], writer.lane, inner=True)
-        self.length: int = eqn.params["length"]
-        self.reverse: bool = eqn.params["reverse"]
-        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
-        jaxpr = self.body.program.jaxpr
+        self.body: LoweredProgram = item.programs[0]
+        params = _params(item)
+        self.length: int = params["length"]
+        self.reverse: bool = params["reverse"]
+        consts, carry = params["num_consts"], params["num_carry"]
+        jaxpr = self.body.closed.jaxpr
         self.consts = list(operands[:consts])
         self.starts = list(operands[consts : consts + carry])
         self.xs = list(zip(operands[consts + carry :], [v.aval for v in jaxpr.invars[consts + carry :]], strict=True))
@@ -253,8 +254,13 @@ class _Scan:
         return _Row(copy, (copying.take(part, whole, word, size, writer.facts),), ())
 
 
-def _scan(writer: Writer, eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    _Scan(writer, eqn, operands, results, block).write()
+def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    _Scan(writer, item, operands, results, block).write()
+
+
+def _params(item: Item) -> dict[str, Any]:
+    assert isinstance(item.node, Equation)
+    return item.node.params
 
 
 CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}

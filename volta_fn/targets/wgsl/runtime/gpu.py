@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.fusion.deferral import Deferral
-from volta_fn.compiler.ir.overwrite import overwritable
-from volta_fn.compiler.lowering.program import Lane, Source
-from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.aval import ShapedArray
+from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
-from volta_fn.targets.wgsl import attention, matmul
-from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.targets.wgsl.runtime import settings
 from volta_fn.targets.wgsl.runtime.adapter import open_device
 from volta_fn.targets.wgsl.runtime.autotune import Trials
@@ -31,15 +23,7 @@ from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.runtime.replay import Step, play
 from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks, turns_of_loops
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched
-from volta_fn.targets.wgsl.scalars import supports
-
-#: What a kernel binds at most, where the device would have more: fusion gains little beyond.
-_BUFFERS = 24
-#: What it binds, if that saves copies.
-_MOST_BUFFERS = 32
-
-#: Products that no other waits for are deferred if there are at least so many, and as far as what they read is at most so many bytes.
-_DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
+from volta_fn.targets.wgsl.target import WgslTarget
 
 
 class Counters(NamedTuple):
@@ -71,24 +55,8 @@ class Gpu:
         self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
         if opened.kind == "cpu":
             self.facts = self.facts._replace(iterations=turns_of_loops(self))
-        self.lane = Lane(
-            buffers=min(self.facts.buffers, _BUFFERS),
-            supports=lambda name, dtypes, params: supports(name, dtypes, params, self.facts),
-            kernel=partial(kernel_routine, facts=self.facts),
-            equations={name: partial(_made, maker, self.facts) for name, maker in ROUTINES.items()},
-            in_place=IN_PLACE,
-            overwrites=overwritable,
-            adds_complex=True,
-            transforms=True,
-            contracts=partial(matmul.contracts, device=self.facts),
-            attends=lambda avals, form: attention.worthwhile(avals, form, self.facts),
-            stores_again=min(self.facts.buffers, _MOST_BUFFERS),
-            together=partial(is_small, device=self.facts),
-            parts=partial(matmul.parts, device=self.facts),
-            deferral=_deferral(self.facts),
-            kernel_among=partial(kernel_routine, facts=self.facts, among=True),
-            deferred_kernel=lambda kernel, company: kernel_routine(kernel, self.facts, company=company),
-        )
+        self.target = WgslTarget(self.facts)
+        self.facts = self.target.capabilities
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
         #: Blocks for the temporary values of programs: those of one are used by the next.
@@ -101,11 +69,11 @@ class Gpu:
 
     # routines
 
-    def routine(self, source: Source) -> Routine | None:
-        """The routine of a source."""
-        if source.key not in self.routines:
-            self.routines[source.key] = source.make()
-        return self.routines[source.key]
+    def routine(self, key: RoutineKey) -> Routine | None:
+        """Return the routine of a key; generate it if it is new."""
+        if key.key not in self.routines:
+            self.routines[key.key] = key.make()
+        return self.routines[key.key]
 
     # buffers
 
@@ -240,14 +208,3 @@ class Gpu:
     def counters(self) -> Counters:
         """What the device has done so far."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
-
-
-def _deferral(facts: TargetCapabilities) -> Deferral | None:
-    """How products are deferred, if a dispatch can bind the buffers of several of them."""
-    return Deferral(partial(matmul.is_little, device=facts), _DEFERRED_BYTES, _DEFERRED) if facts.buffers >= 3 * _DEFERRED else None
-
-
-def _made(
-    maker: Callable[..., Routine | None], facts: TargetCapabilities, avals: tuple[ShapedArray, ...], params: dict[str, Any]
-) -> Routine | None:
-    return maker(avals, params, facts)

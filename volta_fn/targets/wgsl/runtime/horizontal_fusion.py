@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from volta_fn.compiler.lowering.buffer_assignment import Slot, Slots
+from volta_fn.compiler.buffers.buffer_assignment import Slot, Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.runtime.commands import Command, Run

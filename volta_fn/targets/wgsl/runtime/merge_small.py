@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.horizontal import Member, Several
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers

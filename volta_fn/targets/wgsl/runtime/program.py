@@ -8,19 +8,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.lowering.emit import made_by, outputs_of, reusable, write_program
-from volta_fn.compiler.lowering.memory_layout import Lifetime
-from volta_fn.compiler.lowering.program import Body, Source, body_of, sources_apart
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
+from volta_fn.compiler.buffers.memory_layout import Lifetime
+from volta_fn.compiler.program import LoweredProgram, RoutineKey
+from volta_fn.compiler.target import CommandPass
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.targets.wgsl.runtime.call import Call
 from volta_fn.targets.wgsl.runtime.command_lists import CommandList, command_lists
 from volta_fn.targets.wgsl.runtime.commands import Command, runs
 from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.targets.wgsl.runtime.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally, longest, stays_alone
+from volta_fn.targets.wgsl.runtime.horizontal_fusion import longest, stays_alone
 from volta_fn.targets.wgsl.runtime.leak_detector import Trend
 from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
@@ -34,7 +35,7 @@ class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
     def __init__(
-        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool] = (), *, reads_ahead: bool = True, called: bool = True
+        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any, *, reads_ahead: bool = True, called: bool = True
     ) -> None:
         """Compile a program. If `reads_ahead`, readbacks of small results that were read once are requested at once from then on.
 
@@ -45,12 +46,12 @@ class Program:
         for dtype in dict.fromkeys([aval.dtype for aval in avals]):
             gpu.check_dtype(dtype)
         with gpu.pipelines.ahead() as begin:
-            _begin_long_ones(gpu, sources_apart(closed, gpu.lane), begin)
-            body = body_of(closed, gpu.lane)
-            made = made_by(body)
+            _begin_long_ones(gpu, pipeline.early_routine_keys(closed, gpu.target), begin)
+            program: LoweredProgram = pipeline.lower(closed, gpu.target)
+            results = program.results
             #: Results that take the memory of donated arguments: pairs of their numbers.
-            self.reuse = dict(reusable(body, made, donated))
-            writer, commands = self._written(body, made, begin)
+            self.reuse = dict(program.reusable(donated))
+            writer, commands = self._written(program, begin)
             #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
             self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
             self.called = False
@@ -58,10 +59,10 @@ class Program:
             for number, slot in enumerate(writer.regions, len(self.slots)):
                 slot.number = number
             self.regions = [slot.size for slot in writer.regions]
-            self.arguments = len(body.program.jaxpr.invars)
-            outputs = outputs_of(body, made)
+            self.arguments = len(program.closed.jaxpr.invars)
+            outputs = program.outputs()
             put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
-            self.results = Results(outputs, put, [v.aval for v in made], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
+            self.results = Results(outputs, put, [v.aval for v in results], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
             constants = [gpu.constant(array) for array in writer.slots.arrays()]
             self.constants = [gpu.lease_of(c) for c in constants]
             #: What is in use from call to call; single operations are called from everywhere.
@@ -78,14 +79,16 @@ class Program:
                 with gpu.queue.lock:
                     gpu.temporaries(self.sizes)
 
-    def _written(self, body: Body, made: Sequence[Var], begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
+    def _written(self, program: LoweredProgram, begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
         """The program's commands, and their writer; shaders are begun with as soon as they are written, those of equations first."""
         gpu = self.gpu
-        _begin_long_ones(gpu, [item.source for item in body.items if item.source and isinstance(item.what, Equation)], begin)
-        most = longest(len({item.source.key for item in body.items if item.source is not None}))
-        writer = Writer(gpu.lane, gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
-        write_program(writer, body, made, self.reuse)
-        commands = fuse_horizontally(writer.commands, writer.slots, gpu.facts, most)
+        _begin_long_ones(gpu, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
+        most = longest(len({item.key.key for item in program.items if item.key is not None}))
+        writer = Writer(gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
+        writer.write(program, self.reuse)
+        commands = writer.commands
+        for command_pass in [p for p in gpu.target.passes() if isinstance(p, CommandPass)]:
+            commands = command_pass.run(commands, writer.slots, gpu.facts, most)
         for run in runs(commands):
             begin(*run.key)
         return writer, commands
@@ -152,10 +155,10 @@ class Program:
         return Call(gpu, leases, tuple(map(_number, varying)))
 
 
-def _begin_long_ones(gpu: Gpu, sources: Iterable[Source], begin: Callable[[str, int, frozenset[int]], None]) -> None:
+def _begin_long_ones(gpu: Gpu, keys: Iterable[RoutineKey], begin: Callable[[str, int, frozenset[int]], None]) -> None:
     """Begin with what is to stand alone of some routines: those are the shaders that take longest to compile."""
-    for source in sources:
-        routine = gpu.routine(source)
+    for key in keys:
+        routine = gpu.routine(key)
         for dispatch in () if routine is None else routine.dispatches:
             if stays_alone(dispatch, deferred=False):
                 begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)

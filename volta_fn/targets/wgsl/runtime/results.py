@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
-from volta_fn.compiler.lowering.output_specs import Output
+from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.runtime.memory import SMALL_READBACK, Buffer, Lease
 from volta_fn.targets.wgsl.runtime.readback import Readbacks

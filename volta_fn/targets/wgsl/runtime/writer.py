@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.fusion.emit_kernels import Fused
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.buffers.emit import ProgramWriter
+from volta_fn.compiler.buffers.plan import bytes_of
 from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.ir.window import largest, windowed
-from volta_fn.compiler.lowering.buffer_assignment import Block, Slot
-from volta_fn.compiler.lowering.emit import BodyWriter
-from volta_fn.compiler.lowering.peak_memory import bytes_of
-from volta_fn.compiler.lowering.program import Item, Lane, Source
+from volta_fn.compiler.program import Item, RoutineKey
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.numpy.backend import make_kernel
@@ -30,26 +30,24 @@ from volta_fn.targets.wgsl.runtime.limits import check_elements, in_portions, in
 from volta_fn.targets.wgsl.runtime.memory import Buffer
 from volta_fn.targets.wgsl.runtime.merge_small import Batch, Written
 
-#: How control flow is written: (writer, equation, operands' slots, results' slots, block).
-ControlFlow = Callable[["Writer", Equation, Sequence[Slot], Sequence[Slot], Block], None]
+#: How control flow is written: (writer, item, operands' slots, results' slots, block).
+ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
 
 
-class Writer(BodyWriter):
+class Writer(ProgramWriter):
     """The commands of one program, written item by item."""
 
     def __init__(
         self,
-        lane: Lane,
         facts: TargetCapabilities,
-        made: Callable[[Source], Routine | None],
+        made: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
     ) -> None:
         super().__init__()
-        self.lane = lane
         self.facts = facts
-        #: Gives the routine of a source.
+        #: Gives the routine of a key.
         self.made = made
         self.control_flow = control_flow
         #: Starts compiling a shader, given with its number of buffers and which of them it writes, on another thread.
@@ -86,8 +84,8 @@ class Writer(BodyWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         check_elements([v.aval.size for v in (*item.operands, *item.results)])
-        if isinstance(item.what, Fused):
-            if largest(item.what.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
+        if isinstance(item.node, KernelCall):
+            if largest(item.node.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
                 return
             if self.small(item, operands, results, block):
                 return
@@ -99,9 +97,9 @@ class Writer(BodyWriter):
             for run in self.commands[before:]:
                 if self.batch is None and isinstance(run, Run) and stays_alone(run, run.deferred, self.longest):
                     self.begin(*run.key)
-        elif isinstance(item.what, Equation) and item.what.primitive.name in self.control_flow:
-            self.control_flow[item.what.primitive.name](self, item.what, operands, results, block)
-        elif isinstance(item.what, Equation) and item.what.primitive.name == "optimization_barrier":
+        elif isinstance(item.node, Equation) and item.node.primitive.name in self.control_flow:
+            self.control_flow[item.node.primitive.name](self, item, operands, results, block)
+        elif isinstance(item.node, Equation) and item.node.primitive.name == "optimization_barrier":
             for result, operand, var in zip(results, operands, item.results, strict=True):
                 self.copy(result, operand, bytes_of(var.aval), block)
         else:
@@ -109,12 +107,12 @@ class Writer(BodyWriter):
 
     def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
         """An item's routine, if it has one. Results may be the memory of operands."""
-        if isinstance(item.what, Fused):
+        if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:
-                return kernel_routine(item.what.kernel, self.facts, shared)
-        routine = None if item.source is None else self.made(item.source)
-        if routine is not None and isinstance(item.what, Equation) and results[0] in operands:
+                return kernel_routine(item.node.kernel, self.facts, shared)
+        routine = None if item.key is None else self.made(item.key)
+        if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
             return replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
         return routine
 
@@ -131,7 +129,7 @@ class Writer(BodyWriter):
         places = [place(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.run(Run.of(dispatch, places, deferred=item.deferred and number == 0), dispatch.work)
+            self.run(Run.of(dispatch, places, deferred=item.is_batched and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -158,15 +156,15 @@ class Writer(BodyWriter):
     def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
         """An item as a member of a batch; None if it cannot be one."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
-        if not plain or not isinstance(item.what, Fused) or not is_small(item.what.kernel, self.facts):
+        if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.facts):
             return None
         sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
-        return Written(item.what.kernel, tuple(operands), tuple(results), sizes)
+        return Written(item.node.kernel, tuple(operands), tuple(results), sizes)
 
     def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
         """Write a kernel of arrays that are larger than one binding piece by piece, if pieces see only a part of each."""
-        assert isinstance(item.what, Fused)
-        found = None if set(results) & set(operands) else windowed(item.what.kernel, self.facts.binding)
+        assert isinstance(item.node, KernelCall)
+        found = None if set(results) & set(operands) else windowed(item.node.kernel, self.facts.binding)
         if found is None:
             return False
         slots = [*operands, *results]
@@ -208,13 +206,13 @@ class Writer(BodyWriter):
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Call NumPy."""
         self.touch(block, *operands, *results)
-        what = item.what
-        if isinstance(what, Fused):
-            name, compute = "kernel", silenced(partial(interpret, what.kernel))
-            kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in what.kernel.inputs]
+        node = item.node
+        if isinstance(node, KernelCall):
+            name, compute = "kernel", silenced(partial(interpret, node.kernel))
+            kinds: list[tuple[tuple[int, ...], Any]] = [((b.size,), b.dtype) for b in node.kernel.inputs]
         else:
-            name, compute = what.primitive.name, _equation(what)
-            kinds = [(v.aval.shape, v.aval.dtype) for v in what.invars]
+            name, compute = node.primitive.name, _equation(node)
+            kinds = [(v.aval.shape, v.aval.dtype) for v in node.invars]
         sources = tuple([(place(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
         targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
         flag = None

@@ -1,0 +1,133 @@
+"""Attention recognised in programs: one equation and one for its gradient, no array of all weights, and the values of the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import nn
+from volta_fn import numpy as jnp
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.passes.attention import with_attention
+from volta_fn.compiler.pipeline import simplify
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.targets.numpy.backend import NumpyBackend
+
+T, S = 6, 9
+RNG = np.random.default_rng(0)
+Q, K, V = (RNG.standard_normal((2, n, 4, 8), np.float32) for n in (T, S, S))
+MASK = RNG.random((2, 1, T, S)) < 0.5
+MASK[0, 0, 2] = False  # a query that sees nothing
+BOTH = {"attention": 1, "attention_gradient": 1}
+
+
+def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of the sum of the cubes of a function."""
+    return vf.grad(lambda *arrays: (function(*arrays).astype(np.float32) ** 3).sum(), argnums=(0, 1, 2))
+
+
+def dot_product(**options: Any) -> Callable[..., Any]:
+    return lambda q, k, v: nn.dot_product_attention(q, k, v, **options)
+
+
+def heads_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arrays: function(*[x.swapaxes(1, 2) for x in arrays])
+
+
+def by_einsum(q: Any, k: Any, v: Any, fill: float = -np.inf, kept: Any = None) -> Any:
+    """Attention as one writes it down."""
+    logits = jnp.einsum("bthd,bshd->bhts", q, k) / 2.8
+    logits = jnp.where(jnp.tril(jnp.ones((T, S), bool)) if kept is None else kept, logits, fill)
+    return jnp.einsum("bhts,bshd->bthd", nn.softmax(logits), v)
+
+
+def by_hand(q: Any, k: Any, v: Any) -> Any:
+    logits = jnp.einsum("bthd,bshd->bhts", q, k)
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    return jnp.einsum("bhts,bshd->bthd", weights / weights.sum(-1, keepdims=True), v)
+
+
+def programs(function: Callable[..., Any], *arrays: Any) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """A function's program, and that with attention."""
+    closed = simplify(vf.jit(function).lower(*arrays).jaxpr)
+    return closed, with_attention(closed, lambda avals, form: True)
+
+
+def check(function: Callable[..., Any], found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
+    """Compare the values, and how many instructions of each kind there are; with both, no array is as large as weights."""
+    old, new = programs(function, *arrays)
+    counts = Counter(eqn.primitive.name for eqn in new.eqns)
+    assert {name: counts[name] for name in BOTH if counts[name]} == found
+    large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.ndim > 2 and v.aval.shape[-2:] == (T, S)]
+    assert not large or found != BOTH
+    wanted, given = (NumpyBackend().compile(closed, (), pipeline)(False, *arrays) for closed in (old, new))
+    for x, y in zip(given, wanted, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        difference = np.abs(x.astype(np.float64) - y.astype(np.float64)).max()
+        assert difference <= tolerance * max(np.abs(y.astype(np.float64)).max(), 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        dot_product(),
+        dot_product(is_causal=True),
+        dot_product(mask=MASK, scale=0.3),
+        dot_product(mask=MASK, is_causal=True),
+        dot_product(key_value_seq_lengths=np.array([3, 9])),
+        heads_first(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=True)),
+        heads_first(vf.vmap(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v))),
+        by_einsum,
+    ],
+)
+def test_gradients(function: Callable[..., Any]) -> None:
+    check(function, {"attention": 1}, Q, K, V)
+    check(gradient(function), BOTH, Q, K, V)
+
+
+def test_heads_that_share_keys_and_values() -> None:
+    arrays = Q, K[:, :, :2], V[:, :, :2]
+    check(gradient(dot_product(mask=MASK, is_causal=True)), BOTH, *arrays)
+    check(gradient(dot_product()), BOTH, *arrays)
+
+
+def test_narrow_floats_round_less_often() -> None:
+    arrays = [x.astype(np.float16) for x in (Q, K, V)]
+    check(gradient(dot_product(is_causal=True)), BOTH, *arrays, tolerance=4e-3)
+
+
+def test_recomputed_attention() -> None:
+    check(gradient(vf.checkpoint(dot_product(is_causal=True))), {"attention": 2, "attention_gradient": 1}, Q, K, V)
+
+
+def test_some_of_the_gradients() -> None:
+    check(lambda *arrays: gradient(dot_product())(*arrays)[1], BOTH, Q, K, V)
+    check(lambda q, k, v: vf.grad(lambda q: (nn.dot_product_attention(q, k, v) ** 2).sum())(q), BOTH, Q, K, V)
+
+
+def test_layers() -> None:
+    layer = nn.MultiHeadAttention.init(vf.random.key(0), 32, 4)
+    _, new = programs(vf.grad(lambda layer, x: layer(x, is_causal=True).sum()), layer, np.ones((2, T, 32), np.float32))
+    counts = Counter(eqn.primitive.name for eqn in new.eqns)
+    assert (counts["attention"], counts["attention_gradient"]) == (1, 1)
+
+
+def test_what_is_left_as_it_is() -> None:
+    key = vf.random.key(0)
+    check(gradient(dot_product(bias=RNG.standard_normal((T, S), np.float32))), {}, Q, K, V)
+    check(gradient(heads_first(lambda *a: nn.scaled_dot_product_attention(*a, dropout_p=0.5, key=key))), {}, Q, K, V)
+    check(gradient(lambda *a: by_einsum(*a, kept=MASK | (np.arange(S) == 0))), {}, Q, K, V)  # minus infinity, by a mask of any kind
+    check(lambda q, k, v: vf.jvp(lambda q: nn.dot_product_attention(q, k, v), (q,), (q,)), {}, Q, K, V)
+    check(by_hand, {"attention": 1}, Q, K, V)
+    check(gradient(by_hand), {}, Q, K, V)
+
+
+def test_masks_of_other_numbers() -> None:
+    kept = MASK | (np.arange(S) == 0)
+    check(gradient(lambda *arrays: by_einsum(*arrays, fill=-3.0, kept=kept)), BOTH, Q, K, V)
+    check(gradient(lambda *arrays: by_einsum(*arrays, fill=-3.0)), BOTH, Q, K, V)  # causal, and yet all keys count

@@ -1,0 +1,96 @@
+"""Nodes of a program after fusion, kernel calls and equations, and the index of who produces and who consumes each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
+
+
+class KernelCall(NamedTuple):
+    """A kernel in a program: the variables that it reads and those that it computes."""
+
+    kernel: Kernel
+    operands: tuple[Var, ...]
+    results: tuple[Var, ...]
+    #: Multiplications of all matrix products that are to run in one dispatch with this one; 0 if it runs by itself.
+    batch_products: int = 0
+
+
+Node = KernelCall | Equation
+
+
+def reads(node: Node) -> Sequence[Var]:
+    """Return the variables that a node reads, without literals."""
+    return node.operands if isinstance(node, KernelCall) else [v for v in node.invars if isinstance(v, Var)]
+
+
+def writes(node: Node) -> Sequence[Var]:
+    """Return the variables that a node computes."""
+    return node.results if isinstance(node, KernelCall) else node.outvars
+
+
+class FusedProgram(NamedTuple):
+    """A program as kernel calls and the equations left over, in an order in which they can run."""
+
+    closed: ClosedJaxpr
+    nodes: tuple[Node, ...]
+    #: Aliases (reshapes of values in memory), each with the variable whose memory it shares.
+    roots: Mapping[Var, Var] = {}
+    #: Whether it is the body or a branch of control flow.
+    nested: bool = False
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, equal ones included."""
+        return [node.kernel for node in self.nodes if isinstance(node, KernelCall)]
+
+    @property
+    def outputs(self) -> list[Atom]:
+        """The program's outputs."""
+        return self.closed.jaxpr.outvars
+
+    def root(self, var: Var) -> Var:
+        """Return the variable whose memory a variable has."""
+        return self.roots.get(var, var)
+
+    def reads(self, node: Node) -> list[Var]:
+        """Return the roots of the variables that a node reads."""
+        return [self.roots.get(v, v) for v in reads(node)]
+
+
+class DefUse:
+    """The producer and the consumers of each variable of a list of nodes, by the nodes' numbers."""
+
+    def __init__(self, nodes: Iterable[Node] = (), roots: Mapping[Var, Var] = {}) -> None:
+        self.nodes: list[Node] = []
+        self.roots = roots
+        self.producers: dict[Var, int] = {}
+        self.consumers: dict[Var, list[int]] = {}
+        for node in nodes:
+            self.add(node)
+
+    def add(self, node: Node) -> None:
+        """Append a node."""
+        number = len(self.nodes)
+        self.nodes.append(node)
+        for var in writes(node):
+            self.producers[var] = number
+        for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
+            self.consumers.setdefault(var, []).append(number)
+
+    def position(self, atom: Atom) -> int:
+        """Return the number of an atom's producer; -1 for literals, inputs and constants."""
+        return self.producers.get(atom, -1) if type(atom) is Var else -1
+
+    def producer(self, atom: Atom, *names: str) -> Equation | None:
+        """Return the equation that computes an atom, if it applies a primitive of these names (of any name if none is given)."""
+        number = self.producers.get(atom) if type(atom) is Var else None
+        node = None if number is None else self.nodes[number]
+        return node if isinstance(node, Equation) and (not names or node.primitive.name in names) else None
+
+    def users(self, var: Var) -> list[Equation]:
+        """Return the equations that read a variable."""
+        return [node for n in self.consumers.get(var, ()) if isinstance(node := self.nodes[n], Equation)]

@@ -1,0 +1,107 @@
+"""Programs with attention in place of what was recognised as that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from volta_fn.compiler.ir.attention import Axes, Form, attention_gradient_p, attention_p, result_avals
+from volta_fn.compiler.passes.attention.match import Match, attends, match
+from volta_fn.compiler.passes.attention.products import Result
+from volta_fn.compiler.passes.attention.program import Program
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dce import dce_jaxpr
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.primitive import PRIMITIVES
+
+#: Whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
+Judge = Callable[[tuple[ShapedArray, ...], Form], bool]
+
+
+def with_attention(closed: ClosedJaxpr, worthwhile: Judge) -> ClosedJaxpr:
+    """The program with attention as one equation, and its gradient as another, where a judge finds that worth while."""
+    divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
+    if not divisions:
+        return closed
+    program = Program(closed)
+    replacing = _Replacing(program)
+    for division in divisions:
+        found = match(program, division)
+        if found is not None and attends(found) and worthwhile(tuple([a.aval for a in found.operands]), _form(found)):
+            replacing.add(found)
+    return replacing.program()
+
+
+def _form(found: Match) -> Form:
+    logits = found.logits
+    cotangent = None if found.cotangent is None else found.cotangent.axes
+    axes = found.q.axes, found.k.axes, found.v.axes, cotangent
+    return Form(*axes, logits.scale, logits.unseen, logits.causal, logits.mask is not None)
+
+
+class _Replacing:
+    def __init__(self, program: Program) -> None:
+        self.old = program
+        #: What stands in place of an equation of the old program.
+        self.new: dict[int, list[Equation]] = {}
+
+    def program(self) -> ClosedJaxpr:
+        """The new program."""
+        if not self.new:
+            return self.old.closed
+        jaxpr = self.old.closed.jaxpr
+        eqns = [new for position, eqn in enumerate(jaxpr.eqns) for new in self.new.get(position, [eqn])]
+        return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), self.old.closed.consts))
+
+    def add(self, found: Match) -> None:
+        """Put an attention in, if its operands are there early enough."""
+        form = _form(found)
+        operands = found.operands
+        positions = [self.old.positions[id(r.eqn)] for r in found.gradients]
+        behind = min(positions, default=len(self.old.closed.eqns))
+        ahead = behind if found.out is None else self.old.positions[id(found.out.eqn)]
+        late = [self.old.position(a) for a in operands]
+        cotangent = [] if found.cotangent is None else [found.cotangent.atom]
+        if (
+            ahead > behind
+            or max(late) >= ahead
+            or max(map(self.old.position, cotangent), default=-1) >= behind
+            or not (found.out or positions)
+        ):
+            return
+        place = self.old.closed.eqns[min(ahead, behind)]
+        made = [Var(a) for a in result_avals(form, found.q.atom.aval, found.v.atom.aval)]
+        forward = [Equation(attention_p, operands, made, {"form": form._replace(cotangent=None)}, place.position)]
+        if found.out is not None:
+            self.new[ahead] = [*forward, *self.viewed(made[0], form.q, found, found.out)]
+        if positions:
+            gradients = [Var(m.atom.aval) for m in (found.q, found.k, found.v)]
+            gradient = Equation(attention_gradient_p, [*operands, *made, *cotangent], gradients, {"form": form}, place.position)
+            new = [*([] if found.out else forward), gradient]
+            results = zip((found.to_q, found.to_k, found.to_v), gradients, (found.q, found.k, found.v), strict=True)
+            for result, var, matrix in results:
+                if result is not None:
+                    new += self.viewed(var, matrix.axes, found, result)
+            self.new.update({position: [] for position in positions})
+            self.new[behind] = new
+
+    def viewed(self, var: Var, axes: Axes, found: Match, result: Result) -> list[Equation]:
+        """Equations that give a result the axes and the dtype that it had in the old program."""
+        eqns: list[Equation] = []
+
+        def apply(name: str, x: Atom, **params: Any) -> Atom:
+            primitive = PRIMITIVES[name]
+            made = Var(primitive.result_avals((x.aval,), params))
+            eqns.append(Equation(primitive, [x], [made], params, result.eqn.position))
+            return made
+
+        aval = result.var.aval
+        x = apply("transpose", var, permutation=axes.order)
+        swapped = (*range(aval.ndim - 2), aval.ndim - 1, aval.ndim - 2)
+        shape = tuple([aval.shape[a] for a in swapped]) if result.transposed else aval.shape
+        x = apply("reshape", x, new_sizes=shape)
+        if result.transposed:
+            x = apply("transpose", x, permutation=swapped)
+        x = apply("convert_element_type", x, new_dtype=aval.dtype, weak_type=False)
+        eqns[-1] = eqns[-1].replace(outvars=[result.var])
+        return eqns

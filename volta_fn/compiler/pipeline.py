@@ -1,0 +1,192 @@
+"""The pipeline: every pass from a traced jaxpr to a lowered program, in order.
+
+`lower` is what code generators get their programs from, `plan` what NumPy gets its straight-line program from; both begin with
+`optimize`. `passes_of` lists all passes for a target, by name and description. Programs of control flow (bodies, branches) pass through
+the same pipeline, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from volta_fn.compiler.buffers.plan import Plan, make_plan
+from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.ir.nodes import FusedProgram, Node
+from volta_fn.compiler.ir.views import is_lowered, is_product
+from volta_fn.compiler.lowering.nodes import as_kernel, drop_aliases, split_concatenations
+from volta_fn.compiler.passes.cond_simplify import choose_branches
+from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.passes.licm import hoist_invariants
+from volta_fn.compiler.passes.loop_fission.fission import products_out
+from volta_fn.compiler.passes.loop_variance import simplify_loops
+from volta_fn.compiler.passes.nested import simplify_bodies
+from volta_fn.compiler.passes.onehot_indexing import write_out_one_of_each
+from volta_fn.compiler.passes.random_bits import write_out_random_bits
+from volta_fn.compiler.passes.simplify import simplify_equations
+from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
+from volta_fn.compiler.target import CONTROL_FLOW, NodePass, Pass, ProgramPass, Target
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
+
+#: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
+EQUATION_PASSES = (
+    ProgramPass("inline", "Replace calls by the bodies of the functions that they call.", inline_calls),
+    ProgramPass("equations", "Fold constants, apply algebraic identities and merge equal equations, in one walk.", simplify_equations),
+    ProgramPass("dead code", "Drop what no output and no effect needs, inside control flow too.", drop_dead),
+)
+LOOP_PASSES = (
+    ProgramPass("known branches", "Replace conditionals on a known index, or with equal branches, by a call.", choose_branches),
+    ProgramPass("loop variance", "Turn carries that no iteration changes into constants of the loop.", simplify_loops),
+    ProgramPass("invariant code motion", "Compute before a loop what is the same in all of its iterations.", hoist_invariants),
+)
+#: Then once, followed by simplification if it changed the program (`optimize`).
+LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iteration waits for out of scans.", products_out)
+#: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
+EXPANSIONS = (
+    ProgramPass("random bits", "Expand random bits to integer operations on counters.", write_out_random_bits),
+    ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", write_out_one_of_each),
+)
+
+
+def _fusion(target: Target) -> list[Pass]:
+    """Return fusion, and what follows it on all targets, before the target's own `NodePass`es."""
+    most = target.capabilities.kernel_buffers
+    return [
+        Pass(
+            "fusion", "Group equations into kernels; recompute cheap values rather than store and load them.", partial(fuse, target=target)
+        ),
+        NodePass(
+            "wide concatenations", "Split concatenations of more arrays than a kernel can bind.", partial(split_concatenations, most=most)
+        ),
+        NodePass("aliases", "Let reshapes of values in memory share that memory.", drop_aliases),
+    ]
+
+
+def passes_of(target: Target) -> list[Pass]:
+    """Return all passes for a target, in order."""
+    own = target.passes()
+    early, late = [p for p in own if isinstance(p, ProgramPass)], [p for p in own if not isinstance(p, ProgramPass)]
+    return [*EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
+
+
+#: A round of simplification is for what the one before made possible; two or three are enough.
+_ROUNDS = 8
+_SIMPLIFIED, _OPTIMIZED = "simplified", "optimized"
+
+
+def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program with the same inputs and effects, and outputs of the same bits, that does less."""
+    found = closed.cache.get(_SIMPLIFIED)
+    if found is not None:
+        return closed if found is True else found
+    program, done = closed, False
+    for _ in range(_ROUNDS):
+        program, done = _round(program)
+        if done:
+            break
+    program.cache[_SIMPLIFIED] = True
+    if program is not closed:
+        closed.cache[_SIMPLIFIED] = program
+    return program
+
+
+def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
+    """Run the simplification passes once; return True with the program if another round would find nothing."""
+    for simplification in EQUATION_PASSES:
+        closed = simplification.run(closed)
+    live = closed
+    for simplification in LOOP_PASSES:
+        closed = simplification.run(closed)
+    closed = simplify_bodies(closed, simplify)
+    return closed, closed is live
+
+
+def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the program after simplification and loop fission: the form that all targets lower."""
+    found = closed.cache.get(_OPTIMIZED)
+    if found is not None:
+        return closed if found is True else found
+    program = simplify(closed)
+    divided = LOOP_FISSION.run(simplify_bodies(program, optimize))
+    if divided is not program:
+        program = simplify(divided)
+    program.cache[_OPTIMIZED] = True
+    if program is not closed:
+        closed.cache[_OPTIMIZED] = program
+    return program
+
+
+def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
+    """Return the straight-line program that NumPy runs; `writes` says which results an equation's kernel writes into given arrays."""
+    return make_plan(optimize(closed), donated, writes)
+
+
+def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:
+    """Return a program as kernel calls and equations, before it gets routines."""
+    program = optimize(closed)
+    for expansion in (*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS):
+        changed = expansion.run(program)
+        program = simplify(changed) if expansion.simplify_after and changed is not program else changed
+    fusion, *late = _fusion(target)
+    found: FusedProgram = fusion.run(program)._replace(nested=nested)
+    for node_pass in (*late, *[p for p in target.passes() if isinstance(p, NodePass)]):
+        found = node_pass.run(found)
+    return found
+
+
+def lower(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> LoweredProgram:
+    """Return a program lowered for a target, once per program. Outputs of a `nested` one, in control flow, are stored separately."""
+    key = (target, nested)
+    if key not in closed.cache:
+        closed.cache[key] = _lowered(fused(closed, target, nested=nested), target)
+    return closed.cache[key]
+
+
+def _lowered(found: FusedProgram, target: Target) -> LoweredProgram:
+    items = [_item(node, target) for node in found.nodes]
+    last_use: dict[Var, int] = {}
+    producers: dict[Var, int] = {}
+    for number, item in enumerate(items):
+        last_use.update({found.root(v): number for v in item.operands if isinstance(v, Var)})
+        producers.update(dict.fromkeys(item.results, number))
+    last_use.update({found.root(v): len(items) for v in found.outputs if isinstance(v, Var)})
+    return LoweredProgram(target, found.closed, tuple(items), dict(found.roots), last_use, producers)
+
+
+def _item(node: Node, target: Target) -> Item:
+    """Give a node the key of its routine, if the target has one; equations become kernels where that is the only way."""
+    if isinstance(node, Equation):
+        key = _equation_key(node, target)
+        kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
+        if kernel is None:
+            programs = () if key is not None else tuple([lower(p, target, nested=True) for p in _nested_programs(node)])
+            return Item(node, tuple(node.invars), tuple(node.outvars), key, programs)
+        node = kernel
+    routine = partial(target.kernel_routine, node.kernel, node.batch_products)
+    return Item(node, node.operands, node.results, RoutineKey(("kernel", node.kernel, node.batch_products), routine))
+
+
+def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
+    name, avals = eqn.primitive.name, tuple([v.aval for v in eqn.invars])
+    if name not in target.equations:
+        return None
+    key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(eqn.params.items())))
+    return RoutineKey(key, partial(target.equations[name], avals, eqn.params))
+
+
+def _nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
+    if eqn.primitive.name not in CONTROL_FLOW:
+        return []
+    params = eqn.params
+    if "branches" in params:
+        return list(params["branches"])
+    return [params["jaxpr"]] if "jaxpr" in params else [params["cond_jaxpr"], params["body_jaxpr"]]
+
+
+def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineKey]:
+    """Yield the keys of equations that fusion leaves alone: their code can be compiled while fusion, which takes long, still runs."""
+    for eqn in optimize(closed).eqns:
+        key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
+        if key is not None:
+            yield key

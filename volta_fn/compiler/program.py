@@ -1,0 +1,166 @@
+"""Lowered programs: what the pipeline gives a target to generate code for, with liveness and what may overwrite what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.buffers.memory_layout import Output
+from volta_fn.compiler.ir.nodes import KernelCall, Node
+from volta_fn.compiler.target import Target
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
+
+
+class RoutineKey(NamedTuple):
+    """Identifies a routine: `key` describes it completely, `make()` generates it, or returns None if the target cannot."""
+
+    key: Any
+    make: Callable[[], Any]
+
+
+class Item(NamedTuple):
+    """A node of a lowered program with its routine's key (None for control flow, and for equations that NumPy computes on the host)."""
+
+    node: Node
+    operands: tuple[Atom, ...]
+    results: tuple[Var, ...]
+    key: RoutineKey | None
+    #: The lowered programs of control flow: a scan's body; a while loop's condition and body; a conditional's branches.
+    programs: tuple[LoweredProgram, ...] = ()
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it is a matrix product that was deferred to run in one dispatch with others."""
+        return isinstance(self.node, KernelCall) and self.node.batch_products > 0
+
+
+class HostStep(NamedTuple):
+    """An equation that NumPy computes on the host in a program for another target, and why."""
+
+    primitive: str
+    reason: str
+    #: The user's line that the equation comes from.
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.primitive} runs on the host ({self.reason}){f', at {self.source}' if self.source else ''}"
+
+
+def _kind(var: Var) -> tuple[int, np.dtype]:
+    return var.aval.size, var.aval.dtype
+
+
+def fits(old: Var, new: Var) -> bool:
+    """Return True if two values have the same size and dtype, so that one may take the other's memory."""
+    return _kind(old) == _kind(new)
+
+
+class LoweredProgram(NamedTuple):
+    """A program, or the body or branch of control flow, ready for code generation."""
+
+    target: Target
+    closed: ClosedJaxpr
+    items: tuple[Item, ...]
+    #: Aliases (reshapes of values in memory), each with the variable whose memory it shares.
+    roots: dict[Var, Var]
+    #: The number of the item that reads a root last; for outputs, the number of items.
+    last_use: dict[Var, int]
+    #: The number of the item that computes a root.
+    producers: dict[Var, int]
+
+    def root(self, var: Var) -> Var:
+        """Return the variable whose memory a variable has."""
+        return self.roots.get(var, var)
+
+    @property
+    def results(self) -> list[Var]:
+        """The roots of the outputs that the program computes itself, each once: arguments and constants are not among them."""
+        roots = [self.root(v) for v in self.closed.jaxpr.outvars if isinstance(v, Var)]
+        return list(dict.fromkeys([v for v in roots if v in self.producers]))
+
+    def routine_keys(self) -> list[RoutineKey]:
+        """Return the keys of all routines, those of nested programs included."""
+        own = [item.key for item in self.items if item.key is not None]
+        return own + [key for item in self.items for program in item.programs for key in program.routine_keys()]
+
+    def host_steps(self) -> Iterator[HostStep]:
+        """Yield the equations that run on the host, those of nested programs included; this generates all routines."""
+        for item in self.items:
+            if (reason := self.target.host_reason(item)) is not None:
+                source = None if isinstance(item.node, KernelCall) else item.node.source
+                name = "kernel" if isinstance(item.node, KernelCall) else item.node.primitive.name
+                yield HostStep(name, reason, "" if source is None else str(source))
+            for program in item.programs:
+                yield from program.host_steps()
+
+    # memory
+
+    def can_overwrite(self, number: int, operand: Var, result: Var) -> bool:
+        """Return True if an item may store a result in the memory of an operand that it reads."""
+        item = self.items[number]
+        positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and self.root(v) is operand]
+        return len(positions) == 1 and positions[0] in self.target.overwritable(item, item.results.index(result))
+
+    def may_share(self, source: Var, output: Atom) -> bool:
+        """Return True if an output may be computed in the memory of an input."""
+        if not isinstance(output, Var):
+            return False
+        result = self.root(output)
+        producer, last = self.producers.get(result), self.last_use.get(source, -1)
+        if producer is None or last > producer or not fits(source, result):
+            return False
+        return last < producer or self.can_overwrite(producer, source, result)
+
+    def overwritten_before(self, output: Var) -> list[Var]:
+        """Return the values that an output's memory may hold before it, latest first: what it overwrites, what that overwrites, ….
+
+        An input that may share the output's memory is not overwritten before its last use.
+        """
+        found: list[Var] = []
+        inputs: list[Var] | None = None
+        result = self.root(output)
+        while True:
+            number = self.producers[result]
+            operands = [self.root(v) for v in self.items[number].operands if isinstance(v, Var)]
+            dying = [v for v in operands if v in self.producers and self.last_use[v] == number and fits(v, result)]
+            old = next((v for v in dying if self.can_overwrite(number, v, result)), None)
+            if old is None:
+                return found
+            if inputs is None:
+                inputs = [v for v in self.closed.jaxpr.invars if self.may_share(v, output)]
+            if any(self.last_use.get(v, -1) >= self.producers[old] for v in inputs):
+                return found
+            found.append(old)
+            result = old
+
+    def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+        """Return which results may take the memory of donated arguments: pairs of numbers (result, argument)."""
+        invars = self.closed.jaxpr.invars
+        free: dict[tuple[int, np.dtype], list[int]] = {}
+        for i in [i for i, d in enumerate(donated) if d]:
+            free.setdefault(_kind(invars[i]), []).append(i)
+        pairs = []
+        for number, var in enumerate(self.results):
+            fitting = free.get(_kind(var), [])
+            found = next((i for i in fitting if self.may_share(invars[i], var)), None)
+            if found is not None:
+                fitting.remove(found)
+                pairs.append((number, found))
+        return tuple(pairs)
+
+    def outputs(self) -> list[Output]:
+        """Return what each output is: a result, an argument or a constant."""
+        results = {var: number for number, var in enumerate(self.results)}
+        return [self._output(v, results) for v in self.closed.jaxpr.outvars]
+
+    def _output(self, atom: Atom, results: dict[Var, int]) -> Output:
+        if isinstance(atom, Literal):
+            return Output(None, None, atom.val, atom.aval.shape)
+        root, jaxpr = self.root(atom), self.closed.jaxpr
+        if root in results:
+            return Output(results[root], None, None, atom.aval.shape)
+        if root in jaxpr.constvars:
+            return Output(None, None, self.closed.consts[jaxpr.constvars.index(root)], atom.aval.shape)
+        return Output(None, jaxpr.invars.index(root), None, atom.aval.shape)

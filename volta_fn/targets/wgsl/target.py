@@ -1,0 +1,105 @@
+"""A GPU as a compilation target, with the passes that it adds to the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from volta_fn.compiler.fusion.deferral import DeferralPolicy, defer_products, defer_small_kernels
+from volta_fn.compiler.fusion.duplicate_outputs import duplicate_outputs
+from volta_fn.compiler.fusion.split_k import split_k_into_consumers
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.attention import with_attention
+from volta_fn.compiler.passes.fourier import write_out_transforms
+from volta_fn.compiler.passes.loop_fission.delay_stacks import delays_out
+from volta_fn.compiler.program import Item
+from volta_fn.compiler.target import CommandPass, NodePass, Pass, ProgramPass, Target, TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl import attention, matmul
+from volta_fn.targets.wgsl.loops.horizontal import is_small
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
+from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
+from volta_fn.targets.wgsl.scalars import supports
+
+#: What fusion lets a kernel bind, where the device would have more: it gains little beyond.
+_KERNEL_BUFFERS = 24
+#: What a kernel binds at most, if that saves copies.
+_MOST_BUFFERS = 32
+
+#: Products that no other depends on are deferred if there are at least so many, and while what they read is at most so many bytes.
+_DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
+
+
+class WgslTarget(Target):
+    """Shaders for one GPU."""
+
+    name = "wgsl"
+    in_place = IN_PLACE
+
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self.capabilities = capabilities._replace(kernel_buffers=min(capabilities.buffers, _KERNEL_BUFFERS))
+        self.equations = {name: partial(_routine, maker, self.capabilities) for name, maker in ROUTINES.items()}
+
+    def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
+        """Return True if kernels can do a scalar operation on operands of these dtypes."""
+        return supports(op, dtypes, params, self.capabilities)
+
+    def supports_reduction(self, dtype: Any) -> bool:
+        """Return True: complex numbers are pairs, which kernels can add and multiply, too."""
+        return True
+
+    def contracts(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        return matmul.contracts(kernel, device=self.capabilities)
+
+    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
+        """Generate the routine of a kernel."""
+        return kernel_routine(kernel, self.capabilities, batch_products=batch_products)
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the passes that GPUs add: routines in place of equations, and fewer and fuller dispatches."""
+        device = self.capabilities
+        most = min(device.buffers, _MOST_BUFFERS)
+        small = partial(is_small, device=device)
+        found: list[Pass] = [
+            ProgramPass("Fourier transforms", "Expand Fourier transforms to products with small matrices.", write_out_transforms, True),
+            ProgramPass(
+                "attention", "Replace softmax(QKᵀ)V and its gradient by routines.", partial(with_attention, worthwhile=self._attends), True
+            ),
+            ProgramPass("delay stacks", "Stack what a scan carries once: as iterations leave it, not also as they get it.", delays_out),
+            NodePass("duplicate outputs", "Store values that are several outputs several times.", partial(duplicate_outputs, most=most)),
+            NodePass(
+                "split-K",
+                "Split long sums of products in chunks whose partial sums the next kernel adds.",
+                partial(split_k_into_consumers, splits=partial(matmul.parts, device=device), most=device.kernel_buffers),
+            ),
+            NodePass(
+                "late small kernels",
+                "Move small kernels to where they are needed, next to each other.",
+                partial(defer_small_kernels, is_small=small),
+            ),
+        ]
+        if device.buffers >= 3 * _DEFERRED:  # so that a dispatch can bind the buffers of several products
+            policy = DeferralPolicy(partial(matmul.is_little, device=device), _DEFERRED_BYTES, _DEFERRED)
+            run = partial(defer_products, policy=policy)
+            found.append(
+                NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)
+            )
+        return [*found, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
+
+    def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
+        return attention.worthwhile(avals, form, self.capabilities)
+
+    def host_reason(self, item: Item) -> str | None:
+        """Return why NumPy computes an item; None if the target generates code for it."""
+        if item.key is None and getattr(getattr(item.node, "primitive", None), "name", "") == "optimization_barrier":
+            return None  # copies
+        return super().host_reason(item)
+
+
+def _routine(
+    maker: Callable[..., Routine | None], capabilities: TargetCapabilities, avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> Routine | None:
+    return maker(avals, params, capabilities)
