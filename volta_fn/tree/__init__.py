@@ -1,4 +1,4 @@
-"""Pytrees: nested containers with arrays at their leaves, by the names and meanings of `jax.tree` and `jax.tree_util`.
+"""Pytrees: nested containers of arrays, with the names of `jax.tree`.
 
 >>> from volta_fn import tree
 >>> tree.map(lambda x: x + 1, {"w": [1, 2], "b": None})

@@ -4,7 +4,7 @@ from volta_fn.tree.keys import GetAttrKey as GetAttrKey
 from volta_fn.tree.keys import KeyPath as KeyPath
 from volta_fn.tree.keys import SequenceKey as SequenceKey
 from volta_fn.tree.keys import keystr as keystr
-from volta_fn.tree.partial import Partial as Partial
+from volta_fn.tree.registry import Partial as Partial
 from volta_fn.tree.registry import register_dataclass as register_dataclass
 from volta_fn.tree.registry import register_node as register_node
 from volta_fn.tree.registry import register_pytree_node as register_pytree_node
@@ -14,6 +14,7 @@ from volta_fn.tree.registry import register_pytree_with_keys_class as register_p
 from volta_fn.tree.registry import register_static as register_static
 from volta_fn.tree.structures import TreeDef as TreeDef
 from volta_fn.tree.structures import all as all
+from volta_fn.tree.structures import all_leaves as all_leaves
 from volta_fn.tree.structures import broadcast as broadcast
 from volta_fn.tree.structures import broadcast_prefix as broadcast_prefix
 from volta_fn.tree.structures import describe as describe
@@ -29,8 +30,7 @@ from volta_fn.tree.structures import reduce as reduce
 from volta_fn.tree.structures import reduce_associative as reduce_associative
 from volta_fn.tree.structures import structure as structure
 from volta_fn.tree.structures import transpose as transpose
+from volta_fn.tree.structures import treedef_children as treedef_children
+from volta_fn.tree.structures import treedef_is_leaf as treedef_is_leaf
+from volta_fn.tree.structures import treedef_tuple as treedef_tuple
 from volta_fn.tree.structures import unflatten as unflatten
-from volta_fn.tree.treedefs import all_leaves as all_leaves
-from volta_fn.tree.treedefs import treedef_children as treedef_children
-from volta_fn.tree.treedefs import treedef_is_leaf as treedef_is_leaf
-from volta_fn.tree.treedefs import treedef_tuple as treedef_tuple

@@ -1,4 +1,4 @@
-"""Paths into pytrees: a path is a tuple of keys, one for each node from the root down, as in `jax.tree_util`."""
+"""Paths into pytrees, as in `jax.tree_util`: tuples with a key per node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GetAttrKey:
 
 @dataclass(frozen=True, slots=True)
 class FlattenedIndexKey:
-    """The position of a child in a registered node that names no keys. Prints as `[<flat index 0>]`."""
+    """The position of a child in a registered node without keys: `[<flat index 0>]`."""
 
     key: int
 
@@ -53,7 +53,9 @@ _KEY_TYPES = (SequenceKey, DictKey, GetAttrKey, FlattenedIndexKey)
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """A path in Python's notation; `simple` leaves out brackets, dots and quotes.
+    """Return a path in Python's notation.
+
+    `simple` leaves out brackets, dots and quotes.
 
     >>> keystr((DictKey("a"), SequenceKey(0), GetAttrKey("weight")))
     "['a'][0].weight"
@@ -72,7 +74,7 @@ def _bare(key: Any) -> str:
 
 
 def key_of(entry: optree.PyTreeEntry) -> Any:
-    """The key that an optree path entry stands for."""
+    """Return the key that an optree path entry stands for."""
     if isinstance(entry.entry, _KEY_TYPES):
         return entry.entry
     if isinstance(entry, (optree.NamedTupleEntry, optree.StructSequenceEntry)):

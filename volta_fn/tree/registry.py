@@ -1,12 +1,13 @@
-"""Which classes are pytree nodes: registration of the user's own containers, with the meaning of `jax.tree_util`.
+"""Registration of classes as pytree nodes, as in `jax.tree_util`, and `Partial`.
 
-A node class is given by two functions: *flatten* takes an instance apart into children (further trees) and auxiliary data
-(static, hashable and comparable, part of the tree's structure), *unflatten* puts one together from those.
+A node class is defined by two functions: *flatten* returns an instance's children (further trees) and auxiliary data (static, hashable
+and comparable: it belongs to the tree's structure), and *unflatten* makes an instance of those.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -19,11 +20,11 @@ NAMESPACE = "volta_fn"
 
 C = TypeVar("C", bound=type)
 
-#: Of registered dataclasses and the like: the attributes that are children, and those that are static.
+#: The attributes of registered dataclasses that are children, and those that are static.
 FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
 
-#: Takes a node apart into children and auxiliary data; into pairs of keys and children, and auxiliary data; and puts one together.
+#: From a node to children and auxiliary data; to pairs of a key and a child, and auxiliary data; from these to a node.
 Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
 FlattenWithKeys = Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]]
 Unflatten = Callable[[Any, Sequence[Any]], Any]
@@ -32,7 +33,9 @@ Unflatten = Callable[[Any, Sequence[Any]], Any]
 def register_node(
     nodetype: type, flatten_func: Flatten, unflatten_func: Unflatten, flatten_with_keys_func: FlattenWithKeys | None = None
 ) -> None:
-    """Make a class a pytree node: `flatten_func(node) -> (children, aux)` and `unflatten_func(aux, children) -> node`.
+    """Make a class a pytree node, given how to flatten and to unflatten it.
+
+    `flatten_func(node)` returns `(children, aux)`, `unflatten_func(aux, children)` the node.
 
     With `flatten_with_keys_func(node) -> (((key, child), …), aux)` paths name the children. Raises `TreeError` if the class is registered
     already.
@@ -49,9 +52,11 @@ register_pytree_node = register_node
 def register_pytree_with_keys(
     nodetype: type, flatten_with_keys: FlattenWithKeys, unflatten_func: Unflatten, flatten_func: Flatten | None = None
 ) -> None:
-    """Like `register_node`, with a flatten that returns `((key, child), …), aux`, so that paths name the children.
+    """Make a class a pytree node whose children have keys in paths.
 
-    `flatten_func` is accepted for compatibility: there is nothing for it to say.
+    `flatten_with_keys(node)` returns `((key, child), …), aux`.
+
+    `flatten_func` is accepted for compatibility and ignored.
     """
 
     def flatten(node: Any) -> tuple[list[Any], Any, list[Any]]:
@@ -63,7 +68,9 @@ def register_pytree_with_keys(
 
 
 def register_pytree_node_class(cls: C) -> C:
-    """Class decorator for a node with methods `tree_flatten() -> (children, aux)` and `tree_unflatten(aux, children)`.
+    """Make a class with `tree_flatten` and `tree_unflatten` a node (decorator).
+
+    They are `tree_flatten() -> (children, aux)` and `tree_unflatten(aux, children)`.
 
     >>> from volta_fn import tree
     >>> @tree.register_pytree_node_class
@@ -83,8 +90,9 @@ def register_pytree_node_class(cls: C) -> C:
 
 
 def register_pytree_with_keys_class(cls: C) -> C:
-    """Class decorator like `register_pytree_node_class`, with a method `tree_flatten_with_keys() -> (((key, child), …), aux)` in place of
-    `tree_flatten`, so that paths name the children.
+    """Make a class with `tree_flatten_with_keys` a node (decorator).
+
+    They are `tree_flatten_with_keys() -> (((key, child), …), aux)` and `tree_unflatten(aux, children)`.
 
     >>> from volta_fn import tree
     >>> @tree.register_pytree_with_keys_class
@@ -104,7 +112,10 @@ def register_pytree_with_keys_class(cls: C) -> C:
 
 
 def register_static(cls: C) -> C:
-    """Make instances of `cls` nodes without leaves: they belong to the structure. They must be hashable and comparable."""
+    """Make instances of `cls` nodes without leaves.
+
+    They belong to the structure, so they must be hashable and comparable.
+    """
     register_node(cls, lambda node: ((), node), lambda node, _: node)
     return cls
 
@@ -115,7 +126,7 @@ def register_dataclass(
     meta_fields: Sequence[str] | None = None,
     drop_fields: Sequence[str] = (),
 ) -> C:
-    """Make a class a node whose `data_fields` are children and whose `meta_fields` are static.
+    """Make a class a node with fields that are children, and static fields.
 
     For a dataclass both may be left out: fields declared with `dataclasses.field(metadata={"static": True})` are static, the
     rest are data. `drop_fields` are neither, and take their defaults when the node is rebuilt. Raises `TreeError` unless the
@@ -147,7 +158,7 @@ def register_dataclass(
 def _dataclass_fields(
     cls: type, data: Sequence[str] | None, meta: Sequence[str] | None, dropped: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The data and static fields, checked against the dataclass if `cls` is one."""
+    """Return the data and static fields, checked if `cls` is a dataclass."""
     if (data is None) != (meta is None):
         raise TreeError(f"register_dataclass({cls.__name__}): give both data_fields and meta_fields, or neither")
     if not dataclasses.is_dataclass(cls):
@@ -168,7 +179,7 @@ def _dataclass_fields(
 
 
 def _pair(cls: type, flattened: Any) -> tuple[Any, Any]:
-    """What a user's flatten function returned, checked."""
+    """Check what a user's flatten function returned."""
     if not isinstance(flattened, tuple) or len(flattened) != 2:
         raise TreeError(f"the flatten function of {cls.__name__} must return a pair (children, auxiliary data), got {flattened!r}")
     return flattened
@@ -181,3 +192,47 @@ def _register(cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any
         optree.register_pytree_node(cls, flatten, unflatten, namespace=NAMESPACE)
     except ValueError as error:
         raise TreeError(f"{cls.__name__} cannot be registered as a pytree node: it is one already") from error
+
+
+class Partial(functools.partial):
+    """`functools.partial` as a pytree: bound arguments are children.
+
+    The function is static.
+
+    >>> from volta_fn import tree
+    >>> add = Partial(lambda x, y: x + y, 1)
+    >>> tree.map(lambda leaf: 10 * leaf, add)(2)
+    12
+    """
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:
+        """Bind arguments to `func`.
+
+        The arguments of a plain `functools.partial` as `func` are static.
+        """
+        if isinstance(func, functools.partial) and not isinstance(func, Partial):
+            func = _Opaque(func)
+        return super().__new__(cls, func, *args, **keywords)
+
+
+class _Opaque:
+    """Hides a partial from functools, which would merge it with the outer one."""
+
+    def __init__(self, function: functools.partial[Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Opaque) and self.function == other.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+register_node(
+    Partial,
+    lambda partial: ((partial.args, partial.keywords), partial.func),
+    lambda func, bound: Partial(func, *bound[0], **bound[1]),
+)

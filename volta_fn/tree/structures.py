@@ -1,8 +1,8 @@
-"""Taking pytrees apart and putting them together.
+"""Functions on pytrees and their structures.
 
 A *pytree* is a nest of containers: dicts (in order of their sorted keys), lists, tuples, namedtuples, None (a container of
-nothing) and registered classes. What is not a container is a *leaf*. A *treedef* is a tree's structure with the leaves
-taken out. A *prefix* of a tree is the same tree cut off at some nodes, with leaves in their place.
+nothing) and registered classes. What is not a container is a *leaf*. A *treedef* is the structure of a tree, without
+its leaves. A *prefix* of a tree is the same tree with leaves where some of its nodes are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _MISSING: Any = object()
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
-    """The leaves of a tree, depth first, and its structure. `is_leaf(node)` true stops at a node and makes it a leaf.
+    """Return the leaves of a tree, depth first, and its structure.
+
+    `is_leaf(node)` true makes a node a leaf.
 
     >>> leaves, treedef = flatten({"b": [1, 2], "a": (3, None)})
     >>> leaves
@@ -38,7 +40,9 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of that structure with those leaves. Raises `TreeError` if there are too few or too many.
+    """Return the tree of a structure with these leaves.
+
+    Raises `TreeError` if there are too few or too many.
 
     >>> unflatten(structure({"a": 0, "b": [0]}), [1, 2])
     {'a': 1, 'b': [2]}
@@ -50,7 +54,7 @@ def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of a tree, depth first.
+    """Return the leaves of a tree, depth first.
 
     >>> leaves([1, (2, {"x": 3})])
     [1, 2, 3]
@@ -59,7 +63,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
-    """The structure of a tree: hashable, and equal for trees of equal structure.
+    """Return the structure of a tree, which is hashable and comparable.
 
     >>> structure([1, 2]) == structure(["a", "b"])
     True
@@ -68,7 +72,9 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of `f(leaf, *corresponding parts of rest)`. `tree` must be a prefix of each of the others.
+    """Return the tree of `f(leaf, *corresponding subtrees of rest)`.
+
+    `tree` must be a prefix of each of the others.
 
     >>> map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
     {'a': 11, 'b': [22]}
@@ -81,7 +87,9 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
 
 def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
-    """`function` folded over the leaves from the left, starting with `initializer` or, without one, with the first leaf.
+    """Fold `function` over the leaves from the left.
+
+    It starts with `initializer` or, without one, with the first leaf.
 
     >>> reduce(lambda total, x: total + x, [1, (2, 3)], 0)
     6
@@ -95,9 +103,11 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _M
 
 
 def reduce_associative(operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None) -> Any:
-    """An associative `operation` over the leaves, neighbours first: log2 n operations one after the other, where `reduce` has n.
+    """Combine the leaves by an associative `operation`, neighbours first.
 
-    Of a tree without leaves it is `identity`; without one either, a `TreeError`.
+    That is a chain of log2 n operations, where `reduce` has n.
+
+    A tree without leaves gives `identity`, or raises `TreeError` if that is not given.
 
     >>> reduce_associative(lambda a, b: f"({a}{b})", ["a", "b", ("c", "d")])
     '((ab)(cd))'
@@ -112,7 +122,7 @@ def reduce_associative(operation: Callable[[Any, Any], Any], tree: Any, *, ident
 
 
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether every leaf is true.
+    """Return True if every leaf is true.
 
     >>> all({"a": True, "b": [1, 0]})
     False
@@ -121,7 +131,7 @@ def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
 
 
 def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_transpose: Any) -> Any:
-    """A tree of trees turned inside out: outer structure of inner ones becomes an inner structure of outer ones.
+    """Transpose an outer tree of inner trees to an inner tree of outer trees.
 
     >>> transpose(structure([0, 0]), structure({"a": 0}), [{"a": 1}, {"a": 2}])
     {'a': [1, 2]}
@@ -133,12 +143,12 @@ def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_t
         if not rows:
             raise TreeError("tree.transpose: an outer structure without leaves needs an inner_treedef")
         inner_treedef = structure(rows[0])
-    parts = [flatten_up_to(inner_treedef, row, "tree.transpose: an inner tree") for row in rows]
-    return inner_treedef.unflatten([outer_treedef.unflatten([part[i] for part in parts]) for i in range(inner_treedef.num_leaves)])
+    inner = [flatten_up_to(inner_treedef, row, "tree.transpose: an inner tree") for row in rows]
+    return inner_treedef.unflatten([outer_treedef.unflatten([row[i] for row in inner]) for i in range(inner_treedef.num_leaves)])
 
 
 def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
-    """Like `flatten`, with each leaf's path beside it.
+    """Return the leaves of a tree with their paths, and its structure.
 
     >>> [(keystr(path), leaf) for path, leaf in flatten_with_path({"a": [1, 2]})[0]]
     [("['a'][0]", 1), ("['a'][1]", 2)]
@@ -149,7 +159,7 @@ def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[Key
 
 
 def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
-    """The (path, leaf) pairs of a tree.
+    """Return the (path, leaf) pairs of a tree.
 
     >>> [(keystr(path), leaf) for path, leaf in leaves_with_path({"a": [1, 2]})]
     [("['a'][0]", 1), ("['a'][1]", 2)]
@@ -158,7 +168,7 @@ def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, A
 
 
 def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Like `map`, with the path as `f`'s first argument.
+    """Map like `map`, with the path as `f`'s first argument.
 
     >>> map_with_path(lambda path, x: f"{keystr(path)}={x}", {"a": 1})
     {'a': "['a']=1"}
@@ -169,9 +179,9 @@ def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf 
 
 
 def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of `prefix_tree`, each repeated for all the leaves of `full_tree` below its place.
+    """Repeat each leaf of `prefix_tree` for all leaves of `full_tree` below it.
 
-    `is_leaf` applies to the prefix: with `lambda x: x is None`, None is a leaf that stands for a whole subtree.
+    `is_leaf` applies to the prefix: with `lambda x: x is None`, None is a leaf that stands for a subtree.
 
     >>> broadcast_prefix((0, None), ({"a": 1, "b": 2}, [3, 4]), is_leaf=lambda x: x is None)
     [0, 0, None, None]
@@ -185,7 +195,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A tree of `full_tree`'s structure with the leaves of `broadcast_prefix`.
+    """Return a tree of `full_tree`'s structure with the leaves of `broadcast_prefix`.
 
     >>> broadcast((0, 1), ({"a": 5, "b": 6}, [7, 8]))
     ({'a': 0, 'b': 0}, [1, 1])
@@ -193,31 +203,70 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
     return structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
-def flatten_up_to(treedef: TreeDef, tree: Any, what: str = "the tree") -> list[Any]:
-    """The parts of `tree` at the places of `treedef`'s leaves; `TreeError`, naming it as `what`, if they do not fit."""
+def flatten_up_to(treedef: TreeDef, tree: Any, name: str = "the tree") -> list[Any]:
+    """Return the subtrees of `tree` at the leaves of `treedef`.
+
+    Raises `TreeError`, which calls the tree `name`, if they do not fit.
+    """
     try:
         return treedef.flatten_up_to(tree)
     except ValueError:
-        _raise_mismatch(treedef, tree, what)
+        _raise_mismatch(treedef, tree, name)
+
+
+def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
+    """Return True if no element is a container, so that they can be leaves.
+
+    >>> all_leaves([1, "a"]), all_leaves([1, {"a": 2}]), all_leaves([None])
+    (True, False, False)
+    """
+    return builtins.all(optree.treespec_is_leaf(structure(element, is_leaf), strict=True) for element in iterable)
+
+
+def treedef_is_leaf(treedef: TreeDef) -> bool:
+    """Return True if a structure has a single node: a leaf or an empty container.
+
+    >>> treedef_is_leaf(structure(1)), treedef_is_leaf(structure([1])), treedef_is_leaf(structure([]))
+    (True, False, True)
+    """
+    return treedef.num_nodes == 1
+
+
+def treedef_children(treedef: TreeDef) -> list[TreeDef]:
+    """Return the structures of a node's children (none for a leaf).
+
+    >>> treedef_children(structure([1, (2, 3)])) == [structure(1), structure((2, 3))]
+    True
+    """
+    return treedef.children()
+
+
+def treedef_tuple(treedefs: Iterable[TreeDef]) -> TreeDef:
+    """Return the structure of a tuple of trees of the given structures.
+
+    >>> treedef_tuple([structure(1), structure({"a": 2})]) == structure((1, {"a": 2}))
+    True
+    """
+    return optree.treespec_tuple(list(treedefs), namespace=NAMESPACE)
 
 
 def describe(treedef: TreeDef) -> str:
-    """A structure in short: `{'a': *, 'b': [*, *]}`."""
+    """Return a structure in short: `{'a': *, 'b': [*, *]}`."""
     text = str(treedef).removeprefix("PyTreeSpec(").removesuffix(")")
     return text.removesuffix(f", namespace={NAMESPACE!r}")
 
 
 def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | None:
-    """Where `tree` first departs from `treedef`: the path, what the structure has there and what the tree has."""
+    """Return the path of the first difference, what is expected there, and what is."""
     wanted = treedef.one_level()
     if wanted is None:  # a leaf, which any tree fits
         return None
-    parts, level = _flatten(tree, lambda node: node is not tree, namespace=NAMESPACE)
+    children, level = _flatten(tree, lambda node: node is not tree, namespace=NAMESPACE)
     if wanted != level:
         return (), *_contrast(wanted, level, tree)
     keys = [key_of(accessor[0]) for accessor in level.accessors()]
-    for key, child, part in zip(keys, treedef.children(), parts, strict=True):
-        found = first_difference(child, part)
+    for key, child, node in zip(keys, treedef.children(), children, strict=True):
+        found = first_difference(child, node)
         if found is not None:
             path, expected, got = found
             return (key, *path), expected, got
@@ -225,7 +274,7 @@ def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | 
 
 
 def _contrast(wanted: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
-    """Two different one-level structures, the second of them `node`'s, in the fewest words that tell them apart."""
+    """Describe two one-level structures briefly, but such that they differ."""
     if optree.treespec_is_leaf(level, strict=True):
         return _node_in_words(wanted), f"a leaf of type {type(node).__name__}"
     expected, got = _node_in_words(wanted), _node_in_words(level)
@@ -241,11 +290,11 @@ def _node_in_words(treedef: TreeDef) -> str:
     return f"a {kind.__name__} of {treedef.num_children}"
 
 
-def _raise_mismatch(treedef: TreeDef, tree: Any, what: str) -> NoReturn:
+def _raise_mismatch(treedef: TreeDef, tree: Any, name: str) -> NoReturn:
     found = first_difference(treedef, tree)
     path, expected, got = found if found is not None else ((), describe(treedef), describe(structure(tree)))
-    place = f"at {keystr(path)}" if path else "at the root"
+    where = f"at {keystr(path)}" if path else "at the root"
     raise TreeError(
-        f"{what}: structures differ {place}: expected {expected}, got {got}. "
+        f"{name}: structures differ {where}: expected {expected}, got {got}. "
         f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}"
     ) from None
