@@ -20,7 +20,7 @@ from tests.io.test_tensor_file import STORABLE, assert_same_bits, bits_of
 from volta_fn import dtypes, io, nn, optim
 from volta_fn.core.array import as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DTypeError, TracerError
-from volta_fn.io.manifest import NOTE, NOTE_OF_SUM
+from volta_fn.io.manifest import CHECKSUM, MANIFEST
 
 KEY = vf.random.key(0)
 
@@ -283,7 +283,7 @@ def tensor(**changes: object) -> dict[str, object]:
 
 
 def notes(manifest: str) -> dict[str, str]:
-    return {NOTE: manifest, NOTE_OF_SUM: f"{zlib.crc32(manifest.encode()):08x}"}
+    return {MANIFEST: manifest, CHECKSUM: f"{zlib.crc32(manifest.encode()):08x}"}
 
 
 MANIFESTS = {
@@ -326,7 +326,7 @@ def test_manifests_that_lie_are_refused(fault, checkpoints):
 @pytest.mark.parametrize("text", ["x", "", "0x", "1.5", "__import__('os')"])
 def test_texts_that_are_no_numbers_are_refused(text, checkpoints):
     io.save_safetensors(path_of(checkpoints), {}, notes(json.dumps({"['x']": {"kind": "int", "text": text}})))
-    with pytest.raises(CorruptFileError, match="whole number"):
+    with pytest.raises(CorruptFileError, match="integer"):
         checkpoints.restore({"x": 0})
 
 
@@ -340,7 +340,7 @@ def test_arrays_of_foreign_dtype_are_refused(checkpoints):
 @pytest.mark.wide
 def test_ordinary_files_are_no_checkpoints(checkpoints):
     io.save_safetensors(path_of(checkpoints), {"x": np.ones(2)})
-    with pytest.raises(CheckpointError, match="no checkpoint but another safetensors file"):
+    with pytest.raises(CheckpointError, match="not a checkpoint but another safetensors file"):
         checkpoints.restore({"x": np.ones(2)})
 
 

@@ -148,15 +148,15 @@ def test_axes_must_fit(mapper):
 
 
 def test_what_is_no_array_is_refused():
-    with pytest.raises(ArgumentTypeError, match="'a' is no array but float"):
+    with pytest.raises(ArgumentTypeError, match="'a' is not an array but float"):
         M.transpose("a")({"a": 1.0})
-    with pytest.raises(ArgumentTypeError, match="'head.weight' became no array but NoneType"):
+    with pytest.raises(ArgumentTypeError, match="'head.weight' became not an array but NoneType"):
         M.transform(lambda name, x: None, "head.*")(STATE)
 
 
 @pytest.mark.parametrize(("pattern", "replacement"), [("(", "x"), ("a", r"\1"), ("(a)", r"\g<b>"), ("*", "x")])
 def test_invalid_expressions_are_refused_when_they_are_given(pattern, replacement):
-    with pytest.raises(ArgumentError, match="no valid regular expression"):
+    with pytest.raises(ArgumentError, match="not a valid regular expression"):
         M.rename_regex(pattern, replacement)
 
 

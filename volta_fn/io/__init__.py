@@ -1,4 +1,4 @@
-"""Saving and loading: state dicts with readable names, safetensors files, mappings between names and layouts, checkpoints of training.
+"""State dicts, safetensors files, mappings of names and layouts, checkpoints.
 
 >>> import tempfile, volta_fn as vf
 >>> model = vf.nn.Linear.init(vf.random.key(0), 2, 3)

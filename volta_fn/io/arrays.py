@@ -1,4 +1,4 @@
-"""Values of state dicts: arrays, or NumPy arrays for dtypes that files know and arrays have not (float8)."""
+"""The values of state dicts: arrays, or NumPy arrays of other dtypes (float8)."""
 
 from __future__ import annotations
 
@@ -16,35 +16,41 @@ _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; th
 
 
 def as_state_value(name: str, leaf: Any) -> Any:
-    """A leaf of a tree as a value of a state dict. Raises `ArgumentTypeError` if it is no array."""
+    """Convert a tree's leaf to a value of a state dict.
+
+    Raises `ArgumentTypeError` if it is not an array.
+    """
     if isinstance(leaf, Array):
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic)):
         values = np.asarray(leaf)
         return values if is_foreign(values.dtype) else from_host(values)
     raise ArgumentTypeError(
-        f"state dict: {name!r} is no array but {type(leaf).__name__} {leaf!r:.60}; make a number an array with numpy.array, or save "
-        "whole training states with io.Checkpointer"
+        f"state dict: {name!r} is not an array but {type(leaf).__name__} {leaf!r:.60}; convert a number with numpy.array, or save "
+        "training states with io.Checkpointer"
     )
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value may stand in a state dict."""
+    """Return True if a value may be in a state dict."""
     return isinstance(value, (Array, np.ndarray, np.generic))
 
 
 def is_foreign(dtype: np.dtype) -> bool:
-    """Whether a dtype is one of ml_dtypes that arrays have not."""
+    """Return True for dtypes of ml_dtypes that arrays do not support."""
     return dtype not in dtypes.ALL and dtype.type.__module__ == "ml_dtypes"
 
 
 def on_host(value: Any) -> np.ndarray:
-    """The elements of an array as a NumPy array in C order."""
+    """Return the elements of an array as a NumPy array in C order."""
     return np.asarray(value.host() if isinstance(value, ConcreteArray) else value, order="C")
 
 
 def sharing(values: np.ndarray) -> Any:
-    """An array on the default device that, on the CPU, has `values` for its memory; nobody may write to that any more."""
+    """Return an array on the default device; the CPU shares the memory of `values`.
+
+    `values` must not be written to afterwards.
+    """
     if is_foreign(values.dtype):
         return values
     device = current_default_device()
@@ -52,14 +58,20 @@ def sharing(values: np.ndarray) -> Any:
 
 
 def type_of(name: str, leaf: Any) -> ShapedArray:
-    """The shape and dtype of an array or its stand-in. Raises `ArgumentTypeError` for anything else."""
+    """Return the shape and dtype of an array or its stand-in.
+
+    Raises `ArgumentTypeError` for anything else.
+    """
     if not is_array(leaf) and not isinstance(leaf, ShapeDtypeStruct):
-        raise ArgumentTypeError(f"{name!r} is no array or ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
+        raise ArgumentTypeError(f"{name!r} is neither an array nor a ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
     return ShapedArray(tuple(leaf.shape), np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
 
 
 def castable(value: Any, dtype: np.dtype) -> bool:
-    """Whether a cast to `dtype` keeps the kind of number: no imaginary part, no fraction and no large integer is lost."""
+    """Return True if a cast to `dtype` keeps the kind of number.
+
+    No imaginary part, fraction or large integer may be lost.
+    """
     given = np.dtype(value.dtype)
     if _RANKS[given.kind] > _RANKS[dtype.kind]:
         return False
@@ -70,7 +82,7 @@ def castable(value: Any, dtype: np.dtype) -> bool:
 
 
 def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
-    """`value` in the dtype and on the device of a template's leaf; itself if it is so already."""
+    """Convert `value` to the dtype and the device of a template's leaf, if necessary."""
     device = leaf.device if isinstance(leaf, ConcreteArray) else None
     if isinstance(value, ConcreteArray) and value.aval == wanted and device in (None, value.device):
         return value

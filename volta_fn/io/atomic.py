@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under another name beside the final one, forced to the disk, then renamed."""
+"""Atomic writes: write a temporary file, flush it to the disk, rename it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _SUFFIX = ".tmp"
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; what is written there becomes the file `path` when the block ends, and is removed if it raises."""
+    """Yield a temporary path whose file replaces `path` when the block ends.
+
+    It is removed if the block raises.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         yield temporary
@@ -21,18 +24,21 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if os.name == "posix":  # elsewhere directories cannot be opened, and renaming is left to the system
+    if os.name == "posix":  # other systems cannot open directories, and take care of renaming
         _to_disk(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what killed processes have left half written. Nobody else may be writing there."""
+    """Remove temporary files that killed processes left.
+
+    No other process may be writing in the folder.
+    """
     for leftover in directory.glob(f".*{_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of training: states saved under the numbers of steps, of which the newest are kept."""
+"""Checkpoints of training: one file per step, of which the newest are kept."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _NAME = re.compile(r"step_(\d{10,})\.safetensors")
 
 
 class Checkpointer:
-    """Saves training states in a folder and brings them back, so that a run which was killed goes on as if it had not been.
+    """Saves training states in a folder and restores them bit by bit.
 
-    A state is any pytree: parameters, optimizer states, random keys, the number of the step, in whatever containers. Leaves may be arrays,
-    NumPy arrays and scalars, and Python's bool, int, float, complex and str; all come back bit by bit and of the types that they had.
-    Static parts, such as a layer's stride, are not saved: they are the template's.
+    A state is any pytree, such as parameters, optimizer states, random keys and the step. Leaves may be arrays,
+    NumPy arrays and scalars, and Python's bool, int, float, complex and str; all are restored bit by bit, with their types.
+    Static fields, such as a layer's stride, are not saved; the template provides them.
 
-    A checkpoint is one safetensors file. It appears under its name only when it is whole and on the disk, so being killed while saving
-    leaves the previous ones in order. One process at a time may save in a folder; any number may read.
+    A checkpoint is one safetensors file, which is written atomically: a process that is killed while saving leaves the previous checkpoints
+    valid. One process at a time may save in a folder; any number may read.
 
     Args:
-        directory: the folder; made by the first `save`.
+        directory: the folder, which the first `save` makes.
         keep: how many checkpoints to keep, those of the highest steps; None keeps all.
 
     Raises `ArgumentError` if `keep` is less than 1.
@@ -49,17 +49,19 @@ class Checkpointer:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int | None = 3) -> None:
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ArgumentError(f"Checkpointer: keep is a whole number of at least 1, or None for all, got {keep!r}")
+            raise ArgumentError(f"Checkpointer: keep is an integer of at least 1, or None for all, got {keep!r}")
         self.directory = Path(directory)
         self.keep = keep
         self._lock = threading.Lock()
 
     def save(self, step: int, state: Any) -> None:
-        """Save a state as that of a step, in place of an older one of the same step, and remove those beyond `keep`.
+        """Save the state of a step, and remove the checkpoints beyond `keep`.
+
+        An older checkpoint of the same step is replaced.
 
         Raises:
-            ArgumentTypeError: a leaf is of a kind that cannot be saved. ArgumentError: `step` is no whole number from 0.
-            SerializationError, OSError: the file cannot be written; the older checkpoints are still there.
+            ArgumentTypeError: a leaf is of a kind that cannot be saved. ArgumentError: `step` is not an integer from 0.
+            SerializationError, OSError: the file cannot be written; older checkpoints remain.
         """
         path = self._path(step)
         tensors, entries = encode(state)
@@ -70,7 +72,7 @@ class Checkpointer:
             self._remove_old(int(step))
 
     def restore(self, template: Any, step: int | None = None) -> Any:
-        """The state of a step, by default of the latest.
+        """Restore the state of a step, by default of the latest.
 
         Args:
             template: a tree of the same structure, such as a fresh initial state; its arrays may be `ShapeDtypeStruct`. Arrays are put on
@@ -92,11 +94,11 @@ class Checkpointer:
         return decode(template, file)
 
     def latest_step(self) -> int | None:
-        """The highest step that has a checkpoint; None if there is none."""
+        """Return the highest step that has a checkpoint, or None."""
         return max(self.all_steps(), default=None)
 
     def all_steps(self) -> list[int]:
-        """The steps that have checkpoints, in order."""
+        """Return the steps that have checkpoints, in order."""
         names = (entry.name for entry in os.scandir(self.directory)) if self.directory.is_dir() else ()
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
@@ -104,9 +106,9 @@ class Checkpointer:
         try:
             number = operator.index(step)
         except TypeError as error:
-            raise ArgumentTypeError(f"Checkpointer: a step is a whole number, got {type(step).__name__} {step!r:.40}") from error
+            raise ArgumentTypeError(f"Checkpointer: a step is an integer, got {type(step).__name__} {step!r:.40}") from error
         if number < 0:
-            raise ArgumentError(f"Checkpointer: a step is a whole number from 0, got {number}")
+            raise ArgumentError(f"Checkpointer: a step is an integer from 0, got {number}")
         return self.directory / f"step_{number:010}.safetensors"
 
     def _remove_old(self, newest: int) -> None:

@@ -1,4 +1,4 @@
-"""Saving and loading safetensors files, whole or in shards."""
+"""Save and load safetensors files, single or sharded."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
 def save_safetensors(
     path: str | os.PathLike[str], tree: Any, metadata: Mapping[str, str] | None = None, *, max_shard_size: int | str | None = None
 ) -> None:
-    """Write the arrays of a tree, by the names of `state_dict`, to a safetensors file; every dtype stays as it is.
+    """Write the arrays of a tree to a safetensors file, by the names of `state_dict`.
 
-    The file appears whole or, if something fails, not at all.
+    The file is written atomically, and keeps every dtype.
 
     Args:
         path: the file.
         tree: a model, or arrays by name.
-        metadata: notes to keep in the file, text by name.
-        max_shard_size: the most bytes of one file, a number or a text such as "5GB". More are spread over several files beside `path`,
-            with an index, as Hugging Face does: `model-00001-of-00002.safetensors`, …, `model.safetensors.index.json`. An array that
-            is larger by itself gets a file of its own.
+        metadata: texts by name, kept in the file.
+        max_shard_size: the most bytes of one file, a number or a text such as "5GB". Larger trees are split into several files next to
+            `path`, with an index, as Hugging Face does: `model-00001-of-00002.safetensors`, …, `model.safetensors.index.json`. A larger
+            array has a file of its own.
 
     Raises:
-        DTypeError: an array is of complex128, which the format has not.
+        DTypeError: an array has dtype complex128, which the format does not support.
         SerializationError: the file cannot be written, or a name cannot be stored.
-        ArgumentTypeError: a leaf is no array, or the metadata is no text. ArgumentError: `max_shard_size` is no size.
+        ArgumentTypeError: a leaf is not an array, or the metadata are not texts. ArgumentError: `max_shard_size` is not a size.
 
     >>> import tempfile, volta_fn as vf
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -46,15 +46,17 @@ def save_safetensors(
 
 
 def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedSafetensors:
-    """A safetensors file, the index of a sharded checkpoint, or a folder with one of them, as a mapping from names to arrays.
+    """Open a safetensors file, a sharded checkpoint, or a folder with one of them.
 
-    Arrays are made when they are asked for. On the CPU they are views of the file, of which nothing is copied. Those of a dtype that
-    arrays have not (float8) come as NumPy arrays.
+    The result is a mapping from names to arrays.
+
+    Arrays are made on demand. On the CPU they are views of the file, without a copy. Tensors of dtypes that arrays do not support
+    (float8) are NumPy arrays.
 
     Raises:
-        CorruptFileError: a file is damaged, cut short or made to do harm.
-        DTypeError: a tensor's dtype is not known here.
-        SerializationError: a shard is absent, or a folder holds several checkpoints or none.
+        CorruptFileError: a file is damaged, truncated or malicious.
+        DTypeError: a tensor's dtype is unknown.
+        SerializationError: a shard is missing, or a folder holds several checkpoints or none.
         FileNotFoundError: there is no such file.
 
     >>> import tempfile, volta_fn as vf
@@ -69,7 +71,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedS
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """All the arrays of a file, of an index's files, or of the checkpoint in a folder, by their names; see `open_safetensors`.
+    """Load all arrays by name; `path` is one that `open_safetensors` takes.
 
     >>> import tempfile, volta_fn as vf
     >>> with tempfile.TemporaryDirectory() as folder:

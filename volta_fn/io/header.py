@@ -1,8 +1,8 @@
-"""The safetensors format: what a file says of itself, read and checked before any number is believed.
+"""The header of a safetensors file, checked before any of its data is used.
 
-A file is eight bytes (the header's length, little-endian), the *header* (JSON: each tensor's name, dtype, shape and the bytes that it takes
-of what follows), then the *data*. Nothing in it is ever run. The header is refused unless it is exactly right: every tensor has as many
-bytes as its shape asks for, and the tensors cover the data without gap or overlap. (Format: huggingface.co/docs/safetensors.)
+A file consists of eight bytes (the header's length, little-endian), the *header* (JSON: each tensor's name, dtype, shape and range of
+bytes), and the *data*. None of it is executed. The header must be exactly right: every tensor has as many bytes as its shape needs, and
+the tensors cover the data without gap or overlap. (Format: huggingface.co/docs/safetensors.)
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from volta_fn.errors import CorruptFileError, DTypeError, SerializationError
 
-#: The longest header that is read, in bytes: as long as the reference implementation allows.
+#: The longest header in bytes, as in the reference implementation.
 LONGEST_HEADER = 100_000_000
-#: The key under which a header holds the file's own notes, text by name.
+#: The key of a header's metadata, texts by name.
 METADATA = "__metadata__"
 LENGTH_BYTES = 8
 _MOST_AXES = 64  # of a NumPy array
@@ -47,7 +47,7 @@ STORABLE = frozenset(DTYPES.values())
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a header says of a tensor: its dtype, its shape, and the bytes `begin` to `end` of the data that hold it."""
+    """A tensor's dtype and shape, and the range of bytes of the data that hold it."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header that was found in order: the tensors by name, the file's notes, and the place in the file where the data starts."""
+    """A valid header: the tensors and metadata by name, and the offset of the data."""
 
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
@@ -65,26 +65,26 @@ class Header:
 
 
 def header_length(prefix: bytes, file_size: int, path: str) -> int:
-    """The header's length that a file's first eight bytes state, if it can be true."""
+    """Return the header's length in a file's first eight bytes, if it is possible."""
     if len(prefix) < LENGTH_BYTES:
-        raise CorruptFileError(f"{path}: no safetensors file: it has {file_size} bytes, and the header's length alone takes {LENGTH_BYTES}")
+        raise CorruptFileError(f"{path}: not a safetensors file: it has {file_size} bytes, but a file starts with {LENGTH_BYTES}")
     length = int.from_bytes(prefix, "little")
     if length > LONGEST_HEADER:
-        raise CorruptFileError(f"{path}: no safetensors file: a header of {length} bytes is announced, the most is {LONGEST_HEADER}")
+        raise CorruptFileError(f"{path}: not a safetensors file: its header would have {length} bytes, the limit is {LONGEST_HEADER}")
     if length > file_size - LENGTH_BYTES:
         raise CorruptFileError(
-            f"{path}: cut short, or no safetensors file: a header of {length} bytes is announced, {file_size - LENGTH_BYTES} follow"
+            f"{path}: truncated, or not a safetensors file: its header should have {length} bytes, but {file_size - LENGTH_BYTES} follow"
         )
     return length
 
 
 def parse_header(text: bytes, data_size: int, path: str) -> Header:
-    """The header of a file with `data_size` bytes of data. `path` is for messages.
+    """Parse and check the header of a file with `data_size` bytes of data.
 
-    Raises `CorruptFileError` for one that breaks the rules, and `DTypeError` for a dtype that cannot be represented here.
+    `path` is for messages. Raises `CorruptFileError` for an invalid header, and `DTypeError` for a dtype that cannot be represented here.
     """
     if text[:1] != b"{":
-        raise CorruptFileError(f"{path}: no safetensors file: its header does not start with '{{'")
+        raise CorruptFileError(f"{path}: not a safetensors file: its header does not start with '{{'")
     entries = parse_json(text, f"{path}: the header")
     metadata = _string_map(entries.pop(METADATA, {}), path)
     tensors = {name: _tensor_info(name, entry, path) for name, entry in entries.items()}
@@ -92,14 +92,17 @@ def parse_header(text: bytes, data_size: int, path: str) -> Header:
     return Header(tensors, metadata, LENGTH_BYTES + len(text))
 
 
-def parse_json(text: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in `text`, none of whose keys comes twice. `what` names it in the `CorruptFileError` for anything else."""
+def parse_json(text: bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object without duplicate keys.
+
+    `name` is how the `CorruptFileError` for anything else calls it.
+    """
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=_natural, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{what} is not in order: {error}") from error
+        raise CorruptFileError(f"{name} is invalid: {error}") from error
     if not isinstance(value, dict):
-        raise CorruptFileError(f"{what} is not in order: it must be a JSON object, not {type(value).__name__}")
+        raise CorruptFileError(f"{name} is invalid: it must be a JSON object, not {type(value).__name__}")
     return value
 
 
@@ -107,9 +110,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         for text in filter(lambda item: isinstance(item, str), (name, value)):
-            text.encode("utf-8")  # refuses halves of surrogate pairs, which no text can hold
+            text.encode("utf-8")  # raises for unpaired surrogates
         if name in found:
-            raise ValueError(f"the key {name!r} comes twice")
+            raise ValueError(f"the key {name!r} occurs twice")
         found[name] = value
     return found
 
@@ -121,7 +124,7 @@ def _natural(digits: str) -> int:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _string_map(value: Any, path: str) -> dict[str, str]:
@@ -131,52 +134,50 @@ def _string_map(value: Any, path: str) -> dict[str, str]:
 
 
 def _tensor_info(name: str, entry: Any, path: str) -> TensorInfo:
-    """One entry of the header, checked by itself."""
+    """Check one entry of the header."""
     where = f"{path}: tensor {name!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CorruptFileError(f"{where}: its entry must have a dtype, a shape and data_offsets, not {entry!r:.80}")
+        raise CorruptFileError(f"{where}: its entry must have dtype, shape and data_offsets, got {entry!r:.80}")
     shape, offsets = _naturals(entry["shape"], f"{where}: shape"), _naturals(entry["data_offsets"], f"{where}: data_offsets")
     dtype = _dtype(entry["dtype"], where)
     if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CorruptFileError(f"{where}: data_offsets must be a beginning and an end, not {list(offsets)}")
+        raise CorruptFileError(f"{where}: data_offsets must be a start and an end, got {list(offsets)}")
     if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
-        raise CorruptFileError(f"{where}: no array can have the shape {list(shape)!r:.80}")
+        raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
     needed = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != needed:
-        raise CorruptFileError(
-            f"{where}: {entry['dtype']}{list(shape)} takes {needed} bytes, but {offsets[1] - offsets[0]} are given to it"
-        )
+        raise CorruptFileError(f"{where}: {entry['dtype']}{list(shape)} needs {needed} bytes, but has {offsets[1] - offsets[0]}")
     return TensorInfo(dtype, shape, *offsets)
 
 
-def _naturals(value: Any, what: str) -> tuple[int, ...]:
+def _naturals(value: Any, name: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise CorruptFileError(f"{what} must be a list of whole numbers, not {value!r:.80}")
+        raise CorruptFileError(f"{name} must be a list of integers, not {value!r:.80}")
     return tuple(value)
 
 
 def _dtype(name: Any, where: str) -> np.dtype:
     if not isinstance(name, str):
-        raise CorruptFileError(f"{where}: its dtype must be a name, not {name!r:.80}")
+        raise CorruptFileError(f"{where}: its dtype must be a name, got {name!r:.80}")
     if name not in DTYPES:
-        raise DTypeError(f"{where}: the dtype {name!r:.40} cannot be represented here; known are {', '.join(DTYPES)}")
+        raise DTypeError(f"{where}: the dtype {name!r:.40} cannot be represented; supported are {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
 def _check_coverage(tensors: Mapping[str, TensorInfo], data_size: int, path: str) -> None:
-    """Refuse gaps and overlaps."""
+    """Raise `CorruptFileError` for gaps and overlaps."""
     end = 0
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if info.begin != end:
-            fault = "overlaps the one before" if info.begin < end else "leaves a gap"
+            fault = "overlaps the previous one" if info.begin < end else "leaves a gap"
             raise CorruptFileError(f"{path}: tensor {name!r} starts at byte {info.begin} of the data, not {end}: it {fault}")
         end = info.end
     if end != data_size:
-        raise CorruptFileError(f"{path}: cut short or too long: the tensors take {end} bytes, the file has {data_size} for them")
+        raise CorruptFileError(f"{path}: truncated or too long: the tensors need {end} bytes, but the file has {data_size} of data")
 
 
 def check_storable(name: Any, dtype: np.dtype) -> None:
-    """Refuse names and dtypes that the format cannot hold."""
+    """Raise an error for names and dtypes that the format does not support."""
     if not isinstance(name, str) or name == METADATA:
         raise SerializationError(f"a tensor's name is a text other than {METADATA!r}, got {name!r:.80}")
     if dtype not in STORABLE:

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: for each leaf of the saved tree what it was, so that it comes back as it was.
+"""The manifest of a checkpoint: the type of each leaf of the saved tree.
 
-It is a JSON text among the notes of a safetensors file. Whole numbers and texts stand in it themselves, all else is a tensor of the file.
+It is a JSON text in the metadata of a safetensors file. It contains integers and texts; other leaves are tensors of the file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from volta_fn.errors import CheckpointError, CorruptFileError
 from volta_fn.io.header import STORABLE, parse_json
 from volta_fn.io.tensor_file import SafetensorsFile
 
-#: The notes that hold the manifest and the sum of its bytes (CRC-32).
-NOTE = "volta_fn.checkpoint"
-NOTE_OF_SUM = "volta_fn.checkpoint.sum"
+#: Metadata: the manifest and its checksum (CRC-32).
+MANIFEST = "volta_fn.checkpoint"
+CHECKSUM = "volta_fn.checkpoint.sum"
 DTYPES = {dtype.name: dtype for dtype in STORABLE | dtypes.ALL}
 #: Kinds of leaves that are tensors, with their dtype if it is always the same.
 _TENSORS = {
@@ -40,7 +40,7 @@ _PYTHON = {bool: "bool", float: "float", complex: "complex", int: "int", str: "s
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a leaf was: its kind; for an int or str its text; for all else, a tensor, dtype, shape, weak type and the sum of its bytes."""
+    """The type of a leaf, and the text of an int or str, or the checksum of a tensor."""
 
     kind: str
     text: str = ""
@@ -55,7 +55,10 @@ class Entry:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def fits(self, leaf: Any) -> bool:
-        """Whether it may take the place of a template's leaf: of the same shape and, unless one is a Python number, dtype."""
+        """Return True if it may replace a template's leaf.
+
+        The shapes must agree and, unless one is a Python number, the dtypes.
+        """
         other = describe(leaf)
         if other is None or "str" in (self.kind, other.kind):
             return other is not None and self.kind == other.kind
@@ -64,7 +67,7 @@ class Entry:
 
 
 def describe(leaf: Any) -> Entry | None:
-    """The entry for a leaf, as far as its type tells; None if it is of no kind that can be saved."""
+    """Return the entry for a leaf, without its contents; None if it cannot be saved."""
     if type(leaf) in _PYTHON:
         return Entry(kind := _PYTHON[type(leaf)], dtype=_TENSORS.get(kind))
     kind = "numpy" if isinstance(leaf, np.ndarray) else "numpy scalar" if isinstance(leaf, np.generic) else "array"
@@ -74,21 +77,21 @@ def describe(leaf: Any) -> Entry | None:
 
 
 def write_manifest(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """The notes for a file."""
+    """Return the metadata that hold the manifest."""
     text = json.dumps({name: _as_json(entry) for name, entry in entries.items()})
-    return {NOTE: text, NOTE_OF_SUM: _sum_of(text)}
+    return {MANIFEST: text, CHECKSUM: _sum_of(text)}
 
 
 def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
-    """The entries in a file, checked against its tensors.
+    """Read the manifest of a file, and check it against the tensors.
 
-    Raises `CheckpointError` if there is no manifest, `CorruptFileError` if it is not in order.
+    Raises `CheckpointError` if there is no manifest, `CorruptFileError` if it is invalid.
     """
-    if NOTE not in file.metadata:
-        raise CheckpointError(f"{file} is no checkpoint but another safetensors file; io.load_safetensors reads it")
-    text = file.metadata[NOTE]
-    if file.metadata.get(NOTE_OF_SUM) != _sum_of(text):
-        raise CorruptFileError(f"{file}: the manifest is damaged: the sum of its bytes is not the one that was noted")
+    if MANIFEST not in file.metadata:
+        raise CheckpointError(f"{file} is not a checkpoint but another safetensors file; io.load_safetensors reads it")
+    text = file.metadata[MANIFEST]
+    if file.metadata.get(CHECKSUM) != _sum_of(text):
+        raise CorruptFileError(f"{file}: the manifest is damaged: its checksum is wrong")
     parsed = parse_json(text.encode(), f"{file}: the manifest")
     entries = {name: _from_json(value, f"{file}: the manifest's entry {name!r}") for name, value in parsed.items()}
     tensors = {name: entry.dtype for name, entry in entries.items() if entry.dtype is not None}
@@ -104,7 +107,10 @@ def _sum_of(text: str) -> str:
 
 
 def _stored_as(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
-    """The dtype and shape that a tensor has in the file: its own, or those of its bytes if the format does not know the dtype."""
+    """Return a tensor's dtype and shape in the file.
+
+    They are its own, or those of its bytes if the format does not have the dtype.
+    """
     return (dtype, shape) if dtype in STORABLE else (np.dtype(np.uint8), (math.prod(shape) * dtype.itemsize,))
 
 
@@ -112,7 +118,7 @@ def _check_tensor(name: str, entry: Entry, dtype: np.dtype, file: SafetensorsFil
     info = file.info(name)
     fixed = _TENSORS[entry.kind]
     if _stored_as(dtype, entry.shape) != (info.dtype, info.shape):
-        raise CorruptFileError(f"{file}: the tensor {name!r} is not what the manifest says, {dtype.name}{list(entry.shape)}")
+        raise CorruptFileError(f"{file}: the tensor {name!r} is not as the manifest says, {dtype.name}{list(entry.shape)}")
     wrong = dtype not in dtypes.ALL if entry.kind == "array" else fixed not in (None, dtype)
     if wrong or (entry.shape and entry.kind not in ("array", "numpy")):
         raise CorruptFileError(f"{file}: {name!r} cannot be of kind {entry.kind!r} and {dtype.name}{list(entry.shape)}")
@@ -131,4 +137,4 @@ def _from_json(value: Any, where: str) -> Entry:
         case {"kind": str(kind), "dtype": str(name), "shape": [*shape], "weak": bool(weak), "checksum": int(checksum)}:
             if kind in _TENSORS and name in DTYPES and len(value) == 5 and all(type(size) is int for size in shape):
                 return Entry(kind, "", DTYPES[name], tuple(shape), weak, checksum)
-    raise CorruptFileError(f"{where} is not in order: {value!r:.120}")
+    raise CorruptFileError(f"{where} is invalid: {value!r:.120}")

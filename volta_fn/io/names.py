@@ -1,4 +1,4 @@
-"""Names of a tree's leaves: the keys of their paths with dots between them, `encoder.layers.0.weight`."""
+"""Names of a tree's leaves: dotted paths such as `encoder.layers.0.weight`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from volta_fn.errors import StateDictError
 
 
 def leaves_by_name(node: Any) -> dict[str, Any]:
-    """The leaves of a tree by their names. Raises `StateDictError` if two have the same."""
+    """Return the leaves of a tree by name; `StateDictError` for duplicate names."""
     found: dict[str, Any] = {}
     for path, leaf in tree.leaves_with_path(node):
         name = dotted(path)
         if name in found:
-            raise StateDictError(f"two leaves of the tree have the name {name!r}; a dict's keys should have no dots in them")
+            raise StateDictError(f"two leaves of the tree have the name {name!r}; keys of dicts should not contain dots")
         found[name] = leaf
     return found
 
 
 def dotted(path: tree.KeyPath) -> str:
-    """A leaf's name.
+    """Return a leaf's name.
 
     >>> dotted((tree.GetAttrKey("layers"), tree.SequenceKey(0), tree.DictKey("weight")))
     'layers.0.weight'
@@ -30,12 +30,12 @@ def dotted(path: tree.KeyPath) -> str:
 
 
 def joined(prefix: str, name: str) -> str:
-    """The name of something below another."""
+    """Return the name of a child."""
     return f"{prefix}.{name}" if prefix else name
 
 
 def children_by_name(node: Any) -> dict[str, Any] | None:
-    """A node's children by their names, in order; None if it is a leaf."""
+    """Return a node's children by name, in order; None for a leaf."""
     pairs = tree.leaves_with_path(node, is_leaf=lambda value: value is not node)
     if len(pairs) == 1 and not pairs[0][0]:
         return None
@@ -43,10 +43,10 @@ def children_by_name(node: Any) -> dict[str, Any] | None:
 
 
 def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
-    """For each leaf of the template its name and the one under which it is looked for among the available ones.
+    """Map the name of each leaf of the template to its name in `available`.
 
-    Those are the same, except that a child whose name does not occur may stand under its position in its parent: a `Sequential` with
-    names takes parameters that were saved from one without.
+    They are the same, except that a child whose name does not occur may be there by its position in its parent: a `Sequential` with
+    names takes parameters of one without.
 
     >>> corresponding({"encoder": 1, "decoder": {"w": 2}}, ["encoder", "0.w"])
     {'decoder.w': '0.w', 'encoder': 'encoder'}
@@ -55,33 +55,36 @@ def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def visit(node: Any, ours: str, theirs: str) -> None:
-        places = places_of_children(node, theirs, known)
-        if places is None:
+        children = matching_children(node, theirs, known)
+        if children is None:
             found[ours] = theirs
             return
-        for name, place, child in places:
-            visit(child, joined(ours, name), place)
+        for name, other, child in children:
+            visit(child, joined(ours, name), other)
 
     visit(template, "", "")
     return found
 
 
-def places_of_children(node: Any, prefix: str, known: Collection[str]) -> list[tuple[str, str, Any]] | None:
-    """The children of a node: the name of each, where it stands below `prefix` (see `corresponding`), and itself. None for a leaf."""
+def matching_children(node: Any, prefix: str, known: Collection[str]) -> list[tuple[str, str, Any]] | None:
+    """Return the names and values of a node's children; None for a leaf.
+
+    Each entry has the child's name, its full name below `prefix` in the other tree (see `corresponding`), and the child.
+    """
     children = children_by_name(node)
     if children is None:
         return None
     taken = children.keys()
-    places = []
+    found = []
     for position, (name, child) in enumerate(children.items()):
         by_name, by_position = joined(prefix, name), joined(prefix, str(position))
         numbered = by_name not in known and by_position in known and str(position) not in taken
-        places.append((name, by_position if numbered else by_name, child))
-    return places
+        found.append((name, by_position if numbered else by_name, child))
+    return found
 
 
 def prefixes(names: Iterable[str]) -> set[str]:
-    """The names themselves, and what is before each of their dots."""
+    """Return the names, and all their prefixes that end before a dot."""
     return {prefix for name in names for prefix in _with_prefixes(name)}
 
 

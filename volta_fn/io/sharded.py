@@ -1,6 +1,6 @@
-"""Checkpoints in several safetensors files, in Hugging Face's layout.
+"""Checkpoints in several safetensors files, in the layout of Hugging Face.
 
-Beside the *shards*, `model-00001-of-00003.safetensors` and so on, lies an *index*, `model.safetensors.index.json`: which tensor is where.
+The *shards*, `model-00001-of-00003.safetensors` and so on, have an *index*, `model.safetensors.index.json`, from tensors to shards.
 """
 
 from __future__ import annotations
@@ -23,58 +23,59 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MI
 
 
 class ShardedSafetensors(Mapping[str, Any]):
-    """Several safetensors files, bound together by an index, as one mapping from names to arrays, like `SafetensorsFile`."""
+    """Several safetensors files with an index, as one mapping from names to arrays."""
 
     def __init__(self, index: str | os.PathLike[str]) -> None:
         """Open an index and its shards.
 
-        Raises `CorruptFileError` if one is not in order, or names a shard in another folder, and `SerializationError` if one is absent.
+        Raises `CorruptFileError` if one is invalid, or the index names a shard in another folder,
+        and `SerializationError` if one is missing.
         """
         self._path = Path(index)
-        self._places, self._metadata = _read_index(self._path)
-        self._shards = {shard: _open_shard(self._path, shard) for shard in sorted(set(self._places.values()))}
+        self._shard_of, self._metadata = _read_index(self._path)
+        self._shards = {shard: _open_shard(self._path, shard) for shard in sorted(set(self._shard_of.values()))}
         self._check_agreement()
 
     def __getitem__(self, name: str) -> Any:
-        return self._shards[self._places[name]][name]
+        return self._shards[self._shard_of[name]][name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._shard_of)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._shard_of)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._shard_of
 
     def __repr__(self) -> str:
         return f"ShardedSafetensors({str(self._path)!r}, {len(self)} tensors in {len(self._shards)} shards)"
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The notes in the index."""
+        """The metadata in the index."""
         return dict(self._metadata)
 
     def _check_agreement(self) -> None:
         for shard, file in self._shards.items():
-            listed = {name for name, place in self._places.items() if place == shard}
+            listed = {name for name, other in self._shard_of.items() if other == shard}
             if absent := sorted(listed - set(file)):
                 raise CorruptFileError(f"{self._path}: the tensors {absent} should be in {shard}, but are not")
             if extra := sorted(set(file) - listed):
-                raise CorruptFileError(f"{self._path}: {shard} holds the tensors {extra}, of which the index does not know")
+                raise CorruptFileError(f"{self._path}: {shard} holds the tensors {extra}, which the index does not know")
 
 
 def _read_index(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
     if path.stat().st_size > LONGEST_HEADER:
         raise CorruptFileError(f"{path}: an index of more than {LONGEST_HEADER} bytes is not read")
     content = parse_json(path.read_bytes(), f"{path}: the index")
-    places, metadata = content.get("weight_map"), content.get("metadata", {})
-    if not isinstance(places, dict) or not isinstance(metadata, dict) or not all(isinstance(p, str) for p in places.values()):
+    shard_of, metadata = content.get("weight_map"), content.get("metadata", {})
+    if not isinstance(shard_of, dict) or not isinstance(metadata, dict) or not all(isinstance(p, str) for p in shard_of.values()):
         raise CorruptFileError(f"{path}: an index must have a weight_map from tensors' names to files' names")
-    for shard in places.values():
+    for shard in shard_of.values():
         if shard.strip(".") == "" or any(sign in shard for sign in "/\\:\0"):
-            raise CorruptFileError(f"{path}: {shard!r:.80} is refused: shards lie beside their index")
-    return places, metadata
+            raise CorruptFileError(f"{path}: {shard!r:.80} is refused: shards must be in the folder of their index")
+    return shard_of, metadata
 
 
 def _open_shard(index: Path, shard: str) -> SafetensorsFile:
@@ -85,7 +86,7 @@ def _open_shard(index: Path, shard: str) -> SafetensorsFile:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The file to open for a path: itself, or in a folder the one index or else the one safetensors file."""
+    """Return the file to open: `path`, or the only index or file in a folder."""
     if not path.is_dir():
         return path
     found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob(f"*{SUFFIX}"))
@@ -96,9 +97,11 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, max_shard_size: int | str) -> None:
-    """Write `path` itself if everything fits one shard, otherwise shards and an index beside it. What the other way left is removed.
+    """Write `path` if all arrays fit one file, else shards and an index next to it.
 
-    The index comes last, so that a reader never finds one without its shards.
+    Files that an earlier call left in the other layout are removed.
+
+    The index is written last, so that readers never find it without its shards.
     """
     if path.suffix != SUFFIX:
         raise ArgumentError(f"{path}: sharded checkpoints are named after a file that ends in {SUFFIX}")
@@ -112,13 +115,16 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
     for name, shard in zip(names, shards, strict=True):
         write_tensors(path.with_name(name), shard, metadata)
     total = sum(on_host(value).nbytes for value in arrays.values())
-    places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-    write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": places}, indent=2) + "\n")
+    shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+    write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")
     path.unlink(missing_ok=True)
 
 
 def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
-    """The arrays in order, in groups of at most so many bytes; one that is larger by itself is a group. There is at least one group."""
+    """Yield the arrays in order, in groups of at most `limit` bytes.
+
+    A larger array is a group of its own. There is at least one group.
+    """
     shard: dict[str, Any] = {}
     size = 0
     for name, value in arrays.items():
@@ -131,7 +137,7 @@ def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _bytes_in(size: int | str) -> int:
-    """A number of bytes, given as such or as text like "5GB" or "200 MiB"."""
+    """Parse a number of bytes, or a text like "5GB" or "200 MiB"."""
     text = str(size).strip().upper()
     unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     digits = text.removesuffix(unit).strip()

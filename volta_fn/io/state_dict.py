@@ -1,4 +1,4 @@
-"""State dicts: the arrays of a tree by readable names, and back, with a report of what does not fit."""
+"""State dicts: the arrays of a tree by name, saved, compared and loaded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from volta_fn.io.names import corresponding, dotted, leaves_by_name
 
 
 def state_dict(tree: Any) -> dict[str, Any]:
-    """The arrays of a tree by their names: the keys of the paths to them, with dots in between.
+    """Return the arrays of a tree by name: the dotted paths to them.
 
-    Values are arrays; NumPy arrays are copied into such, except those of a dtype (float8) that arrays have not.
-    Raises `ArgumentTypeError` for a leaf that is no array, and `StateDictError` if two leaves have the same name.
+    NumPy arrays are converted to arrays, unless these do not support the dtype (float8). Raises `ArgumentTypeError` for a leaf that is not
+    an array, and `StateDictError` if two leaves have the same name.
 
     >>> import volta_fn as vf
     >>> model = vf.nn.Sequential(encoder=vf.nn.Linear.init(vf.random.key(0), 4, 2), act=vf.nn.relu)
@@ -30,7 +30,7 @@ def state_dict(tree: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """An array whose shape or dtype is another than the tree's, each as in `f32[2,3]`."""
+    """An array whose shape or dtype differs from the tree's, as in `f32[2,3]`."""
 
     name: str
     expected: str
@@ -42,7 +42,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class StateDictDiff:
-    """How a state dict differs from what a tree needs: names that it lacks, names that the tree has not, arrays of other types.
+    """The missing, unexpected and mismatched arrays of a state dict.
 
     >>> print(StateDictDiff(missing=("weight",), unexpected=("w",)))
     1 missing:
@@ -56,17 +56,17 @@ class StateDictDiff:
     mismatched: tuple[Mismatch, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
+        """Return True if there is any difference."""
         return bool(self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        parts = {"missing": self.missing, "unexpected": self.unexpected, "mismatched": self.mismatched}
-        rows = [row for title, items in parts.items() if items for row in (f"{len(items)} {title}:", *[f"  {item}" for item in items])]
+        groups = {"missing": self.missing, "unexpected": self.unexpected, "mismatched": self.mismatched}
+        rows = [row for title, items in groups.items() if items for row in (f"{len(items)} {title}:", *[f"  {item}" for item in items])]
         return "\n".join(rows) or "no differences"
 
 
 def diff_state_dict(template: Any, state: Mapping[str, Any], *, cast: bool = False) -> StateDictDiff:
-    """What `load_state_dict` would find amiss.
+    """Return the differences for which `load_state_dict` would fail.
 
     >>> import volta_fn as vf
     >>> model = vf.nn.Linear.init(vf.random.key(0), 4, 2)
@@ -92,25 +92,25 @@ def load_state_dict(
 
 
 def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = True, cast: bool = False) -> Any:
-    """The tree of the template's structure with the arrays of a state dict; the template stays as it is.
+    """Return a tree like the template with the arrays of a state dict.
 
-    A child that the state dict does not know by its name is looked for by its position in its parent, so that a `Sequential` with names
-    loads what was saved from one without. Arrays go to the devices where the template's are.
+    A child whose name is not in the state dict is looked up by its position in its parent, so that a `Sequential` with names loads
+    parameters of one without. Arrays go to the devices of the template's. The template stays as it is.
 
     Args:
         template: a tree of arrays or of `ShapeDtypeStruct`, as `eval_shape` of a model's `init` gives.
-        state: arrays by name, such as `load_safetensors` gives.
-        strict: whether everything must fit. If not, the template's own arrays stay where none fits.
+        state: arrays by name, as from `load_safetensors`.
+        strict: whether all arrays must fit. If not, the template's arrays are kept where none fits.
         cast: whether arrays are converted to the template's dtypes. Complex numbers do not become real ones, nor fractions integers,
             and integers only change to dtypes that can hold them.
 
     Returns:
-        The tree; with ``strict=False`` the pair of the tree and a `StateDictDiff`, which says what was not loaded.
+        The tree; with ``strict=False`` the pair of the tree and a `StateDictDiff` of what was not loaded.
 
     Raises:
-        StateDictError: something does not fit; the message holds the whole report. Without `strict`: a leaf is missing for which the
+        StateDictError: an array does not fit; the message has the full report. Without `strict`: a leaf is missing for which the
             template has no array.
-        ArgumentTypeError: a leaf of the template is no array.
+        ArgumentTypeError: a leaf of the template is not an array.
 
     >>> import volta_fn as vf
     >>> model = vf.nn.Linear.init(vf.random.key(0), 1, 2)
@@ -133,28 +133,28 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
 
 
 def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[StateDictDiff, dict[str, Any]]:
-    """The differences, and the arrays that fit by the names of the template's leaves."""
-    places = corresponding(template, state)
+    """Return the differences, and the arrays that fit, by the template's names."""
+    names = corresponding(template, state)
     fitting: dict[str, Any] = {}
     mismatched = []
     for name, leaf in leaves_by_name(template).items():
         wanted = type_of(name, leaf)
-        if (place := places[name]) not in state:
+        if (other := names[name]) not in state:
             continue
-        value = state[place]
-        found = _found_type(place, value)
+        value = state[other]
+        found = _found_type(other, value)
         if found.shape == wanted.shape and (found.dtype == wanted.dtype or (cast and castable(value, wanted.dtype))):
             fitting[name] = value
         else:
-            mismatched.append(Mismatch(place, _short(wanted), _short(found)))
-    missing = tuple([place for place in places.values() if place not in state])
-    unexpected = tuple(sorted(set(state) - set(places.values())))
+            mismatched.append(Mismatch(other, _short(wanted), _short(found)))
+    missing = tuple([other for other in names.values() if other not in state])
+    unexpected = tuple(sorted(set(state) - set(names.values())))
     return StateDictDiff(missing, unexpected, tuple(mismatched)), fitting
 
 
 def _found_type(name: str, value: Any) -> ShapedArray:
     if not is_array(value):
-        raise ArgumentTypeError(f"state dict: {name!r} is no array but {type(value).__name__} {value!r:.60}")
+        raise ArgumentTypeError(f"state dict: {name!r} is not an array but {type(value).__name__} {value!r:.60}")
     return type_of(name, value)
 
 
@@ -169,7 +169,7 @@ def _short(aval: ShapedArray) -> str:
 
 
 def _in_words(diff: StateDictDiff) -> str:
-    """What to do about it."""
+    """Say what to do about differences."""
     if diff.missing and diff.unexpected:
         return "rename its arrays with io.StateDictMapper (io.from_torch for PyTorch's names), or load what fits with strict=False."
     if diff.mismatched:

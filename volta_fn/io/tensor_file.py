@@ -1,5 +1,7 @@
-"""Safetensors files: written by the safetensors library, read through the operating system's memory mapping, so that only those parts of
-a file enter memory that are used."""
+"""Safetensors files: written by the safetensors library, read by memory mapping.
+
+Only the tensors that are used enter memory.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ from volta_fn.lazy_imports import load
 
 
 class SafetensorsFile(Mapping[str, Any]):
-    """A safetensors file as a mapping from names to arrays, which are made when they are asked for.
+    """A safetensors file as a mapping from names to arrays, made on demand.
 
-    On the CPU an array is a view of the file: nothing is copied, and pages are read when they are used. Such a file must not be
-    shortened or written to while there are arrays of it; saving anew under its name is safe. `io.open_safetensors` makes one.
+    On the CPU an array is a view of the file: nothing is copied, and pages are read on first use. The file must not be truncated or
+    written to while its arrays exist; saving a new file under its name is safe. `io.open_safetensors` opens one.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a file. Raises `CorruptFileError` if it is not exactly a safetensors file, `DTypeError` if it holds unknown dtypes."""
+        """Open a file.
+
+        Raises `CorruptFileError` if it is not a valid safetensors file, `DTypeError` for an unknown dtype.
+        """
         self._path = os.fspath(path)
         self._header, self._file = _open(self._path)
 
@@ -47,22 +52,22 @@ class SafetensorsFile(Mapping[str, Any]):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The notes in the file, text by name."""
+        """The metadata in the file, texts by name."""
         return dict(self._header.metadata)
 
     def info(self, name: str) -> TensorInfo:
-        """The dtype and shape of a tensor, and where it lies, without looking at its numbers."""
+        """Return the dtype, shape and position of a tensor, without reading it."""
         return self._header.tensors[name]
 
     def host(self, name: str) -> np.ndarray:
-        """A tensor as a read-only NumPy array."""
+        """Return a tensor as a read-only NumPy array."""
         info = self.info(name)
         count = (info.end - info.begin) // info.dtype.itemsize
         start = self._header.data_start + info.begin
         values = np.frombuffer(self._file, info.dtype, count, start) if count else np.empty(0, info.dtype)
         if info.dtype == np.bool_ and np.any(values.view(np.uint8) > 1):
-            raise CorruptFileError(f"{self._path}: tensor {name!r} is of truth values, but holds bytes other than 0 and 1")
-        if not values.flags.aligned:  # allowed by the format, but kernels need it
+            raise CorruptFileError(f"{self._path}: tensor {name!r} has dtype bool, but contains bytes other than 0 and 1")
+        if not values.flags.aligned:  # which the format allows, but kernels do not
             values = values.copy()
         values = values.reshape(info.shape)
         values.flags.writeable = False
@@ -78,16 +83,16 @@ def _open(path: str) -> tuple[Header, mmap.mmap]:
 
 
 def write_tensors(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
-    """Write one file, whole or not at all."""
-    notes = dict(metadata or {})
-    if not all(isinstance(text, str) for pair in notes.items() for text in pair):
-        raise ArgumentTypeError(f"the metadata of a safetensors file is text by name, got {notes!r:.80}")
+    """Write a file atomically."""
+    texts = dict(metadata or {})
+    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        raise ArgumentTypeError(f"the metadata of a safetensors file are texts by name, got {texts!r:.80}")
     hosts = {name: on_host(value) for name, value in arrays.items()}
     for name, host in hosts.items():
         check_storable(name, host.dtype)
-    library = load("safetensors.numpy")  # imported on first use: programs that save nothing start sooner
+    library = load("safetensors.numpy")  # imported on first use, for shorter start-up
     with replacing(path) as temporary:
         try:
-            library.save_file(hosts, temporary, notes or None)
+            library.save_file(hosts, temporary, texts or None)
         except (load("safetensors").SafetensorError, UnicodeEncodeError) as error:
             raise SerializationError(f"{path} cannot be written: {error}") from error

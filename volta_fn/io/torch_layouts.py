@@ -1,6 +1,6 @@
-"""From PyTorch's names and layouts to those of modules here, by the types of the modules, never by the shapes of arrays.
+"""From PyTorch's names and layouts to ours, by the types of the modules.
 
-Most names and layouts are the same. These are not:
+The shapes of arrays play no role. Most names and layouts are the same, except for these:
 
     Linear, recurrent cells          matrices are transposed: (in, out) here, (out, in) there. Embeddings are not.
     BatchNorm1d/2d/3d                running_mean, running_var and num_batches_tracked are the layer's state: mean, var, batches
@@ -22,27 +22,26 @@ from typing import Any
 from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.io.arrays import castable
-from volta_fn.io.mapper import StateDictMapper
-from volta_fn.io.names import children_by_name, joined, leaves_by_name, places_of_children, prefixes
-from volta_fn.io.rules import Rule, unique
+from volta_fn.io.mapper import Rule, StateDictMapper, unique
+from volta_fn.io.names import children_by_name, joined, leaves_by_name, matching_children, prefixes
 from volta_fn.nn.recurrent.cells import Cell
 from volta_fn.nn.recurrent.layers import RecurrentLayer
 
 Convert = Callable[[Any], Any]
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-#: Where children of a transformer's layer are in PyTorch, unless they are there by their own names.
-_ELSEWHERE = {"feed_forward": "", "cross_attn": "multihead_attn"}
+#: Names in PyTorch of children of a transformer's layer, unless they have their own names there.
+_RENAMED = {"feed_forward": "", "cross_attn": "multihead_attn"}
 
 
 def from_torch(template: Any) -> StateDictMapper:
-    """The mapper from the names and layouts of a PyTorch module to those of a model here.
+    """Return the mapper from a PyTorch module's names and layouts to a model's here.
 
-    Its result fits ``load_state_dict(template, …)``. Which arrays are transposed, split or renamed follows from the types of the modules.
-    Layers of a `Sequential` may have numbers in PyTorch and names here. Batch norms count their batches from 0 if the file does not say
-    (PyTorch's did not before version 0.4.1). Arrays that the model does not know keep their names, and are reported when it is loaded.
+    Its result fits ``load_state_dict(template, …)``. The types of the modules tell which arrays are transposed, split or renamed.
+    Layers of a `Sequential` may have numbers in PyTorch and names here. Batch norms count their batches from 0 if the file has no count
+    (before PyTorch 0.4.1). Arrays that the model does not know keep their names, and loading reports them.
 
     Args:
-        template: a model, or the pair ``(model, state)`` that the `init` of one with state returns; arrays or `ShapeDtypeStruct`.
+        template: a model, or a pair ``(model, state)`` as from `init`, of arrays or `ShapeDtypeStruct`.
 
     >>> import volta_fn as vf
     >>> model, state = vf.nn.Sequential.init(fc=vf.nn.Linear.init(vf.random.key(0), 3, 2), norm=vf.nn.BatchNorm1d.init(2))
@@ -72,7 +71,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where an array comes from: its name in PyTorch, what is done to it, and what stands in for it if it is absent."""
+    """An array's name in PyTorch, its conversion, and its default if it is missing."""
 
     theirs: str
     convert: Convert
@@ -86,24 +85,24 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a module is: its name here and in PyTorch, and its state, if there is one, with that one's name."""
+class _Location:
+    """A module's name here and in PyTorch, and its state and the state's name."""
 
     ours: str
     theirs: str
     state_name: str = ""
     state: Any = None
 
-    def child(self, name: str, theirs: str | None = None) -> _Place:
-        """The place of a child, whose full name in PyTorch may be given."""
+    def child(self, name: str, theirs: str | None = None) -> _Location:
+        """Return the location of a child, whose full name in PyTorch may be given."""
         states = children_by_name(self.state) or {}
-        place = joined(self.theirs, name) if theirs is None else theirs
-        return _Place(joined(self.ours, name), place, joined(self.state_name, name), states.get(name))
+        other = joined(self.theirs, name) if theirs is None else theirs
+        return _Location(joined(self.ours, name), other, joined(self.state_name, name), states.get(name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The names that PyTorch's state dict has, with the beginnings of them, and what has been found so far."""
+    """The names and prefixes in PyTorch's state dict, and the sources found so far."""
 
     known: set[str]
     sources: dict[str, _Source] = field(default_factory=dict)
@@ -112,26 +111,26 @@ class _Search:
         self.sources[ours] = _Source(theirs, convert, default)
 
     def first_known(self, *names: str) -> str:
-        """The first of the names that occurs, else the last."""
+        """Return the first of the names that exists, else the last."""
         return next((name for name in names if name in self.known), names[-1])
 
 
 def _sources(template: Any, given: Mapping[str, Any]) -> dict[str, _Source]:
-    """For each array of the template where it comes from."""
+    """Return the source of each array of the template."""
     search = _Search(prefixes(given))
     if not _is_pair(template):
-        _visit(template, _Place("", ""), search)
+        _visit(template, _Location("", ""), search)
         return search.sources
     model, state = template
-    _visit(model, _Place("0", "", "1", state), search)
-    for name in leaves_by_name(state):  # state of a user's own modules: buffers of the same names
+    _visit(model, _Location("0", "", "1", state), search)
+    for name in leaves_by_name(state):  # state of users' modules: buffers of the same names
         if (ours := joined("1", name)) not in search.sources:
             search.take(ours, name)
     return search.sources
 
 
 def _is_pair(template: Any) -> bool:
-    """Whether it is a model with its state."""
+    """Return True for a pair of a model and its state."""
     match template:
         case (nn.Module(), state):
             return not isinstance(state, nn.Module)
@@ -139,21 +138,21 @@ def _is_pair(template: Any) -> bool:
 
 
 @functools.singledispatch
-def _visit(node: Any, place: _Place, search: _Search) -> None:
-    """Find the arrays of a tree. This is what is done with modules that are the same in PyTorch, and with containers."""
-    children = places_of_children(node, place.theirs, search.known)
+def _visit(node: Any, at: _Location, search: _Search) -> None:
+    """Find the arrays of a container, or of a module that is the same in PyTorch."""
+    children = matching_children(node, at.theirs, search.known)
     if children is None:
-        search.take(place.ours, place.theirs)
+        search.take(at.ours, at.theirs)
         return
     for name, theirs, child in children:
-        _visit(child, place.child(name, theirs), search)
+        _visit(child, at.child(name, theirs), search)
 
 
 @_visit.register(nn.Linear)
 @_visit.register(Cell)
-def _visit_matrices(node: nn.Module, place: _Place, search: _Search) -> None:
+def _visit_matrices(node: nn.Module, at: _Location, search: _Search) -> None:
     for name, child in node.children().items():
-        below = place.child(name)
+        below = at.child(name)
         if name.startswith("weight"):
             search.take(below.ours, below.theirs, _transposed)
         else:
@@ -163,90 +162,96 @@ def _visit_matrices(node: nn.Module, place: _Place, search: _Search) -> None:
 @_visit.register(nn.BatchNorm1d)
 @_visit.register(nn.BatchNorm2d)
 @_visit.register(nn.BatchNorm3d)
-def _visit_batch_norm(node: Any, place: _Place, search: _Search) -> None:
+def _visit_batch_norm(node: Any, at: _Location, search: _Search) -> None:
     for name, child in node.children().items():
-        _visit(child, place.child(name), search)
-    if place.state is None:
+        _visit(child, at.child(name), search)
+    if at.state is None:
         return
     for ours, theirs in {"mean": "running_mean", "var": "running_var"}.items():
-        search.take(joined(place.state_name, ours), joined(place.theirs, theirs))
-    dtype = place.state.batches.dtype
+        search.take(joined(at.state_name, ours), joined(at.theirs, theirs))
+    dtype = at.state.batches.dtype
     search.take(
-        joined(place.state_name, "batches"),
-        joined(place.theirs, "num_batches_tracked"),
+        joined(at.state_name, "batches"),
+        joined(at.theirs, "num_batches_tracked"),
         lambda value: vnp.asarray(value).astype(dtype) if castable(value, dtype) else value,
         lambda: vnp.zeros((), dtype),
     )
 
 
 @_visit.register(RecurrentLayer)
-def _visit_recurrent(node: RecurrentLayer, place: _Place, search: _Search) -> None:
+def _visit_recurrent(node: RecurrentLayer, at: _Location, search: _Search) -> None:
     for group, suffix in {"cells": "", "reverse_cells": "_reverse"}.items():
         for level, cell in enumerate(getattr(node, group)):
             for name in leaves_by_name(cell):
-                theirs = joined(place.theirs, f"{name}_l{level}{suffix}")
-                search.take(joined(place.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _same)
+                theirs = joined(at.theirs, f"{name}_l{level}{suffix}")
+                search.take(joined(at.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _same)
 
 
 @_visit.register(nn.MultiHeadAttention)
-def _visit_attention(node: nn.MultiHeadAttention, place: _Place, search: _Search) -> None:
-    names = {name: joined(place.theirs, name) for name in ("in_proj_weight", "in_proj_bias", "q_proj_weight")}
+def _visit_attention(node: nn.MultiHeadAttention, at: _Location, search: _Search) -> None:
+    names = {name: joined(at.theirs, name) for name in ("in_proj_weight", "in_proj_bias", "q_proj_weight")}
     if not search.known & set(names.values()):
-        _visit.dispatch(object)(node, place, search)
+        _visit.dispatch(object)(node, at, search)
         return
     start = 0
     for name in _PROJECTIONS:
-        projection, below = getattr(node, name), place.child(name)
+        projection, below = getattr(node, name), at.child(name)
         rows = slice(start, start + projection.weight.shape[1])
         start = rows.stop
         if names["in_proj_weight"] in search.known:
             search.take(joined(below.ours, "weight"), names["in_proj_weight"], functools.partial(_transposed, rows=rows))
         else:
-            search.take(joined(below.ours, "weight"), joined(place.theirs, f"{name}_weight"), _transposed)
+            search.take(joined(below.ours, "weight"), joined(at.theirs, f"{name}_weight"), _transposed)
         if projection.bias is not None:
             search.take(joined(below.ours, "bias"), names["in_proj_bias"], operator.itemgetter(rows))
-    _visit(node.out_proj, place.child("out_proj"), search)
+    _visit(node.out_proj, at.child("out_proj"), search)
 
 
 @_visit.register(nn.TransformerEncoderLayer)
 @_visit.register(nn.TransformerDecoderLayer)
-def _visit_transformer_layer(node: nn.Module, place: _Place, search: _Search) -> None:
+def _visit_transformer_layer(node: nn.Module, at: _Location, search: _Search) -> None:
     for name, child in node.children().items():
-        below = place.child(name)
-        if name in _ELSEWHERE and below.theirs not in search.known:
-            other = _ELSEWHERE[name]
-            below = replace(below, theirs=joined(place.theirs, other) if other else place.theirs)
+        below = at.child(name)
+        if name in _RENAMED and below.theirs not in search.known:
+            other = _RENAMED[name]
+            below = replace(below, theirs=joined(at.theirs, other) if other else at.theirs)
         _visit(child, below, search)
 
 
 @_visit.register(nn.WeightNorm)
-def _visit_weight_norm(node: nn.WeightNorm, place: _Place, search: _Search) -> None:
-    weight = _visit_wrapped(node, place, search)
-    prefix = joined(place.theirs, "parametrizations." + node.name)
-    old = joined(place.theirs, node.name)
+def _visit_weight_norm(node: nn.WeightNorm, at: _Location, search: _Search) -> None:
+    weight = _visit_wrapped(node, at, search)
+    prefix = joined(at.theirs, "parametrizations." + node.name)
+    old = joined(at.theirs, node.name)
     search.sources[weight] = source = replace(search.sources[weight], theirs=search.first_known(f"{prefix}.original1", f"{old}_v"))
-    search.take(joined(place.ours, "magnitude"), search.first_known(f"{prefix}.original0", f"{old}_g"), source.convert)
+    search.take(joined(at.ours, "magnitude"), search.first_known(f"{prefix}.original0", f"{old}_g"), source.convert)
 
 
 @_visit.register(nn.SpectralNorm)
-def _visit_spectral_norm(node: nn.SpectralNorm, place: _Place, search: _Search) -> None:
-    state = place.state
-    inner = replace(place, state_name=joined(place.state_name, "layer"), state=None if state is None else state.layer)
+def _visit_spectral_norm(node: nn.SpectralNorm, at: _Location, search: _Search) -> None:
+    state = at.state
+    inner = replace(at, state_name=joined(at.state_name, "layer"), state=None if state is None else state.layer)
     weight = _visit_wrapped(node, inner, search)
-    prefix = joined(place.theirs, "parametrizations." + node.name)
-    old = joined(place.theirs, node.name)
+    prefix = joined(at.theirs, "parametrizations." + node.name)
+    old = joined(at.theirs, node.name)
     search.sources[weight] = replace(search.sources[weight], theirs=search.first_known(f"{prefix}.original", f"{old}_orig"))
     for name in () if state is None else ("u", "v"):
-        search.take(joined(place.state_name, name), search.first_known(f"{prefix}.0._{name}", f"{old}_{name}"))
+        search.take(joined(at.state_name, name), search.first_known(f"{prefix}.0._{name}", f"{old}_{name}"))
 
 
-def _visit_wrapped(node: nn.WeightNorm | nn.SpectralNorm, place: _Place, search: _Search) -> str:
-    """Find the arrays of a wrapped layer, which PyTorch does not nest. Returns the name of the weight here."""
-    inner = replace(place, ours=joined(place.ours, "layer"))
+def _visit_wrapped(node: nn.WeightNorm | nn.SpectralNorm, at: _Location, search: _Search) -> str:
+    """Find the arrays of a wrapped layer, which PyTorch does not nest.
+
+    Returns the name of the weight here.
+    """
+    inner = replace(at, ours=joined(at.ours, "layer"))
     _visit(node.layer, inner, search)
     return joined(inner.ours, node.name)
 
 
 def _transposed(value: Any, rows: slice = slice(None)) -> Any:
-    """The transpose of some rows of a matrix; anything else as it is, which loading will report as mis-shaped."""
+    """Transpose some rows of a matrix.
+
+    Other arrays pass, and loading will report them as mismatched.
+    """
     return value[rows].transpose((1, 0)) if value.ndim == 2 else value

@@ -1,6 +1,6 @@
-"""Whole training states as tensors: any pytree of arrays, NumPy arrays and plain Python values, written so that it comes back bit by bit.
+"""Training states as tensors: pytrees that are restored bit by bit.
 
-Each leaf is a tensor under the name of its path, or stands in the manifest. Nothing is pickled: reading runs no code of the file's.
+Each leaf is a tensor named by its path, or in the manifest. Nothing is pickled, so that reading a file runs none of its code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from volta_fn.io.tensor_file import SafetensorsFile
 
 
 def encode(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Entry]]:
-    """The tensors and the manifest's entries that stand for a tree.
+    """Return the tensors and the manifest's entries of a tree.
 
     Raises `ArgumentTypeError` for a leaf that cannot be saved, `DTypeError` for one of an unknown dtype.
     """
@@ -32,22 +32,22 @@ def encode(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Entry]]:
         entry = describe(leaf)
         if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
             raise ArgumentTypeError(
-                f"checkpoint: {name!r} is a {type(leaf).__name__}; what can be saved are arrays, NumPy's, random keys, None and Python's "
-                "bool, int, float, complex and str (without halves of surrogate pairs)"
+                f"checkpoint: {name!r} is a {type(leaf).__name__}; a state consists of arrays, NumPy arrays, random keys, None and "
+                "Python's bool, int, float, complex and str (without unpaired surrogates)"
             )
         if entry.dtype is None:
             entries[name] = Entry(entry.kind, hex(leaf) if entry.kind == "int" else leaf)
             continue
         values = on_host(leaf)
         if values.dtype not in DTYPES.values():
-            raise DTypeError(f"checkpoint: {name!r} has the dtype {values.dtype}, which cannot be saved; convert it first")
+            raise DTypeError(f"checkpoint: {name!r} has the dtype {values.dtype}, which is not supported; convert it first")
         tensors[name] = values if values.dtype in STORABLE else _bytes(values)
         entries[name] = Entry(entry.kind, "", values.dtype, values.shape, entry.weak, _checksum(values))
     return tensors, entries
 
 
 def decode(template: Any, file: SafetensorsFile) -> Any:
-    """The tree of the template's structure that a file holds.
+    """Return a tree like the template from a file.
 
     Raises `CheckpointError` if the template has other leaves than the file, `CorruptFileError` if the file is damaged.
     """
@@ -59,7 +59,7 @@ def decode(template: Any, file: SafetensorsFile) -> Any:
         mismatched=tuple([Mismatch(name, _in_words(leaves[name]), str(entries[name])) for name in wrong]),
     )
     if diff:
-        raise CheckpointError(f"{file} does not fit the template, whose structure must be that of the tree that was saved\n{diff}")
+        raise CheckpointError(f"{file} does not fit the template, which must have the structure of the saved tree\n{diff}")
 
     def restore(path: tree.KeyPath, leaf: Any) -> Any:
         name = tree.keystr(path)
@@ -69,7 +69,7 @@ def decode(template: Any, file: SafetensorsFile) -> Any:
 
 
 def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
-    """A leaf as it was; an array on the device of the template's."""
+    """Restore a leaf; an array goes to the device of the template's."""
     if entry.kind == "str":
         return entry.text
     if entry.dtype is None:
@@ -77,7 +77,7 @@ def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
     stored = file.host(name)
     values = stored if entry.dtype in STORABLE else stored.view(entry.dtype).reshape(entry.shape)
     if _checksum(values) != entry.checksum:
-        raise CorruptFileError(f"{file}: the bytes of {name!r} are damaged: their sum is not the one that was noted")
+        raise CorruptFileError(f"{file}: the bytes of {name!r} are damaged: the checksum is wrong")
     match entry.kind:
         case "array":
             return from_host(values, entry.weak, leaf.device if isinstance(leaf, ConcreteArray) else None)
@@ -92,7 +92,7 @@ def _as_integer(name: str, text: str, file: SafetensorsFile) -> int:
     try:
         return int(text, 16)
     except ValueError as error:
-        raise CorruptFileError(f"{file}: {name!r} should be a whole number, not {text!r:.40}") from error
+        raise CorruptFileError(f"{file}: {name!r} should be an integer, got {text!r:.40}") from error
 
 
 def _leaves_by_path(state: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _in_words(leaf: Any) -> str:
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
-    """The bytes of an array, in C order."""
+    """Return the bytes of an array, in C order."""
     return values.reshape(-1).view(np.uint8)
 
 
