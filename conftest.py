@@ -46,3 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
     config.hook.pytest_deselected(items=[item for item in items if number[item]])
     items[:] = [item for item in items if not number[item]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def names_of_examples(doctest_namespace: dict[str, object]) -> None:
+    """Let examples use `vf` and `jnp`, as the packages' docstrings say."""
+    import volta_fn  # noqa: PLC0415  # not before the settings above
+
+    doctest_namespace.update(vf=volta_fn, jnp=volta_fn.numpy)

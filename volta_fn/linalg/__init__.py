@@ -2,6 +2,8 @@
 
 `factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`.
 
+The functions' examples use `import volta_fn as vf`.
+
 >>> import volta_fn as vf
 >>> factor = vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
 >>> vf.linalg.cho_solve(factor, vf.numpy.array([8.0, 12.0]))

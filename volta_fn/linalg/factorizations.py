@@ -34,7 +34,6 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
     The result has `b`'s shape. A zero on the diagonal gives infinities or NaN. Raises `ShapeError` where a and b do not fit together,
     `ArgumentError` for an unknown `trans`.
 
-    >>> import volta_fn as vf
     >>> vf.linalg.solve_triangular(vf.numpy.array([[2.0, 0.0], [1.0, 1.0]]), vf.numpy.array([4.0, 5.0]), lower=True)
     Array([2., 3.], dtype=float32)
     """
@@ -52,7 +51,6 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
     One triangle of `a` (*batch, N, N) is read. The factor is L with L Lᴴ = a if `lower`, else U with Uᴴ U = a; NaN where a matrix is not
     positive definite.
 
-    >>> import volta_fn as vf
     >>> vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]), lower=True)[0]
     Array([[2., 0.],
            [1., 2.]], dtype=float32)
@@ -67,7 +65,6 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
 
     b is (*batch, N, K), or (*batch, N) for single right-hand sides.
 
-    >>> import volta_fn as vf
     >>> vf.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
     Array([1., 2.], dtype=float32)
     """
@@ -82,7 +79,6 @@ def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
     For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
     `permute_l`, return the two matrices P L and U.
 
-    >>> import volta_fn as vf
     >>> p, l, u = vf.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> u
     Array([[4. , 2. ],
@@ -106,7 +102,6 @@ def lu_factor(a: Any) -> tuple[Array, Array]:
     The matrices are (*batch, N, N), the int32 pivots (*batch, N). L lies below the diagonal, which is ones, and U on and above it; step i
     exchanged rows i and pivots[i].
 
-    >>> import volta_fn as vf
     >>> vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[1]
     Array([1, 1], dtype=int32)
     """
@@ -120,7 +115,6 @@ def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0) -> Array
     b is (*batch, N, K), or (*batch, N) for single right-hand sides; `trans` as in `solve_triangular`. Raises `ShapeError` where the factors
     and b do not fit together, `ArgumentError` for an unknown `trans`, `ArgumentTypeError` for pivots that are no integers.
 
-    >>> import volta_fn as vf
     >>> factors = vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> vf.linalg.lu_solve(factors, vf.numpy.array([5.0, 8.0]))
     Array([1., 2.], dtype=float32)

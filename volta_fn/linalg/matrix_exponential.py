@@ -35,7 +35,6 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     Matrices are halved until they are small, and the result is squared as often, at most `max_squarings` times; matrices that need more
     give NaN. With `upper_triangular` the system within is solved as a triangular one.
 
-    >>> import volta_fn as vf
     >>> vf.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
     Array([[1., 1.],
            [0., 1.]], dtype=float32)

@@ -2,7 +2,7 @@
 
 Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded
 on first use: elementwise functions in `elementwise`, reductions in `statistics`, `fft`, `linalg`, and one module for each other subject.
-`arguments` has what they share, `methods` attaches the methods of arrays.
+`arguments` has what they share, `methods` attaches the methods of arrays. Their examples use `import volta_fn.numpy as jnp`.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linspace(0.0, 1.0, 3) + jnp.array([1, 2, 3])

@@ -28,7 +28,6 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures are
     promoted. With `copy` (not in `asarray`) the result outlives a donated or deleted original; both may share memory until then.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.array([[1, 2], [3, 4.5]])
     Array([[1. , 2. ],
            [3. , 4.5]], dtype=float32)
@@ -51,7 +50,6 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
 def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None) -> Array:
     """Convert `a` to an array; an array of that dtype is returned unchanged.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.asarray((1, 2, 3))
     Array([1, 2, 3], dtype=int32)
     """
@@ -136,7 +134,6 @@ def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
     """Convert `x` to a dtype (None: float32); complex to real drops imaginary parts.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.astype(jnp.array([0.0, 1.7]), bool)
     Array([False,  True], dtype=bool)
     """
@@ -147,7 +144,6 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 def copy(a: Any, order: str | None = None) -> Array:
     """Return an equal array that outlives `a` when `a` is donated or deleted.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.arange(3)
     >>> y = x.copy()
     >>> x.delete()
@@ -160,7 +156,6 @@ def copy(a: Any, order: str | None = None) -> Array:
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Create an array of `shape` filled with `fill_value`, which broadcasts to it.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.full((2, 2), 7, "int8")
     Array([[7, 7],
            [7, 7]], dtype=int8)
@@ -171,7 +166,6 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Create an array of zeros, float32 by default.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.zeros(3)
     Array([0., 0., 0.], dtype=float32)
     """
@@ -181,7 +175,6 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Create an array of ones, float32 by default.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ones((1, 2), int)
     Array([[1, 1]], dtype=int32)
     """
@@ -198,7 +191,6 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 
     `dtype` and `shape` override those of `a`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.full_like(jnp.zeros(2), 3)
     Array([3., 3.], dtype=float32)
     """
@@ -212,7 +204,6 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create zeros of `a`'s shape and dtype.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.zeros_like(jnp.array([1, 2]))
     Array([0, 0], dtype=int32)
     """
@@ -222,7 +213,6 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create ones of `a`'s shape and dtype.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ones_like(jnp.array([1, 2]))
     Array([1, 1], dtype=int32)
     """
@@ -237,7 +227,6 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Array:
     """Return the numbers from `start` (default 0) up to, excluding, `stop`, by `step`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.arange(1, 7, 2)
     Array([1, 3, 5], dtype=int32)
 
@@ -277,7 +266,6 @@ def linspace(
     `stop` is included if `endpoint`. The numbers lie along a new dimension at `axis`. With `retstep` the result is the pair (numbers,
     spacing).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
@@ -318,7 +306,6 @@ def _move_first(x: Array, dim: int) -> Array:
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from base**start to base**stop, evenly spaced in exponent.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.logspace(0, 2, 3).round(3)
     Array([  1.,  10., 100.], dtype=float32)
     """
@@ -331,7 +318,6 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from `start` to `stop` in a geometric progression.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.geomspace(1, 8, 4)
     Array([1., 2., 4., 8.], dtype=float32)
     """
@@ -347,7 +333,6 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create the N×M matrix with ones on the k-th diagonal and zeros elsewhere.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.eye(2)
     Array([[1., 0.],
            [0., 1.]], dtype=float32)
@@ -366,7 +351,6 @@ def diagonal_offset(k: int, rows: int, columns: int) -> Array:
 def identity(n: int, dtype: Any = None) -> Array:
     """Create the n×n identity matrix.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.identity(2)
     Array([[1., 0.],
            [0., 1.]], dtype=float32)
@@ -377,7 +361,6 @@ def identity(n: int, dtype: Any = None) -> Array:
 def fromiter(iter: Any, dtype: Any, count: int = -1) -> Array:
     """Create an array from the first `count` items (-1: all) of an iterable.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fromiter(range(3), "int32")
     Array([0, 1, 2], dtype=int32)
     """

@@ -19,7 +19,6 @@ from volta_fn.numpy.statistics import reductions
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Create the N×M matrix with ones on and below the k-th diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.tri(2, 3)
     Array([[1., 0., 0.],
            [1., 1., 0.]], dtype=float32)
@@ -36,7 +35,6 @@ def _on_or_below(rows: int, columns: int, k: int) -> Array:
 def tril(m: Any, k: int = 0) -> Array:
     """Return the lower triangle of matrices: zeros above the k-th diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.tril(jnp.ones((2, 2)))
     Array([[1., 0.],
            [1., 1.]], dtype=float32)
@@ -48,7 +46,6 @@ def tril(m: Any, k: int = 0) -> Array:
 def triu(m: Any, k: int = 0) -> Array:
     """Return the upper triangle of matrices: zeros below the k-th diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.triu(jnp.ones((2, 2)))
     Array([[1., 1.],
            [0., 1.]], dtype=float32)
@@ -67,7 +64,6 @@ def _matrices(function: str, m: Any) -> Array:
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Return the elements a[i, i + offset] of two axes as the result's last dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.diagonal(jnp.arange(6).reshape(2, 3), 1)
     Array([1, 5], dtype=int32)
     """
@@ -92,7 +88,6 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
 def diag(v: Any, k: int = 0) -> Array:
     """Return a matrix's k-th diagonal, or the matrix with a vector as k-th diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.diag(jnp.array([1, 2]))
     Array([[1, 0],
            [0, 2]], dtype=int32)
@@ -114,7 +109,6 @@ def diag(v: Any, k: int = 0) -> Array:
 def diagflat(v: Any, k: int = 0) -> Array:
     """Create the matrix with the flattened `v` as k-th diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.diagflat(jnp.array([1, 2]))
     Array([[1, 0],
            [0, 2]], dtype=int32)
@@ -126,7 +120,6 @@ def diagflat(v: Any, k: int = 0) -> Array:
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
     """Sum a diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.trace(jnp.eye(3))
     Array(3., dtype=float32)
     """
@@ -139,7 +132,6 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
     `inplace=False` is required.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5.0, inplace=False)
     Array([[5., 0.],
            [0., 5.]], dtype=float32)
@@ -161,7 +153,6 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """Return the indices of the main diagonal of `ndim` dimensions of length `n`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.eye(2).at[jnp.diag_indices(2)].add(1.0)
     Array([[2., 0.],
            [0., 2.]], dtype=float32)
@@ -185,7 +176,6 @@ def _indices(pair: Any) -> tuple[Array, Array]:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of an n×m matrix.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
@@ -195,7 +185,6 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of an n×m matrix.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
@@ -217,7 +206,6 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None)
 
     `size` as in `nonzero`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.mask_indices(2, jnp.triu)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """

@@ -30,7 +30,6 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
     integers. Raises `ArgumentError` for invalid subscripts and `ShapeError` for operands that do not fit them.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
     Array([3., 3.], dtype=float32)
     """
@@ -56,7 +55,6 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") ->
 
     Only the operands' shapes matter.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.einsum_path("ij,jk,k->i", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4))[0]
     ['einsum_path', (1, 2), (0, 1)]
     """

@@ -39,7 +39,6 @@ def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offs
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
     """Read an array from the numbers in a text, separated by `sep`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fromstring("1 2 3", dtype=int, sep=" ")
     Array([1, 2, 3], dtype=int32)
     """
@@ -60,7 +59,6 @@ def array_repr(arr: Array, max_line_width: int | None = None, precision: int | N
 def array_str(a: Array, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None) -> str:
     """Return what `str` returns, with other print options.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.array_str(jnp.array([1.23456]), precision=2)
     '[1.23]'
     """

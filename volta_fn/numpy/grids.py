@@ -23,7 +23,6 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
     All have the grid's shape (size 1 in the other dimensions if `sparse`).
 
-    >>> import volta_fn.numpy as jnp
     >>> [g.tolist() for g in jnp.meshgrid(jnp.array([1, 2]), jnp.array([5, 6, 7]))]
     [[[1, 2], [1, 2], [1, 2]], [[5, 5], [6, 6], [7, 7]]]
 
@@ -47,7 +46,6 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
     They are stacked unless `sparse`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.indices((2, 2)).tolist()
     [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
     """
@@ -65,7 +63,6 @@ def ix_(*args: Any) -> tuple[Array, ...]:
 
     x[ix_(rows, columns)] is the sub-matrix of those rows and columns.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1]))]
     Array([[1],
            [7]], dtype=int32)

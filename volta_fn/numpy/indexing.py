@@ -41,7 +41,6 @@ _SIZE_ADVICE = "The number of results depends on it: give size= inside traced fu
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Return `x` where `condition` holds, else `y`; or `nonzero(condition)`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.where(jnp.array([True, False]), jnp.array([1.0, 2.0]), 0.5)
     Array([1. , 0.5], dtype=float32)
     """
@@ -62,7 +61,6 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     Their number must be known while tracing: inside traced functions give `size`; surplus indices are cut, missing ones filled with
     `fill_value` (0, or one value per dimension).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
     (Array([1, 3], dtype=int32),)
     """
@@ -96,7 +94,6 @@ def _positions_of(mask: Array, count: int) -> Array:
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the indices of nonzero elements of the flattened array; see `nonzero`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.flatnonzero(jnp.array([[0, 1], [2, 0]]))
     Array([1, 2], dtype=int32)
     """
@@ -107,7 +104,6 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the indices of the nonzero elements, one row for each; see `nonzero`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.argwhere(jnp.array([[1, 0], [0, 2]]))
     Array([[0, 0],
            [1, 1]], dtype=int32)
@@ -136,7 +132,6 @@ def take(
         unique_indices, indices_are_sorted: hints, unused.
         fill_value: for "fill"; by default NaN, or for integers the lowest number.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.take(jnp.array([10, 20, 30]), jnp.array([2, 0]))
     Array([30, 10], dtype=int32)
     """
@@ -183,7 +178,6 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
 
     The other dimensions of `indices` broadcast. Indices out of range are treated as `take` treats them.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.take_along_axis(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [0]]), axis=1)
     Array([[2],
            [3]], dtype=int32)
@@ -238,7 +232,6 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplac
 
     `inplace=False` is required.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[1], [0]]), 5.0, axis=1, inplace=False)
     Array([[0., 5.],
            [5., 0.]], dtype=float32)
@@ -262,7 +255,6 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
     `inplace=False` is required.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.put(jnp.zeros(3), jnp.array([0, 2]), jnp.array([5.0, 6.0]), inplace=False)
     Array([5., 0., 6.], dtype=float32)
     """
@@ -285,7 +277,6 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
 
     `inplace=False` is required.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([False, True, True]), jnp.array([8, 9]), inplace=False)
     Array([1, 8, 9], dtype=int32)
     """
@@ -308,7 +299,6 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
 
     `condition` is a vector; `size` as in `nonzero`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
     Array([1, 3], dtype=int32)
     """
@@ -331,7 +321,6 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
     """Return the elements of `arr` where `condition` is true; `size` as in `nonzero`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.extract(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
     Array([1, 3], dtype=int32)
     """
@@ -343,7 +332,6 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """Select from the choice of the first true condition, or `default` if none is.
 
-    >>> import volta_fn.numpy as jnp
     >>> x = jnp.arange(4)
     >>> jnp.select([x < 1, x < 3], [x, 10 * x], default=-1)
     Array([ 0, 10, 20, -1], dtype=int32)
@@ -359,7 +347,6 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Return ``choices[a]`` elementwise; `mode` "clip" or "wrap" limits the indices.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.choose(jnp.array([1, 0]), [jnp.array([1, 2]), jnp.array([10, 20])])
     Array([10,  2], dtype=int32)
     """
@@ -386,7 +373,6 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
     One more function than conditions: the last one applies where none is true; without it, the result is 0 there.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.piecewise(jnp.array([-2.0, 3.0]), [jnp.array([True, False])], [lambda v: -v, lambda v: 10 * v])
     Array([ 2., 30.], dtype=float32)
     """
@@ -411,7 +397,6 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
 
     Indices out of range are clamped.
 
-    >>> import volta_fn.numpy as jnp
     >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
     [1, 2]
     """
@@ -431,7 +416,6 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
 def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C", *, dtype: Any = None) -> Array:
     """Convert one index array per dimension to flat indices into shape `dims`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ravel_multi_index((jnp.array([1]), jnp.array([2])), (2, 3))
     Array([5], dtype=int32)
     """

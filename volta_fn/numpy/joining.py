@@ -32,7 +32,6 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """Join arrays along an existing dimension (None: flattened), in one dtype.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
     Array([1. , 2. , 3.5], dtype=float32)
 
@@ -54,7 +53,6 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Join arrays of one shape along a new dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
     Array([[1, 3],
            [2, 4]], dtype=int32)
@@ -75,7 +73,6 @@ def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
 def vstack(tup: Any, dtype: Any = None) -> Array:
     """Stack rows: join along the first dimension, vectors as rows.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
     Array([[1, 2],
            [3, 4]], dtype=int32)
@@ -86,7 +83,6 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
 def hstack(tup: Any, dtype: Any = None) -> Array:
     """Join along the second dimension, vectors along their only one.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
     Array([1, 2, 3], dtype=int32)
     """
@@ -97,7 +93,6 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
 def dstack(tup: Any, dtype: Any = None) -> Array:
     """Join along the third dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
     (1, 2, 2)
     """
@@ -107,7 +102,6 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
 def column_stack(tup: Any) -> Array:
     """Join vectors as the columns of a matrix, and matrices next to one another.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
     Array([[1, 3],
            [2, 4]], dtype=int32)
@@ -120,7 +114,6 @@ def block(arrays: Any) -> Array:
 
     The innermost lists are joined along the last dimension, the next along the one before.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.block([[jnp.ones((1, 1)), jnp.zeros((1, 2))]])
     Array([[1., 0., 0.]], dtype=float32)
     """
@@ -154,7 +147,6 @@ def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Append `values` to `arr` along `axis` (None: both flattened).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
     Array([1, 2, 3], dtype=int32)
     """
@@ -164,7 +156,6 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """Split along `axis` into a number of equal sections, or before the given indices.
 
-    >>> import volta_fn.numpy as jnp
     >>> [section.tolist() for section in jnp.split(jnp.arange(5), [1, 3])]
     [[0], [1, 2], [3, 4]]
 
@@ -181,7 +172,6 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """Split like `split`; if sections cannot be equal, the first are one longer.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.array_split(jnp.arange(5), 2)
     [Array([0, 1, 2], dtype=int32), Array([3, 4], dtype=int32)]
     """
@@ -207,7 +197,6 @@ def _sections(value: Array, cuts: np.ndarray, dim: int) -> list[Array]:
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split along the first dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.vsplit(jnp.ones((4, 2)), 2)]
     [(2, 2), (2, 2)]
     """
@@ -217,7 +206,6 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split along the second dimension (a vector along its only one).
 
-    >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.hsplit(jnp.ones((2, 4)), 2)]
     [(2, 2), (2, 2)]
     """
@@ -227,7 +215,6 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     """Split along the third dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.dsplit(jnp.ones((2, 2, 4)), 2)]
     [(2, 2, 2), (2, 2, 2)]
     """
@@ -239,7 +226,6 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 
     `obj` is an index, a slice, an array of indices or a mask.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.delete(jnp.arange(5), jnp.array([1, 3]))
     Array([0, 2, 4], dtype=int32)
     """
@@ -256,7 +242,6 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
 
     They take `arr`'s dtype.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.insert(jnp.arange(3), 1, 9)
     Array([0, 9, 1, 2], dtype=int32)
     """
@@ -314,7 +299,6 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
 
     The values must be known while tracing.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.trim_zeros(jnp.array([0, 1, 0, 2, 0]))
     Array([1, 0, 2], dtype=int32)
     """

@@ -23,7 +23,6 @@ CoreDims = list[tuple[str, ...]]
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply `func1d` to every vector along `axis`; its results replace that axis.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.apply_along_axis(jnp.sum, 0, jnp.array([[1, 2], [3, 4]]))
     Array([4, 6], dtype=int32)
     """
@@ -42,7 +41,6 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array
 
     Dimensions that it drops come back with size 1.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2]).shape
     (1, 3, 1)
     """
@@ -70,7 +68,6 @@ def vectorize(
         excluded: positions and names of arguments that are passed through.
         signature: such as "(n),(n)->()".
 
-    >>> import volta_fn.numpy as jnp
     >>> dot = jnp.vectorize(lambda a, b: jnp.sum(a * b), signature="(n),(n)->()")
     >>> dot(jnp.ones((2, 3)), jnp.arange(3.0))
     Array([3., 3.], dtype=float32)
@@ -155,7 +152,6 @@ def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence
 def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
     """Evaluate `function(i, j, …)` at every index (i, j, …) of `shape`, with `vmap`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)
     Array([[ 0,  1,  2],
            [10, 11, 12]], dtype=int32)

@@ -31,7 +31,6 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
             "linear_ramp" (`end_values`), "maximum", "minimum", "mean", "median" (`stat_length`), "empty" (zeros), or a function
             `(vector, pad_width, axis, kwargs) -> vector` of one-dimensional vectors.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.pad(jnp.array([1, 2, 3]), (2, 1), mode="reflect")
     Array([3, 2, 1, 2, 3, 2], dtype=int32)
     """

@@ -36,7 +36,6 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
 
     Coefficients may be stacked: powers lie along the first dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polyval(jnp.array([1, 0, -1]), jnp.array([2, 3]))
     Array([3, 8], dtype=int32)
     """
@@ -53,7 +52,6 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
 def polyadd(a1: Any, a2: Any) -> Array:
     """Add two polynomials.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([5, 0, 1]))
     Array([5, 1, 3], dtype=int32)
     """
@@ -65,7 +63,6 @@ def polyadd(a1: Any, a2: Any) -> Array:
 def polysub(a1: Any, a2: Any) -> Array:
     """Subtract two polynomials.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polysub(jnp.array([2.0, 1.0]), jnp.array([1.0]))
     Array([2., 0.], dtype=float32)
     """
@@ -75,7 +72,6 @@ def polysub(a1: Any, a2: Any) -> Array:
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
     """Multiply two polynomials.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polymul(jnp.array([1.0, 1.0]), jnp.array([1.0, -1.0]))
     Array([ 1.,  0., -1.], dtype=float32)
     """
@@ -90,7 +86,6 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Divide two polynomials: return the pair (quotient, remainder).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polydiv(jnp.array([1.0, 0.0, -1.0]), jnp.array([1.0, 1.0]))
     (Array([ 1., -1.], dtype=float32), Array([0.], dtype=float32))
     """
@@ -112,7 +107,6 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
 def polyder(p: Any, m: int = 1) -> Array:
     """Return the m-th derivative of a polynomial.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polyder(jnp.array([1.0, 2.0, 3.0]))
     Array([2., 2.], dtype=float32)
     """
@@ -131,7 +125,6 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 
     `k` (0) has the constants of integration, that of the first integral first.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
     Array([1., 1., 0.], dtype=float32)
     """
@@ -152,7 +145,6 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 def poly(seq_of_zeros: Any) -> Array:
     """Return the coefficients of the monic polynomial with the given roots.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.poly(jnp.array([1.0, -1.0]))
     Array([ 1.,  0., -1.], dtype=float32)
     """
@@ -170,7 +162,6 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
 
     The highest power comes first unless `increasing`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.vander(jnp.array([1, 2, 3]), 3)
     Array([[1, 1, 1],
            [4, 2, 1],
@@ -201,7 +192,6 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = F
 
     The result has the coefficients, highest power first.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.polyfit(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]), 1).round(3)
     Array([2., 1.], dtype=float32)
     """
@@ -245,7 +235,6 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Array:
 
     Zeros at either end of `p` are removed first, so its values must be known while tracing; `strip_zeros=False` keeps them.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.sort(jnp.roots(jnp.array([1.0, 0.0, -4.0])).real).round(3)
     Array([-2.,  2.], dtype=float32)
     """
@@ -275,7 +264,6 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
     Outside, the result is `left` and `right` (by default the first and last value); with `period`, the points repeat.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.interp(jnp.array([0.5, 3.0]), jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 10.0, 20.0]))
     Array([ 5., 20.], dtype=float32)
     """

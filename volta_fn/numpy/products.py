@@ -31,7 +31,6 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     A one-dimensional first operand counts as a row, a second one as a column; the result lacks that dimension. Raises `ShapeError` for
     zero-dimensional operands or inner dimensions that differ.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
     (5, 2, 4)
     """
@@ -118,7 +117,6 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
     If `b` is a vector, with its only axis. Scalars multiply.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.dot(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
     Array(11., dtype=float32)
     """
@@ -139,7 +137,6 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return the inner product of all elements, conjugating the first operand.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1j, 1.0]))
     Array(3.+0.j, dtype=complex64)
     """
@@ -152,7 +149,6 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last axes of both operands.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.inner(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
     Array(11., dtype=float32)
     """
@@ -165,7 +161,6 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return inner products of vectors along `axis`, conjugating the first operand.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.vecdot(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
     Array([3., 7.], dtype=float32)
     """
@@ -182,7 +177,6 @@ def _axis_last(value: Array, axis: int) -> Array:
 def matvec(x1: Any, x2: Any, /) -> Array:
     """Multiply matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.matvec(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
     Array([3., 7.], dtype=float32)
     """
@@ -195,7 +189,6 @@ def matvec(x1: Any, x2: Any, /) -> Array:
 def vecmat(x1: Any, x2: Any, /) -> Array:
     """Multiply vectors x1 (..., M), conjugated, and matrices x2 (..., M, N).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.vecmat(jnp.array([1.0, 1.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     Array([4., 6.], dtype=float32)
     """
@@ -208,7 +201,6 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4]))
     Array([[3, 4],
            [6, 8]], dtype=int32)
@@ -220,7 +212,6 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
 def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last `axes` of `a` with the first of `b`, or given pairs of axes.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.tensordot(jnp.ones((2, 3, 4)), jnp.ones((4, 3, 5)), ((1, 2), (1, 0))).shape
     (2, 5)
     """
@@ -241,7 +232,6 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2]))
     Array([ 1,  2, 10, 20], dtype=int32)
     """
@@ -257,7 +247,6 @@ def kron(a: Any, b: Any) -> Array:
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
     """Return the cross product of vectors of 2 or 3 components along an axis.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cross(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))
     Array([0., 0., 1.], dtype=float32)
     """

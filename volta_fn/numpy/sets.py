@@ -97,7 +97,6 @@ def unique(
         fill_value: for missing results; by default the smallest one.
         sorted: accepted for compatibility; results are always sorted.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unique(jnp.array([3, 1, 3]), return_counts=True)
     (Array([1, 3], dtype=int32), Array([1, 2], dtype=int32))
     """
@@ -156,7 +155,6 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
     """Return the distinct elements and how often each occurs.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
     Array([1, 2], dtype=int32)
     """
@@ -166,7 +164,6 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
     """Return the distinct elements and the index of each element in them.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
     Array([1, 0, 1], dtype=int32)
     """
@@ -176,7 +173,6 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the distinct elements.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unique_values(jnp.array([3, 1, 3]))
     Array([1, 3], dtype=int32)
     """
@@ -186,7 +182,6 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
     """Return True where elements occur in `test_elements`; `invert` negates.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 4]))
     Array([False,  True, False], dtype=bool)
     """
@@ -214,7 +209,6 @@ def _vector(function: str, x: Any) -> Array:
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the elements of either array, each once, in increasing order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 2, 3], dtype=int32)
     """
@@ -236,7 +230,6 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | No
 
     With `assume_unique` they come in the order of the first array.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
     Array([1, 3], dtype=int32)
     """
@@ -261,7 +254,6 @@ def intersect1d(
 
     With `return_indices`, also return where they first occur in each.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
     Array([3, 4], dtype=int32)
     """
@@ -286,7 +278,6 @@ def _first_positions(values: Array, wanted: Array) -> Array:
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the elements of exactly one of the arrays, each once, sorted.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 3], dtype=int32)
     """

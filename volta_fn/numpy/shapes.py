@@ -38,7 +38,6 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
     One size may be -1 and follows from the others. `order="F"` reads and writes the elements in column-major order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.reshape(jnp.arange(6), (2, -1))
     Array([[0, 1, 2],
            [3, 4, 5]], dtype=int32)
@@ -55,7 +54,6 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 def ravel(a: Any, order: str = "C") -> Array:
     """Return the elements in one dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
     Array([1, 2, 3, 4], dtype=int32)
     """
@@ -65,7 +63,6 @@ def ravel(a: Any, order: str = "C") -> Array:
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """Permute the dimensions to the order of `axes`; reverse them by default.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.transpose(jnp.zeros((2, 3, 4))).shape
     (4, 3, 2)
     """
@@ -92,7 +89,6 @@ def matrix_transpose(x: Any, /) -> Array:
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Exchange two dimensions.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
     (4, 3, 2)
     """
@@ -106,7 +102,6 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
 def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
     """Move dimensions to other positions; the others keep their order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.moveaxis(jnp.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
@@ -123,7 +118,6 @@ def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """Move one dimension before `start`; prefer `moveaxis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.rollaxis(jnp.zeros((2, 3, 4)), 2).shape
     (4, 2, 3)
     """
@@ -136,7 +130,6 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
 def expand_dims(a: Any, axis: Axis) -> Array:
     """Insert dimensions of size 1 at the positions `axis` of the result.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.expand_dims(jnp.zeros(3), (0, 2)).shape
     (1, 3, 1)
     """
@@ -148,7 +141,6 @@ def expand_dims(a: Any, axis: Axis) -> Array:
 def squeeze(a: Any, axis: Axis = None) -> Array:
     """Remove the dimensions `axis`, all of size 1; None removes every one of size 1.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
     (3,)
     """
@@ -165,7 +157,6 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
 def broadcast_to(array: Any, shape: Any) -> Array:
     """Broadcast `array` to `shape`: align dimensions at the right and stretch size 1.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
     Array([[1, 2],
            [1, 2]], dtype=int32)
@@ -181,7 +172,6 @@ def broadcast_to(array: Any, shape: Any) -> Array:
 def broadcast_arrays(*args: Any) -> list[Array]:
     """Broadcast the arrays to their common shape.
 
-    >>> import volta_fn.numpy as jnp
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
     [(2, 3), (2, 3)]
     """
@@ -198,7 +188,6 @@ def _at_least(function: str, arys: Sequence[Any], widen: Any) -> Any:
 def atleast_1d(*arys: Any) -> Any:
     """Return each array with at least one dimension: scalars become vectors.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_1d(3.0).shape
     (1,)
     """
@@ -208,7 +197,6 @@ def atleast_1d(*arys: Any) -> Any:
 def atleast_2d(*arys: Any) -> Any:
     """Return each array with at least two dimensions, adding new ones in front.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_2d(jnp.ones(3)).shape
     (1, 3)
     """
@@ -220,7 +208,6 @@ def atleast_3d(*arys: Any) -> Any:
 
     (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.atleast_3d(jnp.ones((2, 3))).shape
     (2, 3, 1)
     """
@@ -231,7 +218,6 @@ def atleast_3d(*arys: Any) -> Any:
 def flip(m: Any, axis: Axis = None) -> Array:
     """Reverse the order of elements along `axis` (None: along all).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.flip(jnp.arange(3))
     Array([2, 1, 0], dtype=int32)
     """
@@ -242,7 +228,6 @@ def flip(m: Any, axis: Axis = None) -> Array:
 def fliplr(m: Any) -> Array:
     """Reverse the second dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
     Array([[2, 1],
            [4, 3]], dtype=int32)
@@ -253,7 +238,6 @@ def fliplr(m: Any) -> Array:
 def flipud(m: Any) -> Array:
     """Reverse the first dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
     Array([[3, 4],
            [1, 2]], dtype=int32)
@@ -264,7 +248,6 @@ def flipud(m: Any) -> Array:
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate k times by 90° in the plane of two axes, from first to second.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
     Array([[2, 4],
            [1, 3]], dtype=int32)
@@ -284,7 +267,6 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
 
     Without `axis` the flattened array is rolled. The shift may be a traced array.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.roll(jnp.arange(5), 2)
     Array([3, 4, 0, 1, 2], dtype=int32)
     """
@@ -328,7 +310,6 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     `repeats` is one number or one for each element. The length of the result must be known while tracing: traced `repeats` need
     `total_repeat_length`, to which the result is cut, or filled up with the last slice.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.repeat(jnp.array([3, 4]), jnp.array([1, 3]))
     Array([3, 4, 4, 4], dtype=int32)
     """
@@ -361,7 +342,6 @@ def _repeat_equally(value: Array, count: int, dim: int) -> Array:
 def tile(A: Any, reps: Any) -> Array:
     """Repeat the array `reps` times along each dimension.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.tile(jnp.array([1, 2]), (2, 2))
     Array([[1, 2, 1, 2],
            [1, 2, 1, 2]], dtype=int32)
@@ -380,7 +360,6 @@ def tile(A: Any, reps: Any) -> Array:
 def resize(a: Any, new_shape: Any) -> Array:
     """Return the elements in any other shape, repeated from the start as needed.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
     Array([[1, 2],
            [3, 1]], dtype=int32)
@@ -397,7 +376,6 @@ def resize(a: Any, new_shape: Any) -> Array:
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     """Return the slices along `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
     (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
     """

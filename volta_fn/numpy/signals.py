@@ -21,7 +21,6 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
     The result is the "full" convolution, its middle as long as the longer vector ("same"), or where they overlap completely ("valid").
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([0, 1]))
     Array([0, 1, 2, 3], dtype=int32)
     """
@@ -31,7 +30,6 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return the cross-correlation of two vectors: sums of a[n + k] * conj(v[n]).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
     Array([2., 3.], dtype=float32)
     """
@@ -74,7 +72,6 @@ def _cosine_window(M: int, weights: tuple[float, ...]) -> Array:
 def hanning(M: int) -> Array:
     """Return the Hann window of M points.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.hanning(3).round(6)
     Array([0., 1., 0.], dtype=float32)
     """
@@ -84,7 +81,6 @@ def hanning(M: int) -> Array:
 def hamming(M: int) -> Array:
     """Return the Hamming window of M points.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.hamming(3).round(2)
     Array([0.08, 1.  , 0.08], dtype=float32)
     """
@@ -99,7 +95,6 @@ def blackman(M: int) -> Array:
 def bartlett(M: int) -> Array:
     """Return the triangular window of M points.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.bartlett(3)
     Array([0., 1., 0.], dtype=float32)
     """
@@ -111,7 +106,6 @@ def bartlett(M: int) -> Array:
 def kaiser(M: int, beta: Any) -> Array:
     """Return the Kaiser window of M points with shape parameter `beta`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.kaiser(3, 0.0)
     Array([1., 1., 1.], dtype=float32)
     """

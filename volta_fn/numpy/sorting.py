@@ -20,7 +20,6 @@ def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None
 
     `descending` reverses the order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.sort(jnp.array([3, 1, 2]))
     Array([1, 2, 3], dtype=int32)
     """
@@ -38,7 +37,6 @@ def argsort(
 
     Equal elements keep their order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.argsort(jnp.array([3, 1, 2]))
     Array([1, 2, 0], dtype=int32)
     """
@@ -72,7 +70,6 @@ def _no_dimensions(function: str) -> Array:
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """Return the indices that sort by several keys, the last of them the primary one.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.lexsort([jnp.array([1, 0, 2]), jnp.array([1, 1, 0])])
     Array([2, 1, 0], dtype=int32)
     """
@@ -93,7 +90,6 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
 
     The elements are sorted completely.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
@@ -104,7 +100,6 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices, as int32, that partition the elements; see `partition`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
@@ -127,7 +122,6 @@ def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: b
     With mode "smallest", the least ones. Of equal elements the one with the lower index comes first; NaN counts as greatest. `sorted` has
     no effect.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.top_k(jnp.array([3, 9, 5]), 2, mode="smallest")
     (Array([3, 5], dtype=int32), Array([0, 2], dtype=int32))
     """
@@ -159,7 +153,6 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     "left" is before equal elements, "right" after them; NaN counts as the largest number. `sorter` is an argsort of an unsorted `a`.
     Found by bisection for every `method`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), 2, side="right")
     Array(3, dtype=int32)
     """
@@ -209,7 +202,6 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 
     Bin i holds bins[i-1] <= x < bins[i] (with `right`, bins[i-1] < x <= bins[i]); decreasing edges reverse the inequalities.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.digitize(jnp.array([0.5, 1.0, 3.0]), jnp.array([0.0, 1.0, 2.0]))
     Array([1, 2, 3], dtype=int32)
     """

@@ -3,6 +3,8 @@
 Bits come from the counter-based generator Threefry-2x32, element i of an array from counter i, so they depend on neither the device,
 nor batching, nor anything else that runs.
 
+The functions' examples use `import volta_fn as vf`.
+
 >>> import volta_fn as vf
 >>> key = vf.random.key(0)
 >>> key, subkey = vf.random.split(key)

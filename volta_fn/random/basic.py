@@ -23,7 +23,6 @@ _UINT32 = np.dtype(np.uint32)
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample random bits as unsigned integers (default uint32).
 
-    >>> import volta_fn as vf
     >>> vf.random.bits(vf.random.key(0), (2,))
     Array([4070199207, 4202968722], dtype=uint32)
     """
@@ -37,7 +36,6 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
 
     The bounds broadcast to `shape`.
 
-    >>> import volta_fn as vf
     >>> vf.random.uniform(vf.random.key(0), (2,))
     Array([0.947667 , 0.9785799], dtype=float32)
     """
@@ -72,7 +70,6 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     counts as the nearest one inside (a `maxval` beyond the greatest integer includes it). Taking the remainder of random bits has a bias
     below span / 2^32 (2^64). Raises `DTypeError` for a dtype or bounds that are not integers.
 
-    >>> import volta_fn as vf
     >>> vf.random.randint(vf.random.key(0), (3,), 0, 10)
     Array([9, 0, 2], dtype=int32)
     """
@@ -132,7 +129,6 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
     A uniform number is compared with `p` in `p`'s dtype; with mode "high" that number has twice the bits, for tiny `p`. Raises `DTypeError`
     if `p` is not of floating dtype and `ArgumentError` for another mode.
 
-    >>> import volta_fn as vf
     >>> vf.random.bernoulli(vf.random.key(1), 0.3, (4,))
     Array([False, False, False, False], dtype=bool)
     """
@@ -153,7 +149,6 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
 def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample -1 or 1, each with probability 1/2, in any signed dtype (default int32).
 
-    >>> import volta_fn as vf
     >>> vf.random.rademacher(vf.random.key(0), (3,))
     Array([-1, -1,  1], dtype=int32)
     """

@@ -21,7 +21,6 @@ from volta_fn.random.keys import single_key
 def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample the exponential distribution with mean 1.
 
-    >>> import volta_fn as vf
     >>> vf.random.exponential(vf.random.key(0), (2,)).round(3)
     Array([2.95 , 3.843], dtype=float32)
     """
@@ -34,7 +33,6 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
     With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low". Raises `ArgumentError` for
     another mode.
 
-    >>> import volta_fn as vf
     >>> vf.random.gumbel(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
@@ -54,7 +52,6 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
 def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample the Laplace distribution: exponential with a random sign.
 
-    >>> import volta_fn as vf
     >>> vf.random.laplace(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
@@ -66,7 +63,6 @@ def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample the standard logistic distribution: the logit of uniform numbers.
 
-    >>> import volta_fn as vf
     >>> vf.random.logistic(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
@@ -78,7 +74,6 @@ def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample the standard Cauchy distribution.
 
-    >>> import volta_fn as vf
     >>> vf.random.cauchy(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
@@ -90,7 +85,6 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the Pareto distribution on [1, ∞), of density proportional to x^(-b - 1).
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.pareto(vf.random.key(0), 2.0, (5,)) >= 1).all())
     True
     """
@@ -104,7 +98,6 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
 
     It is that of the length of a vector of two normal numbers with standard deviation `scale`.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
@@ -117,7 +110,6 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the triangular distribution on [left, right] with its peak at `mode`.
 
-    >>> import volta_fn as vf
     >>> sample = vf.random.triangular(vf.random.key(0), 1.0, 2.0, 4.0, (5,))
     >>> bool(((sample >= 1) & (sample <= 4)).all())
     True
@@ -135,7 +127,6 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
 
     Michael, Schucany and Haas, "Generating random variates using transformations with multiple roots", 1976.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.wald(vf.random.key(0), 1.0, (5,)) > 0).all())
     True
     """
@@ -155,7 +146,6 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
 
     e is an exponential number.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
     True
     """

@@ -22,7 +22,6 @@ from volta_fn.random.keys import single_key, split
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the number of trials of success probability `p` up to the first success.
 
-    >>> import volta_fn as vf
     >>> int(vf.random.geometric(vf.random.key(0), 1.0))
     1
     """
@@ -39,7 +38,6 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
     By Knuth's method (the product of uniform numbers) where lam < 10, else by the transformed rejection of Hörmann, "The transformed
     rejection method for generating Poisson random variables", 1993.
 
-    >>> import volta_fn as vf
     >>> vf.random.poisson(vf.random.key(0), 3.0, (2, 3)).dtype
     dtype('int32')
     """
@@ -104,7 +102,6 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     They are float32 by default; NaN for n < 0 or p < 0. By the gaps between successes where few are expected (Devroye, "Non-uniform random
     variate generation", 1986, X.4.3), else by the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
 
-    >>> import volta_fn as vf
     >>> vf.random.binomial(vf.random.key(0), 10, 0.5, (2, 3)).shape
     (2, 3)
     """
@@ -211,7 +208,6 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
         dtype: a floating dtype, by default the common one of `n` and `p`.
         unroll: how many iterations of the loop over outcomes to unroll, see `lax.scan`.
 
-    >>> import volta_fn as vf
     >>> vf.random.multinomial(vf.random.key(0), 10.0, vf.numpy.array([0.2, 0.8])).sum()
     Array(10., dtype=float32)
     """

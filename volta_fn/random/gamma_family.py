@@ -27,7 +27,6 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = Non
 
     Differentiable by `a` at a fixed quantile (Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018).
 
-    >>> import volta_fn as vf
     >>> vf.random.gamma(vf.random.key(0), vf.numpy.array([0.5, 10.0])).shape
     (2,)
     """
@@ -37,7 +36,6 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = Non
 def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the log of gamma numbers, to full precision for small `a`.
 
-    >>> import volta_fn as vf
     >>> vf.random.loggamma(vf.random.key(0), 0.5, (4,)).shape
     (4,)
     """
@@ -112,7 +110,6 @@ def _draw_one(data: Array, a: Array, log: bool) -> Array:
 def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the beta distribution, of density proportional to x^(a-1) (1-x)^(b-1).
 
-    >>> import volta_fn as vf
     >>> x = vf.random.beta(vf.random.key(0), 2.0, 3.0, (1000,))
     >>> bool((x >= 0).all() and (x <= 1).all())
     True
@@ -133,7 +130,6 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     The last dimension of `alpha` holds a vector's parameters. The result has shape ``(*shape, n)``; the other dimensions of `alpha`
     broadcast to `shape`.
 
-    >>> import volta_fn as vf
     >>> vf.random.dirichlet(vf.random.key(0), vf.numpy.ones(3)).sum().round(4)
     Array(1., dtype=float32)
     """
@@ -146,7 +142,6 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
 def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the chi-square distribution with `df` degrees of freedom.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
@@ -158,7 +153,6 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the F distribution: two chi-square numbers over their degrees, divided.
 
-    >>> import volta_fn as vf
     >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
     (4,)
     """
@@ -172,7 +166,6 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
 def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample Student's t distribution with `df` degrees of freedom.
 
-    >>> import volta_fn as vf
     >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
     (4,)
     """
@@ -187,7 +180,6 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
 def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample the distribution with density proportional to exp(-|x|^p).
 
-    >>> import volta_fn as vf
     >>> vf.random.generalized_normal(vf.random.key(0), 1.5, (4,)).shape
     (4,)
     """
@@ -204,7 +196,6 @@ def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = N
 
     The result has shape ``(*shape, d)``.
 
-    >>> import volta_fn as vf
     >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)
     True
     """

@@ -27,7 +27,6 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
     The real and imaginary parts of complex numbers have variance 1/2.
 
-    >>> import volta_fn as vf
     >>> vf.random.normal(vf.random.key(0), (2,)).round(4)
     Array([1.6226, 2.0253], dtype=float32)
     """
@@ -52,7 +51,6 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
 
     The bounds broadcast to `shape`.
 
-    >>> import volta_fn as vf
     >>> vf.random.truncated_normal(vf.random.key(0), -2.0, 2.0, (2,)).round(3)
     Array([1.456, 1.715], dtype=float32)
     """
@@ -70,7 +68,6 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample exp of normal numbers with standard deviation `sigma`.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
     True
     """
@@ -82,7 +79,6 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dt
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """Sample Maxwell's distribution: the length of three standard normal numbers.
 
-    >>> import volta_fn as vf
     >>> bool((vf.random.maxwell(vf.random.key(0), (5,)) >= 0).all())
     True
     """
@@ -95,7 +91,6 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
 
     As in JAX, the result has shape ``(*shape, *parameters' shape)``.
 
-    >>> import volta_fn as vf
     >>> vf.random.double_sided_maxwell(vf.random.key(0), 0.0, 1.0, (3,)).shape
     (3,)
     """
@@ -123,7 +118,6 @@ def multivariate_normal(
     Raises:
         ShapeError: the shapes do not fit. ArgumentError: another method.
 
-    >>> import volta_fn as vf
     >>> vf.random.multivariate_normal(vf.random.key(0), vf.numpy.zeros(2), vf.numpy.eye(2), (5,)).shape
     (5, 2)
     """
@@ -157,7 +151,6 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
 
     With `m`, n×m matrices with orthonormal columns (rows, if n < m).
 
-    >>> import volta_fn as vf
     >>> q = vf.random.orthogonal(vf.random.key(0), 3)
     >>> vf.numpy.allclose(q @ q.T, vf.numpy.eye(3), atol=1e-5)
     Array(True, dtype=bool)

@@ -45,7 +45,6 @@ class PRNGKeyArray:
 
     It is a pytree whose leaf is the raw data, so it passes through `jit`, `vmap`, `scan` and the rest like an array of keys.
 
-    >>> import volta_fn as vf
     >>> keys = vf.random.split(vf.random.key(0), 3)
     >>> keys.shape, keys[0] == keys[0]
     ((3,), Array(True, dtype=bool))
@@ -149,7 +148,6 @@ def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | 
     The lowest 64 bits count (of a 32-bit integer all 32, as an unsigned number). `impl`, or `dtype`, may name the algorithm;
     "threefry2x32" is the only one. Raises `DTypeError` for a seed that is no integer and `ShapeError` for an array of seeds (use `vmap`).
 
-    >>> import volta_fn as vf
     >>> vf.random.key(42)
     PRNGKeyArray((), dtype=key<fry>) overlaying:
     [ 0 42]
@@ -162,7 +160,6 @@ def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
 
     `key` creates the typed kind.
 
-    >>> import volta_fn as vf
     >>> vf.random.PRNGKey(42)
     Array([ 0, 42], dtype=uint32)
     """
@@ -205,7 +202,6 @@ def _halves(seed: Array) -> tuple[Any, Array]:
 def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
     """Wrap words, a uint32 array whose last dimension has size 2, as typed keys.
 
-    >>> import volta_fn as vf
     >>> raw = vf.random.PRNGKey(7)
     >>> vf.random.wrap_key_data(raw) == vf.random.key(7)
     Array(True, dtype=bool)
@@ -218,7 +214,6 @@ def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dty
 def key_data(keys: Any) -> Array:
     """Return the words of typed or raw keys as a uint32 array (..., 2).
 
-    >>> import volta_fn as vf
     >>> vf.random.key_data(vf.random.key(7))
     Array([0, 7], dtype=uint32)
     """
@@ -264,7 +259,6 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
 
     The old key should not be used again.
 
-    >>> import volta_fn as vf
     >>> key, subkey = vf.random.split(vf.random.key(0))
     >>> vf.random.split(key, (2, 3)).shape
     (2, 3)
@@ -278,7 +272,6 @@ def fold_in(key: Any, data: Any) -> Any:
 
     Integers that differ by a multiple of 2^32 give the same key.
 
-    >>> import volta_fn as vf
     >>> vf.random.fold_in(vf.random.PRNGKey(0), 1)
     Array([ 928981903, 3453687069], dtype=uint32)
     """

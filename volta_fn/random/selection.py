@@ -38,7 +38,6 @@ def categorical(
     Raises:
         ShapeError: the shape does not fit. ArgumentError: more draws without replacement than categories.
 
-    >>> import volta_fn as vf
     >>> vf.random.categorical(vf.random.key(0), vf.numpy.log(vf.numpy.array([0.1, 0.2, 0.7])), shape=(5,))
     Array([1, 2, 2, 1, 2], dtype=int32)
     """
@@ -72,7 +71,6 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 
     With `independent`, each vector along the axis is shuffled separately. Raises `DTypeError` for a scalar that is no integer.
 
-    >>> import volta_fn as vf
     >>> vf.random.permutation(vf.random.key(0), 5)
     Array([0, 1, 4, 3, 2], dtype=int32)
     """
@@ -120,7 +118,6 @@ def choice(
     Raises:
         ArgumentError: nothing to choose from, or more draws without replacement than elements. ShapeError: `p` does not fit.
 
-    >>> import volta_fn as vf
     >>> vf.random.choice(vf.random.key(0), 5, (3,), replace=False)
     Array([0, 1, 4], dtype=int32)
     """

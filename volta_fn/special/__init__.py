@@ -2,6 +2,8 @@
 
 Integers become floats; all functions but those of `exponential` and `softmax` (sums of exponentials) are elementwise.
 
+The functions' examples use `import volta_fn as vf`.
+
 >>> import volta_fn as vf
 >>> vf.vmap(vf.grad(vf.special.gammaln))(vf.numpy.array([3.0])).round(4)
 Array([0.9228], dtype=float32)

@@ -19,7 +19,6 @@ i1e = promoted(lax.bessel_i1e, "i1e", "Return exp(-|x|) I1(x), the scaled modifi
 def i0(x: Any) -> Array:
     """Return I0(x), the modified Bessel function of order 0.
 
-    >>> import volta_fn as vf
     >>> vf.special.i0(1.0).round(4)
     Array(1.2661, dtype=float32)
     """
@@ -30,7 +29,6 @@ def i0(x: Any) -> Array:
 def i1(x: Any) -> Array:
     """Return I1(x), the modified Bessel function of order 1.
 
-    >>> import volta_fn as vf
     >>> vf.special.i1(1.0).round(4)
     Array(0.5652, dtype=float32)
     """

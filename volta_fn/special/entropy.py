@@ -26,7 +26,6 @@ def logit(x: Any) -> Array:
 
     It is infinite at 0 and 1, NaN outside.
 
-    >>> import volta_fn as vf
     >>> float(vf.grad(vf.special.logit)(0.5))
     4.0
     """
@@ -44,7 +43,6 @@ _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
 def xlogy(x: Any, y: Any) -> Array:
     """Return x log(y), which is 0 for x = 0 unless y is NaN.
 
-    >>> import volta_fn as vf
     >>> vf.special.xlogy(0.0, 0.0)
     Array(0., dtype=float32, weak_type=True)
     """
@@ -64,7 +62,6 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
 def xlog1py(x: Any, y: Any) -> Array:
     """Return x log(1 + y), which is 0 for x = 0 unless y is NaN.
 
-    >>> import volta_fn as vf
     >>> vf.special.xlog1py(vf.numpy.array([0.0, 2.0]), -1.0)
     Array([  0., -inf], dtype=float32)
     """
@@ -97,7 +94,6 @@ def _two_terms(
 def entr(x: Any) -> Array:
     """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 
-    >>> import volta_fn as vf
     >>> p = vf.numpy.array([0.5, 0.5, 0.0])
     >>> vf.special.entr(p).sum()
     Array(0.6931472, dtype=float32)
@@ -120,7 +116,6 @@ def rel_entr(p: Any, q: Any) -> Array:
 
     It is 0 for p = 0 and q >= 0, and infinite where it is not defined otherwise.
 
-    >>> import volta_fn as vf
     >>> vf.special.rel_entr(2.0, 1.0).round(4)
     Array(1.3863, dtype=float32)
     """
@@ -133,7 +128,6 @@ def kl_div(p: Any, q: Any) -> Array:
 
     The measures need not sum to one.
 
-    >>> import volta_fn as vf
     >>> vf.special.kl_div(2.0, 1.0).round(4)
     Array(0.3863, dtype=float32)
     """
@@ -182,7 +176,6 @@ _divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x,
 def boxcox(x: Any, lmbda: Any) -> Array:
     """Return (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964).
 
-    >>> import volta_fn as vf
     >>> vf.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
@@ -193,7 +186,6 @@ def boxcox(x: Any, lmbda: Any) -> Array:
 def boxcox1p(x: Any, lmbda: Any) -> Array:
     """Return the power transform `boxcox` of 1 + x.
 
-    >>> import volta_fn as vf
     >>> vf.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """

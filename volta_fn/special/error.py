@@ -37,7 +37,6 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
     Far on the left by the first terms, up to `series_order`, of the asymptotic series for erfc (Abramowitz & Stegun 26.2.12). Raises
     `ArgumentError` unless 0 <= series_order <= 30.
 
-    >>> import volta_fn as vf
     >>> vf.special.log_ndtr(vf.numpy.array([-30.0, 0.0]))
     Array([-454.32123  ,   -0.6931472], dtype=float32)
     """
@@ -155,7 +154,6 @@ def ndtri(p: Any) -> Array:
 
     It is infinite at 0 and 1, NaN outside.
 
-    >>> import volta_fn as vf
     >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
     Array([-1.96,  0.  ,  1.96], dtype=float32)
     """

@@ -45,7 +45,6 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
 
     An empty sum gives -inf. The derivative is the softmax, and 0 where every element is -inf.
 
-    >>> import volta_fn as vf
     >>> vf.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
     Array(1000.6932, dtype=float32)
     """
@@ -69,7 +68,6 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
 def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     """Return exp(x) over its sum along `axis`; elements not in `where` are 0.
 
-    >>> import volta_fn as vf
     >>> vf.nn.softmax(vf.numpy.array([1000.0, 1000.0]))
     Array([0.5, 0.5], dtype=float32)
     """
@@ -100,7 +98,6 @@ def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     """Return log(softmax(x)), precise for small values; -inf outside `where`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.log_softmax(vf.numpy.array([0.0, 1000.0]))
     Array([-1000.,     0.], dtype=float32)
     """

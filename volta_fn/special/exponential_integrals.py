@@ -77,7 +77,6 @@ def expn(n: Any, x: Any) -> Array:
     n is an integer >= 0 and x >= 0; NaN for others. Differentiable by x. By a power series up to 1, by a continued fraction beyond
     (Abramowitz & Stegun 5.1.12 and 5.1.22).
 
-    >>> import volta_fn as vf
     >>> vf.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
     Array([1.    , 0.1485], dtype=float32)
     """
@@ -90,7 +89,6 @@ def exp1(x: Any) -> Array:
 
     It is infinite at 0, NaN below.
 
-    >>> import volta_fn as vf
     >>> vf.special.exp1(1.0).round(4)
     Array(0.2194, dtype=float32)
     """
@@ -148,7 +146,6 @@ def expi(x: Any) -> Array:
     It is -inf at 0. By -E1(-x) on the left; on the right by a power series up to 40 and an asymptotic one beyond (Abramowitz & Stegun
     5.1.10 and 5.1.51).
 
-    >>> import volta_fn as vf
     >>> vf.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
     Array([-0.2194,  1.8951], dtype=float32)
     """
@@ -200,7 +197,6 @@ def erfcx(x: Any) -> Array:
 
     By Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
 
-    >>> import volta_fn as vf
     >>> vf.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
     Array([1.      , 0.005642], dtype=float32)
     """

@@ -24,7 +24,6 @@ digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; Na
 def gammasgn(x: Any) -> Array:
     """Return the sign of gamma(x); NaN at the negative integers.
 
-    >>> import volta_fn as vf
     >>> vf.special.gammasgn(vf.numpy.array([0.5, -0.5, -1.5]))
     Array([ 1., -1.,  1.], dtype=float32)
     """
@@ -38,7 +37,6 @@ def gammasgn(x: Any) -> Array:
 def gamma(x: Any) -> Array:
     """Compute the gamma function; gamma(n + 1) is n! for integers n.
 
-    >>> import volta_fn as vf
     >>> vf.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
     Array([ 1.7725, 24.    ], dtype=float32)
     """
@@ -49,7 +47,6 @@ def gamma(x: Any) -> Array:
 def loggamma(x: Any) -> Array:
     """Return log(gamma(x)), NaN for x <= 0; `gammaln` takes the absolute value.
 
-    >>> import volta_fn as vf
     >>> vf.special.loggamma(5.0).round(4)
     Array(3.1781, dtype=float32)
     """
@@ -61,7 +58,6 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
     Raises `ArgumentError` for `exact`, since there are no big integers.
 
-    >>> import volta_fn as vf
     >>> vf.special.factorial(vf.numpy.array([3, 5])).round(2)
     Array([  6., 120.], dtype=float32)
     """
@@ -81,7 +77,6 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
     It is 0 where there is no way. With `repetition`, a thing may be chosen again.
 
-    >>> import volta_fn as vf
     >>> vf.special.comb(5, vf.numpy.arange(4)).round(3)
     Array([ 1.,  5., 10., 10.], dtype=float32)
     """
@@ -100,7 +95,6 @@ def poch(z: Any, m: Any) -> Array:
 
     It is gamma(z + m) / gamma(z).
 
-    >>> import volta_fn as vf
     >>> vf.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
     """
@@ -112,7 +106,6 @@ def poch(z: Any, m: Any) -> Array:
 def betaln(a: Any, b: Any) -> Array:
     """Return log |beta(a, b)|.
 
-    >>> import volta_fn as vf
     >>> vf.special.betaln(2.0, 3.0).round(4)
     Array(-2.4849, dtype=float32)
     """
@@ -123,7 +116,6 @@ def betaln(a: Any, b: Any) -> Array:
 def beta(a: Any, b: Any) -> Array:
     """Return the beta function gamma(a) gamma(b) / gamma(a + b).
 
-    >>> import volta_fn as vf
     >>> vf.special.beta(2.0, 3.0).round(4)
     Array(0.0833, dtype=float32)
     """
@@ -135,7 +127,6 @@ def multigammaln(a: Any, d: int) -> Array:
 
     a must be greater than (d - 1) / 2.
 
-    >>> import volta_fn as vf
     >>> vf.special.multigammaln(3.0, 2).round(4)
     Array(1.5502, dtype=float32)
     """
@@ -156,7 +147,6 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 
     It is Riemann's for q = 1. Differentiable by q.
 
-    >>> import volta_fn as vf
     >>> vf.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
     Array([1.6449, 1.0823], dtype=float32)
     """
@@ -168,7 +158,6 @@ def polygamma(n: Any, x: Any) -> Array:
 
     Differentiable by x.
 
-    >>> import volta_fn as vf
     >>> vf.special.polygamma(1, 2.0).round(4)
     Array(0.6449, dtype=float32)
     """

@@ -95,7 +95,6 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN unless a
     and b are positive and finite and 0 <= x <= 1.
 
-    >>> import volta_fn as vf
     >>> vf.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)
     Array([0.    , 0.6875, 1.    ], dtype=float32)
     """

@@ -166,7 +166,6 @@ def gammainc(a: Any, x: Any) -> Array:
 
     It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0, x < 0 or infinite a.
 
-    >>> import volta_fn as vf
     >>> vf.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
     Array([0.    , 0.6321, 0.8647], dtype=float32)
     """
@@ -177,7 +176,6 @@ def gammainc(a: Any, x: Any) -> Array:
 def gammaincc(a: Any, x: Any) -> Array:
     """Return the upper incomplete gamma function 1 - gammainc(a, x), precise if small.
 
-    >>> import volta_fn as vf
     >>> vf.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
     Array([1.    , 0.3679, 0.1353], dtype=float32)
     """
@@ -194,7 +192,6 @@ def random_gamma_grad(a: Any, sample: Any) -> Array:
 
     Figurnov et al. 2018.
 
-    >>> import volta_fn as vf
     >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
     Array([0.751, 1.086], dtype=float32)
     """

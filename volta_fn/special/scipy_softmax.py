@@ -15,7 +15,6 @@ from volta_fn.special.exponential import Axis
 def softmax(x: Any, /, *, axis: Axis = None) -> Array:
     """Return exp(x) over its sum along some axes (default: over all elements).
 
-    >>> import volta_fn as vf
     >>> vf.special.softmax(vf.numpy.zeros((2, 2)))
     Array([[0.25, 0.25],
            [0.25, 0.25]], dtype=float32)
@@ -26,7 +25,6 @@ def softmax(x: Any, /, *, axis: Axis = None) -> Array:
 def log_softmax(x: Any, /, *, axis: Axis = None) -> Array:
     """Return log(softmax(x)), to full precision where the softmax is small.
 
-    >>> import volta_fn as vf
     >>> vf.special.log_softmax(vf.numpy.array([0.0, 1000.0]))
     Array([-1000.,     0.], dtype=float32)
     """

@@ -43,7 +43,6 @@ nextafter = promoted(lax.nextafter, "nextafter", "Return the floating-point numb
 def true_divide(x: Any, y: Any, /) -> Array:
     """Divide elementwise: x / y as floating-point numbers, also for integers.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.divide(jnp.array([1, 2]), 4)
     Array([0.25, 0.5 ], dtype=float32)
     """
@@ -53,7 +52,6 @@ def true_divide(x: Any, y: Any, /) -> Array:
 def floor_divide(x: Any, y: Any, /) -> Array:
     """Return the largest integers not above x / y.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.floor_divide(jnp.array([7, -7]), 2)
     Array([ 3, -4], dtype=int32)
     """
@@ -63,7 +61,6 @@ def floor_divide(x: Any, y: Any, /) -> Array:
 def remainder(x: Any, y: Any, /) -> Array:
     """Return x - floor(x / y) * y, which has the sign of y; for integers, x % 0 is 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.remainder(jnp.array([7, -7]), 3)
     Array([1, 2], dtype=int32)
     """
@@ -73,7 +70,6 @@ def remainder(x: Any, y: Any, /) -> Array:
 def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
     """Return the pair (x // y, x % y).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.divmod(jnp.array([7, -7]), 3)
     (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
     """
@@ -83,7 +79,6 @@ def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
 def fmod(x: Any, y: Any, /) -> Array:
     """Return the remainder of x / y with the sign of x; for integers, 0 if y is 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fmod(jnp.array([7, -7]), 3)
     Array([ 1, -1], dtype=int32)
     """
@@ -93,7 +88,6 @@ def fmod(x: Any, y: Any, /) -> Array:
 def power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y; a Python int as exponent multiplies repeatedly.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.power(jnp.array([1.0, 2.0, 3.0]), 2)
     Array([1., 4., 9.], dtype=float32)
 
@@ -108,7 +102,6 @@ def power(x: Any, y: Any, /) -> Array:
 def float_power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y in floating-point numbers.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.float_power(jnp.array([2, 3]), 2)
     Array([4., 9.], dtype=float32)
     """
@@ -123,7 +116,6 @@ def positive(x: Any, /) -> Array:
 def absolute(x: Any, /) -> Array:
     """Return |x|, which is real for complex x; booleans stay as they are.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.abs(jnp.array([-1.5, 2.0]))
     Array([1.5, 2. ], dtype=float32)
     """
@@ -148,7 +140,6 @@ def sign(x: Any, /) -> Array:
 def square(x: Any, /) -> Array:
     """Return x * x.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.square(jnp.array([-3, 4]))
     Array([ 9, 16], dtype=int32)
     """
@@ -165,7 +156,6 @@ def reciprocal(x: Any, /) -> Array:
 def hypot(x: Any, y: Any, /) -> Array:
     """Return sqrt(x² + y²) of real numbers without intermediate overflow.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.hypot(jnp.array([3.0]), 4.0)
     Array([5.], dtype=float32)
     """
@@ -203,7 +193,6 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
 
     Where min > max, the result is max.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
@@ -219,7 +208,6 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
 def copysign(x1: Any, x2: Any, /) -> Array:
     """Return |x1| with the sign of x2.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.copysign(3.0, jnp.array([-0.0, 2.0]))
     Array([-3.,  3.], dtype=float32)
     """
@@ -233,7 +221,6 @@ def copysign(x1: Any, x2: Any, /) -> Array:
 def signbit(x: Any, /) -> Array:
     """Return True where the sign bit is set: for x < 0, -0.0 and negative NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.signbit(jnp.array([0.0, -0.0, -1.0]))
     Array([False,  True,  True], dtype=bool)
     """
@@ -250,7 +237,6 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 
     NaN stays NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.heaviside(jnp.array([-1.0, 0.0, 2.0]), 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
@@ -263,7 +249,6 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
 def floor(x: Any, /) -> Array:
     """Return the largest integer not above x, in x's dtype.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.floor(jnp.array([1.5, -1.5]))
     Array([ 1., -2.], dtype=float32)
     """
@@ -291,7 +276,6 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
 
     Halves go to the even neighbour.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.round(jnp.array([0.5, 1.5, 2.345]), 1)
     Array([0.5, 1.5, 2.3], dtype=float32)
     """
@@ -339,7 +323,6 @@ def _to_integer(function: str, x: Any, rounding: Any) -> Array:
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     """Return the pair (fractional part, integer part), both with the sign of x.
 
-    >>> import volta_fn.numpy as jnp
     >>> [float(component) for component in jnp.modf(-2.5)]
     [-0.5, -2.0]
     """
@@ -361,7 +344,6 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 
     0.5 <= |mantissa| < 1, or 0 for 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> [component.item() for component in jnp.frexp(jnp.array(6.0))]
     [0.75, 3]
     """
@@ -392,7 +374,6 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 def ldexp(x1: Any, x2: Any, /) -> Array:
     """Return x1 * 2**x2 for integers x2, exact wherever the dtype can represent it.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ldexp(jnp.array([0.75]), jnp.array(3))
     Array([6.], dtype=float32)
     """
@@ -436,7 +417,6 @@ def imag(val: Any, /) -> Array:
 def conjugate(x: Any, /) -> Array:
     """Return the complex conjugate; real numbers stay as they are.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.conj(jnp.array([1 + 2j]))
     Array([1.-2.j], dtype=complex64)
     """
@@ -458,7 +438,6 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
     By default infinities become the largest finite numbers.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nan_to_num(jnp.array([jnp.nan, 2.0]), nan=-1.0)
     Array([-1.,  2.], dtype=float32)
     """

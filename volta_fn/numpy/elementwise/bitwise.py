@@ -23,7 +23,6 @@ left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by
 def right_shift(x: Any, y: Any, /) -> Array:
     """Shift bits right by y; the sign bit fills signed integers, zeros unsigned.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.right_shift(jnp.array([16, -16]), 2)
     Array([ 4, -4], dtype=int32)
     """
@@ -33,7 +32,6 @@ def right_shift(x: Any, y: Any, /) -> Array:
 def bitwise_count(x: Any, /) -> Array:
     """Count the bits that are set in |x|, as uint8.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.bitwise_count(jnp.array([7, -1, 0]))
     Array([3, 1, 0], dtype=uint8)
     """
@@ -45,7 +43,6 @@ def bitwise_count(x: Any, /) -> Array:
 def gcd(x1: Any, x2: Any, /) -> Array:
     """Return the greatest common divisor of integers, by Euclid's algorithm.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.gcd(jnp.array([12, -18, 0]), 8)
     Array([4, 2, 8], dtype=int32)
     """
@@ -72,7 +69,6 @@ def gcd(x1: Any, x2: Any, /) -> Array:
 def lcm(x1: Any, x2: Any, /) -> Array:
     """Return the least common multiple of integers; 0 if either is 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.lcm(4, 6)
     Array(12, dtype=int32, weak_type=True)
     """
@@ -99,7 +95,6 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
 
     The last group is filled up with zeros.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1]))
     Array([131], dtype=uint8)
     """
@@ -116,7 +111,6 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
 
     `count` cuts or pads that axis.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unpackbits(jnp.array([131], dtype="uint8"))
     Array([1, 0, 0, 0, 0, 0, 1, 1], dtype=uint8)
     """

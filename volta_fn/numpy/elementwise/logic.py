@@ -33,7 +33,6 @@ def truth(function: str, x: Any) -> Array:
 def logical_and(x: Any, y: Any, /) -> Array:
     """Return True where both elements are nonzero.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
     Array([False,  True,  True], dtype=bool)
     """
@@ -62,7 +61,6 @@ def _everywhere(value: Array, answer: bool) -> Array:
 def isnan(x: Any, /) -> Array:
     """Return True where elements are NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
     Array([False,  True], dtype=bool)
     """
@@ -129,7 +127,6 @@ def iscomplexobj(x: Any) -> bool:
 def isscalar(element: Any) -> bool:
     """Return True for a number or an array without dimensions.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.isscalar(3.0), jnp.isscalar(jnp.ones(1))
     (True, False)
     """
@@ -143,7 +140,6 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 
     Infinities are close to themselves, NaN is close to NaN only if `equal_nan`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.0 + 1e-6, 2.1]))
     Array([ True, False], dtype=bool)
     """
@@ -166,7 +162,6 @@ def _scalar_like(x: Array, value: Any) -> Array:
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return True if all elements are close in the sense of `isclose`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0 + 1e-7]))
     Array(True, dtype=bool)
     """
@@ -177,7 +172,6 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     """Return True if two arrays have the same shape and elements.
 
-    >>> import volta_fn.numpy as jnp
     >>> bool(jnp.array_equal(jnp.arange(3), [0, 1, 2]))
     True
     """
@@ -190,7 +184,6 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
 def array_equiv(a1: Any, a2: Any) -> Array:
     """Return True if two arrays are equal after one broadcasts to the other's shape.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.array_equiv(jnp.array([1, 2]), jnp.array([[1, 2], [1, 2]]))
     Array(True, dtype=bool)
     """

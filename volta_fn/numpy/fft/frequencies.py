@@ -17,7 +17,6 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
     They are 0, 1, …, then the negative ones, over n d; float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fftfreq(4, 0.5)
     Array([ 0. ,  0.5, -1. , -0.5], dtype=float32)
     """
@@ -32,7 +31,6 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
 
     Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfftfreq(4, 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
@@ -43,7 +41,6 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
 def fftshift(x: Any, axes: Axis = None) -> Array:
     """Move frequency 0 to the middle of each of the `axes` (None: all).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fftshift(jnp.array([0, 1, 2, -2, -1]))
     Array([-2, -1,  0,  1,  2], dtype=int32)
     """
@@ -55,7 +52,6 @@ def fftshift(x: Any, axes: Axis = None) -> Array:
 def ifftshift(x: Any, axes: Axis = None) -> Array:
     """Invert `fftshift`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1, 2]))
     Array([ 0,  1,  2, -2, -1], dtype=int32)
     """

@@ -31,7 +31,6 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     The result has `a`'s shape but for n elements along `axis`, in complex64, or complex128 for 64-bit numbers. Raises `ArgumentError` for
     an unknown `norm` and if n is not positive, `ShapeError` for no elements or if there is no such axis.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fft(jnp.array([0.0, 1.0, 0.0, -1.0])).round(4)
     Array([0.+0.j, 0.-2.j, 0.+0.j, 0.+2.j], dtype=complex64)
     """
@@ -41,7 +40,6 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Invert `fft`, with the same arguments: Σ_k a[k] exp(2πi j k / n) / n for each j.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifft(jnp.array([4.0, 0.0, 0.0, 0.0]))
     Array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
     """
@@ -53,7 +51,6 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
     Element n - k is the conjugate of element k. Raises `ArgumentTypeError` for complex numbers, and what `fft` raises.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfft(jnp.array([0.0, 1.0, 0.0, -1.0])).round(4)
     Array([0.+0.j, 0.-2.j, 0.+0.j], dtype=complex64)
     """
@@ -65,7 +62,6 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
     By default n is even, 2 (m - 1) for m elements. The imaginary parts of element 0 and, for even n, n / 2 are ignored.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfft(jnp.array([0, -2j, 0])).round(4)
     Array([ 0.,  1.,  0., -1.], dtype=float32)
     """
@@ -77,7 +73,6 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
     See `irfft`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0])).round(4)
     Array([ 8., -2.,  0., -2.], dtype=float32)
     """
@@ -87,7 +82,6 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Invert `hfft`: return the first half of the signal with a real spectrum.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0])).real.round(4)
     Array([1., 2., 3.], dtype=float32)
     """
@@ -182,7 +176,6 @@ def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str |
     Raises `ArgumentError` if `s` and `axes` differ in length, `ShapeError` if there is no such axis or one is named twice, and what `fft`
     raises.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fftn(jnp.ones((2, 2)))
     Array([[4.+0.j, 0.+0.j],
            [0.+0.j, 0.+0.j]], dtype=complex64)
@@ -193,7 +186,6 @@ def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str |
 def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Invert `fftn`, with the same arguments.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifftn(jnp.fft.fftn(jnp.ones((2, 2)))).real
     Array([[1., 1.],
            [1., 1.]], dtype=float32)
@@ -206,7 +198,6 @@ def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
 
     The arguments are those of `fftn`, of real numbers.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfftn(jnp.ones((2, 4))).shape
     (2, 3)
     """
@@ -222,7 +213,6 @@ def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str
 
     The arguments are those of `fftn`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((2, 4)))).shape
     (2, 4)
     """
@@ -237,7 +227,6 @@ def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str
 def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Apply `fftn` along two axes, by default the last two.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.fft2(jnp.ones((2, 2)))[0, 0]
     Array(4.+0.j, dtype=complex64)
     """
@@ -247,7 +236,6 @@ def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | No
 def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Invert `fft2`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.ifft2(jnp.array([[4.0, 0.0], [0.0, 0.0]])).real
     Array([[1., 1.],
            [1., 1.]], dtype=float32)
@@ -258,7 +246,6 @@ def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
 def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Apply `rfftn` along two axes, by default the last two.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.rfft2(jnp.ones((3, 4, 4))).shape
     (3, 4, 3)
     """
@@ -268,7 +255,6 @@ def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
 def irfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Invert `rfft2`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((3, 4, 4)))).shape
     (3, 4, 4)
     """

@@ -47,7 +47,6 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     The factor is NaN where a Hermitian matrix is not positive definite. With `symmetrize_input` the matrices are averaged with their
     adjoints first, otherwise their lower triangles are read.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]]))
     Array([[2., 0.],
            [1., 2.]], dtype=float32)
@@ -61,7 +60,6 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
     Q is (M, K) and R (K, N), where K is min(M, N) in mode "reduced" and M in mode "complete"; mode "r" returns R of "reduced" alone.
 
-    >>> import volta_fn.numpy as jnp
     >>> q, r = jnp.linalg.qr(jnp.ones((3, 2)))
     >>> bool(jnp.allclose(q @ r, 1.0, atol=1e-6))
     True
@@ -78,7 +76,6 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     The eigenvectors are columns. With `symmetrize_input` the matrices are averaged with their adjoints first, otherwise the triangle
     `UPLO` ("L", the default, or "U") is read. For equal eigenvalues the vectors' derivatives are zero.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(3)
     Array([1., 3.], dtype=float32)
     """
@@ -92,7 +89,6 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """Return the ascending eigenvalues of Hermitian matrices; arguments as of `eigh`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4)
     Array([1., 3.], dtype=float32)
     """
@@ -104,7 +100,6 @@ def eig(a: Any) -> EigResult:
 
     They are in no particular order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eig(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
     Array([0.+1.j, 0.-1.j], dtype=complex64)
     """
@@ -115,7 +110,6 @@ def eig(a: Any) -> EigResult:
 def eigvals(a: Any) -> Array:
     """Return the complex eigenvalues of square matrices, in no particular order.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.eigvals(jnp.array([[2.0, 0.0], [0.0, 3.0]])).real.round(4)
     Array([2., 3.], dtype=float32)
     """
@@ -130,7 +124,6 @@ def svd(
     S descends. U and Vh are square if `full_matrices`, else they have min(M, N) columns and rows. `hermitian` has no effect. For equal
     singular values the vectors' derivatives are zero where they are not determined.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.svd(jnp.array([[3.0, 0.0], [0.0, -4.0]])).S
     Array([4., 3.], dtype=float32)
     """
@@ -145,7 +138,6 @@ def svd(
 def svdvals(x: Any, /) -> Array:
     """Return the singular values, descending.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.svdvals(jnp.array([[3.0, 0.0], [0.0, 4.0]])).round(4)
     Array([4., 3.], dtype=float32)
     """

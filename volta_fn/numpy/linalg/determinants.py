@@ -39,7 +39,6 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
 def det(a: Any) -> Array:
     """Return the determinant of square matrices, differentiable also where singular.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     Array(-2., dtype=float32)
     """
@@ -105,7 +104,6 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 
     The logarithm does not overflow. A singular matrix gives 0 and -inf. The methods "lu" and "qr" of JAX both use LU here.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]]))
     SlogdetResult(sign=Array(-1., dtype=float32), logabsdet=Array(0., dtype=float32))
     """

@@ -29,7 +29,6 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     "fro", "nuc" (sum of singular values), 2 and -2 (greatest and least singular value), 1 and -1 (greatest and least column sum), inf and
     -inf (row sums).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.norm(jnp.array([[3.0, 4.0], [0.0, 2.0]]), axis=1)
     Array([5., 2.], dtype=float32)
     """
@@ -77,7 +76,6 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
     Several axes count as one vector; `ord` is a number.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.vector_norm(jnp.array([3.0, -4.0]), ord=1)
     Array(7., dtype=float32)
     """
@@ -116,7 +114,6 @@ _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # NumPy's name
     """Return the norm of order `ord` (see `norm`) of matrices in the last dimensions.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_norm(jnp.array([[1.0, -2.0], [3.0, 4.0]]), ord=1)
     Array(6., dtype=float32)
     """
@@ -132,7 +129,6 @@ def cond(x: Any, p: Any = None) -> Array:
 
     For None or 2, the greatest singular value over the least. Singular matrices give inf.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))
     Array(2., dtype=float32)
     """

@@ -18,7 +18,6 @@ from volta_fn.primitives.movement import broadcast_to
 def matrix_power(a: Any, n: int) -> Array:
     """Raise square matrices to an integer power by squaring; negative ones invert.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 5)
     Array([[1, 5],
            [0, 1]], dtype=int32)
@@ -46,7 +45,6 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
 
     The first and last may be vectors.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.multi_dot([jnp.ones((9, 2)), jnp.ones((2, 9)), jnp.ones(9)]).shape
     (9,)
     """
@@ -89,7 +87,6 @@ def _best_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 def outer(x1: Any, x2: Any, /) -> Array:
     """Return all products of an element of one vector with one of another.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([3, 4]))
     Array([[3, 4],
            [6, 8]], dtype=int32)
@@ -103,7 +100,6 @@ def outer(x1: Any, x2: Any, /) -> Array:
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Return the cross product of vectors of three components along `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
     Array([0, 0, 1], dtype=int32)
     """
@@ -118,7 +114,6 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 
     Positive `offset`s are above the main diagonal.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
     Array([1, 4], dtype=int32)
     """
@@ -128,7 +123,6 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Sum the diagonals of the matrices in the last two dimensions.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
     Array(5, dtype=int32)
     """

@@ -42,7 +42,6 @@ def solve(a: Any, b: Any) -> Array:
     b is (*batch, N, K), or a single right-hand side (N,). The batch dimensions broadcast. A singular matrix gives infinities or NaN. Raises
     `ShapeError` where a and b do not fit together.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 2.0]))
     Array([1. , 0.5], dtype=float32)
     """
@@ -77,7 +76,6 @@ def inv(a: Any) -> Array:
 
     To solve a system, `solve` is faster and more accurate.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
     Array([[0.5 , 0.  ],
            [0.  , 0.25]], dtype=float32)
@@ -91,7 +89,6 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
 
     Raises `ShapeError` unless the dimensions of a are those of b followed by as many elements.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.tensorsolve(jnp.eye(6).reshape(2, 3, 6), jnp.ones((2, 3))).shape
     (6,)
     """
@@ -114,7 +111,6 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
 
     The result has the last dimensions of a before its first `ind` ones.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.tensorinv(jnp.eye(24).reshape(4, 6, 8, 3)).shape
     (8, 3, 4, 6)
     """
@@ -132,7 +128,6 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
     By default `rtol` is max(M.shape) · eps. A vector or scalar has rank 1 unless all elements are zero. `hermitian` has no effect.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.matrix_rank(jnp.ones((3, 3)))
     Array(1, dtype=int32)
     """
@@ -193,7 +188,6 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     Singular values up to `rtol` (also called `rcond`; default 10 · max(M, N) · eps) times the greatest count as zero. `hermitian` has no
     effect.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 0.0]]))
     Array([[0.5, 0. ],
            [0. , 0. ]], dtype=float32)
@@ -214,7 +208,6 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
     max(M, N) · eps) times the greatest count as zero. The residuals are the squared norms of the columns of a x - b; with `numpy_resid`
     there are none where NumPy gives none (rank below N, or N ≥ M), which must be known while tracing.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.linalg.lstsq(jnp.array([[1.0], [1.0]]), jnp.array([1.0, 3.0]))[0].round(3)
     Array([2.], dtype=float32)
     """

@@ -30,7 +30,6 @@ from volta_fn.primitives.movement import broadcast_to
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative sum along `axis` (None: flattened); booleans as int32.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cumsum(jnp.array([1, 2, 3]))
     Array([1, 3, 6], dtype=int32)
     """
@@ -41,7 +40,6 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative product along `axis` (None: flattened); booleans as int32.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cumprod(jnp.array([1, 2, 3]))
     Array([1, 2, 6], dtype=int32)
     """
@@ -64,7 +62,6 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
 
     Only a one-dimensional array needs no `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
     Array([0, 1, 3, 6], dtype=int32)
     """
@@ -76,7 +73,6 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 
     Only a one-dimensional array needs no `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
     Array([1, 1, 2, 6], dtype=int32)
     """
@@ -101,7 +97,6 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
     Booleans give whether adjacent elements differ.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.diff(jnp.array([1, 4, 9, 16]))
     Array([3, 5, 7], dtype=int32)
     """
@@ -135,7 +130,6 @@ def _end(value: Array, end: Any, dim: int) -> Array | None:
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """Return the differences of the flattened array, between `to_begin` and `to_end`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ediff1d(jnp.array([1, 4, 9]))
     Array([3, 5], dtype=int32)
     """
@@ -154,7 +148,6 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
 
     The points are `x`, or at distances `dx`; both broadcast.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
     Array(8., dtype=float32)
     """
@@ -176,7 +169,6 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
 
     `varargs` are the spacings: none (1), one for all axes, or one per axis; each a number or the points' coordinates.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.gradient(jnp.array([1.0, 4.0, 9.0, 16.0]))
     Array([3., 4., 6., 7.], dtype=float32)
     """
@@ -216,7 +208,6 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
 
     Only jumps of at least `discont` are removed.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.unwrap(jnp.array([0.0, 3.0, 6.0, 0.0]), period=7.0)
     Array([0., 3., 6., 7.], dtype=float32)
     """

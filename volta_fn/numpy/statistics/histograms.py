@@ -24,7 +24,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     With `weights`, sum the weights of its occurrences. The result is as long as the largest number requires, at least `minlength`; inside
     traced functions give `length`: numbers not below it are dropped. Negative numbers count as 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.bincount(jnp.array([0, 2, 2]))
     Array([1, 0, 2], dtype=int32)
     """
@@ -55,7 +54,6 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
     The default range is from the smallest to the largest element.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.histogram_bin_edges(jnp.array([0.0, 4.0]), bins=2)
     Array([0., 2., 4.], dtype=float32)
     """
@@ -91,7 +89,6 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
 
     With `weights`, sums of weights; with `density`, a probability density.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.histogram(jnp.array([1.0, 2.0, 1.0]), bins=jnp.array([0.0, 1.0, 2.0, 3.0]))
     (Array([0., 2., 1.], dtype=float32), Array([0., 1., 2., 3.], dtype=float32))
     """
@@ -110,7 +107,6 @@ def histogram2d(
 ) -> tuple[Array, Array, Array]:
     """Return (counts, x edges, y edges) of points (x, y) in bins of a rectangle.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.histogram2d(jnp.array([0.0, 1.0]), jnp.array([0.0, 1.0]), bins=2)[0]
     Array([[1., 0.],
            [0., 1.]], dtype=float32)

@@ -19,7 +19,6 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
 
     With `returned`, return the pair (mean, sum of weights).
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3.0, 1.0]))
     Array(1.5, dtype=float32)
     """
@@ -65,7 +64,6 @@ def cov(
         aweights: the weight of each observation.
         dtype: of the result.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.cov(jnp.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
@@ -121,7 +119,6 @@ def _weighted_count(weight: Array, removed: int, aweights: Any, value: Array) ->
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
     """Return Pearson's correlation coefficients of variables in rows; see `cov`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.corrcoef(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]))
     Array([[1., 1.],
            [1., 1.]], dtype=float32)

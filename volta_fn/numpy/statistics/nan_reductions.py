@@ -26,7 +26,6 @@ def nansum(
 ) -> Array:
     """Return the sum along `axis`, with NaN as 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
     Array(3., dtype=float32)
     """
@@ -38,7 +37,6 @@ def nanprod(
 ) -> Array:
     """Return the product along `axis`, with NaN as 1.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanprod(jnp.array([2.0, jnp.nan, 3.0]))
     Array(6., dtype=float32)
     """
@@ -48,7 +46,6 @@ def nanprod(
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative sum along `axis`, with NaN as 0.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 5.], dtype=float32)
     """
@@ -58,7 +55,6 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative product along `axis`, with NaN as 1.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 6.], dtype=float32)
     """
@@ -68,7 +64,6 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
 def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the largest element along `axis` that is not NaN; NaN if there is none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanmax(jnp.array([1.0, jnp.nan, 3.0]))
     Array(3., dtype=float32)
     """
@@ -80,7 +75,6 @@ def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, 
 def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the smallest element along `axis` that is not NaN; NaN if there is none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanmin(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
@@ -98,7 +92,6 @@ def _nan_where_all_missing(result: Array, missing: Array, axis: Axis, keepdims: 
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element that is not NaN; -1 if none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
     Array(2, dtype=int32)
     """
@@ -110,7 +103,6 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element that is not NaN; -1 if none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanargmin(jnp.array([2.0, jnp.nan, 1.0]))
     Array(2, dtype=int32)
     """
@@ -122,7 +114,6 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None) -> Array:
     """Return the mean along `axis` of the elements that are not NaN; NaN if none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
     Array(1.5, dtype=float32)
     """
@@ -140,7 +131,6 @@ def nanvar(
 ) -> Array:  # fmt: skip
     """Return the variance of the elements that are not NaN; NaN for at most `ddof`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
@@ -162,7 +152,6 @@ def nanstd(
 ) -> Array:  # fmt: skip
     """Return the standard deviation along `axis` of the elements that are not NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """

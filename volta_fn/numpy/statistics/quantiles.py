@@ -34,7 +34,6 @@ def quantile(
     The result has the floating dtype of `a` (and of `weights`) and is differentiable by `a`. Raises `ArgumentError` for an unknown method
     or one that takes no weights, `ArgumentTypeError` for complex numbers, `ShapeError` for no elements and for weights that do not fit.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), jnp.array([0.25, 0.5]))
     Array([1.5, 2. ], dtype=float32)
     >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.5, method="inverted_cdf", weights=jnp.array([1, 1, 3]))
@@ -49,7 +48,6 @@ def nanquantile(
 ) -> Array:  # fmt: skip
     """Return `quantile` of the elements that are not NaN; NaN where there are none.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 4.0]), 0.5)
     Array(2.5, dtype=float32)
     """
@@ -62,7 +60,6 @@ def percentile(
 ) -> Array:  # fmt: skip
     """Return `quantile` for `q` in per cent.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 25)
     Array(1.5, dtype=float32)
     """
@@ -75,7 +72,6 @@ def nanpercentile(
 ) -> Array:  # fmt: skip
     """Return `percentile` of the elements that are not NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 4.0]), 50)
     Array(2.5, dtype=float32)
     """
@@ -87,7 +83,6 @@ def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = 
 
     NaN where an element is.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.median(jnp.array([3, 1, 10, 2]))
     Array(2.5, dtype=float32)
     """
@@ -97,7 +92,6 @@ def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = 
 def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
     """Return `median` of the elements that are not NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 10.0, 2.0]))
     Array(3., dtype=float32)
     """

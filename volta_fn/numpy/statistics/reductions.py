@@ -73,7 +73,6 @@ def sum(
 ) -> Array:  # fmt: skip
     """Return the sum of the elements along `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
     Array([4, 6], dtype=int32)
     """
@@ -92,7 +91,6 @@ def prod(
 ) -> Array:  # fmt: skip
     """Return the product of the elements along `axis`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.prod(jnp.array([1.5, 2.0, 2.0]))
     Array(6., dtype=float32)
     """
@@ -113,7 +111,6 @@ def _to_summed(value: Array, dtype: Any, promote_integers: bool) -> Array:
 def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the largest element along `axis`; NaN if any is NaN.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.max(jnp.array([[1, 5], [3, 2]]), axis=1)
     Array([5, 3], dtype=int32)
 
@@ -142,7 +139,6 @@ def minmax(
 
     `initial` may be a pair, one for each.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.minmax(jnp.array([[1, 5], [3, 2]]), axis=1)
     (Array([1, 2], dtype=int32), Array([5, 3], dtype=int32))
     """
@@ -170,7 +166,6 @@ def _check_not_empty(name: str, value: Array, axes: tuple[int, ...]) -> None:
 def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return True if all elements along `axis` are nonzero (also if there are none).
 
-    >>> import volta_fn.numpy as jnp
     >>> bool(jnp.all(jnp.array([1, 2, 0])))
     False
     """
@@ -183,7 +178,6 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return True if any element along `axis` is nonzero.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.any(jnp.array([[0, 0], [0, 1]]), axis=1)
     Array([False,  True], dtype=bool)
     """
@@ -196,7 +190,6 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     """Count the nonzero elements along `axis`, as int32.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
     Array(2, dtype=int32)
     """
@@ -208,7 +201,6 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
     Without `axis`, the index in the flattened array.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.argmax(jnp.array([[1, 5], [3, 2]]), axis=1)
     Array([1, 0], dtype=int32)
     """
@@ -221,7 +213,6 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
     Without `axis`, the index in the flattened array.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.argmin(jnp.array([3, 1, 2]))
     Array(1, dtype=int32)
     """
@@ -241,7 +232,6 @@ def _arg_extremum(name: str, a: Any, axis: int | None, keepdims: bool, find: Cal
 def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
     """Return the range of the elements along `axis`: the largest minus the smallest.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.ptp(jnp.array([3, 1, 7]))
     Array(6, dtype=int32)
     """
@@ -266,7 +256,6 @@ def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
 def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return the arithmetic mean along `axis` as a float (or complex); NaN if empty.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.mean(jnp.array([1, 2, 4]))
     Array(2.3333333, dtype=float32)
     """
@@ -290,7 +279,6 @@ def var(
     `mean`, if already known, must have kept its dimensions; `correction` is another name for `ddof`. Two passes keep the digits of nearly
     equal large numbers.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
@@ -321,7 +309,6 @@ def std(
 ) -> Array:  # fmt: skip
     """Return the standard deviation along `axis`: the square root of `var`.
 
-    >>> import volta_fn.numpy as jnp
     >>> jnp.std(jnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
