@@ -17,7 +17,7 @@ from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.movement import broadcast_to, moveaxis
 
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
@@ -286,7 +286,7 @@ def linspace(
     if wanted in dtypes.INTEGERS:
         numbers = lax.floor(numbers)
     dim = axis_of("linspace", axis, len(shape) + 1)
-    numbers = lax.convert_element_type(_move_first(numbers, dim), wanted)
+    numbers = lax.convert_element_type(moveaxis(numbers, 0, dim), wanted)
     numbers = numbers if device is None else device_put(numbers, device)
     step = lax.reshape((high - low) / gaps if gaps > 0 else full_like(low, math.nan), shape)
     return (numbers, step) if retstep else numbers
@@ -295,12 +295,6 @@ def linspace(
 def _counting(dtype: np.dtype) -> np.dtype:
     """Return the dtype that holds indices exactly before conversion to `dtype`."""
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
-
-
-def _move_first(x: Array, dim: int) -> Array:
-    order = list(range(1, x.ndim))
-    order.insert(dim, 0)
-    return lax.transpose(x, order)
 
 
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:

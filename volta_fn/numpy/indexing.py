@@ -353,17 +353,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
     no_out("choose", out)
     index = _index_array("choose", narrow(a))
     options = promote("choose", *choices)
-    last = len(options) - 1
-    if mode == "raise":
-        numbers = concrete("choose", "a", index, "Give mode='clip' or mode='wrap' inside traced functions.")
-        if numbers.size and (numbers.min() < 0 or numbers.max() > last):
-            raise OutOfBoundsError(f"choose: the indices must lie between 0 and {last}, got {numbers.min()} to {numbers.max()}")
-    elif mode == "wrap":
-        index = _wrapped(index, len(options))
-    elif mode == "clip":
-        index = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, last))
-    else:
-        raise ArgumentError(f"choose: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    index = _bounded("choose", "a", index, len(options), mode)
     index, *options = broadcast_together(lax.convert_element_type(index, INDEX), *options)
     return lax.select_n(index, *options)
 
@@ -425,7 +415,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
         raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(components)}")
     if order not in ("C", "F"):
         raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
-    components = [_bounded(i, n, mode) for i, n in zip(components, sizes, strict=True)]
+    components = [_bounded("ravel_multi_index", "multi_index", i, n, mode) for i, n in zip(components, sizes, strict=True)]
     strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
     terms = promote("ravel_multi_index", *components)
     terms = terms if dtype is None else [lax.convert_element_type(t, dtype) for t in terms]
@@ -435,14 +425,14 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
     return total
 
 
-def _bounded(index: Array, length: int, mode: str) -> Array:
+def _bounded(function: str, argument: str, index: Array, length: int, mode: str) -> Array:
     if mode == "wrap":
         return _wrapped(index, length)
     if mode == "clip":
         return lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, length - 1))
     if mode != "raise":
-        raise ArgumentError(f"mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
-    numbers = concrete("ravel_multi_index", "multi_index", index, "Give mode='clip' or mode='wrap' inside traced functions.")
+        raise ArgumentError(f"{function}: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    numbers = concrete(function, argument, index, "Give mode='clip' or mode='wrap' inside traced functions.")
     if numbers.size and (numbers.min() < 0 or numbers.max() >= length):
-        raise OutOfBoundsError(f"ravel_multi_index: an index lies outside a dimension of size {length}: {numbers.min()} to {numbers.max()}")
+        raise OutOfBoundsError(f"{function}: indices must lie between 0 and {length - 1}, got {numbers.min()} to {numbers.max()}")
     return index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,41 +15,17 @@ from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.cast import bitcast_convert_type
 
-_METHODS: dict[str, Callable[..., Any]] = {
-    "all": reductions.all,
-    "any": reductions.any,
-    "argmax": reductions.argmax,
-    "argmin": reductions.argmin,
-    "argsort": sorting.argsort,
-    "astype": creation.astype,
-    "choose": indexing.choose,
-    "clip": arithmetic.clip,
-    "compress": lambda self, condition, axis=None: indexing.compress(condition, self, axis),
-    "conj": arithmetic.conjugate,
-    "conjugate": arithmetic.conjugate,
-    "copy": creation.copy,
-    "cumprod": cumulative.cumprod,
-    "cumsum": cumulative.cumsum,
-    "diagonal": diagonals.diagonal,
-    "dot": products.dot,
-    "max": reductions.max,
-    "mean": reductions.mean,
-    "min": reductions.min,
-    "nonzero": indexing.nonzero,
-    "prod": reductions.prod,
-    "ptp": reductions.ptp,
-    "ravel": shapes.ravel,
-    "repeat": shapes.repeat,
-    "round": arithmetic.round,
-    "searchsorted": sorting.searchsorted,
-    "sort": sorting.sort,
-    "squeeze": shapes.squeeze,
-    "std": reductions.std,
-    "sum": reductions.sum,
-    "swapaxes": shapes.swapaxes,
-    "take": indexing.take,
-    "trace": diagonals.trace,
-    "var": reductions.var,
+#: The functions that are methods as they are.
+_METHODS: dict[ModuleType, str] = {
+    arithmetic: "clip conjugate round",
+    creation: "astype copy",
+    cumulative: "cumprod cumsum",
+    diagonals: "diagonal trace",
+    indexing: "choose nonzero take",
+    products: "dot",
+    reductions: "all any argmax argmin max mean min prod ptp std sum var",
+    shapes: "ravel repeat squeeze swapaxes",
+    sorting: "argsort searchsorted sort",
 }
 
 
@@ -66,6 +42,11 @@ def _transpose(self: Array, *axes: Any) -> Array:
 def _flatten(self: Array, order: str = "C") -> Array:
     """Return the elements in one dimension."""
     return shapes.ravel(self, order)
+
+
+def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
+    """Return the slices along `axis` (None: elements) where `condition` is true."""
+    return indexing.compress(condition, self, axis)
 
 
 def _view(self: Array, dtype: Any = None) -> Array:
@@ -90,15 +71,17 @@ def _rmatmul(self: Array, other: Any) -> Any:
     return products.matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
 
+for _module, _names in _METHODS.items():
+    for _name in _names.split():
+        attach(_name, getattr(_module, _name))
+for _function in (_reshape, _transpose, _flatten, _compress, _view):
+    attach(_function.__name__[1:], _function)
+attach("conj", arithmetic.conjugate)
 attach("__matmul__", _matmul)
 attach("__rmatmul__", _rmatmul)
-for _name, _function in _METHODS.items():
-    attach(_name, _function)
-for _name, _function in {"reshape": _reshape, "transpose": _transpose, "flatten": _flatten, "view": _view}.items():
-    attach(_name, _function)
+attach("__round__", lambda self, ndigits=0: arithmetic.round(self, ndigits))
 attach("__array_namespace__", _namespace)
 attach("T", property(shapes.transpose, doc="The dimensions in reverse order."))
 attach("mT", property(shapes.matrix_transpose, doc="The last two dimensions exchanged."))
 attach("real", property(arithmetic.real, doc="The real part."))
 attach("imag", property(arithmetic.imag, doc="The imaginary part."))
-attach("__round__", lambda self, ndigits=0: arithmetic.round(self, ndigits))

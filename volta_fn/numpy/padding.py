@@ -16,7 +16,7 @@ from volta_fn.numpy.elementwise.arithmetic import round as round_
 from volta_fn.numpy.shapes import flip
 from volta_fn.numpy.statistics import reductions
 from volta_fn.numpy.statistics.quantiles import median
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.movement import broadcast_to, moveaxis
 
 Widths = list[tuple[int, int]]
 
@@ -70,21 +70,14 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
 
 
 def _constant(value: Array, widths: Widths, mode: str, constant_values: Any = 0) -> Array:
-    fills = _fill_arrays(constant_values, value)
-    if fills is not None:
-        return lax.pad(value, fills, [(lo, hi, 0) for lo, hi in widths])
+    if not np.ndim(constant_values):
+        fill = lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
+        return lax.pad(value, fill, [(lo, hi, 0) for lo, hi in widths])
     for axis, ((lo, hi), (before, after)) in enumerate(zip(widths, _pairs("constant_values", constant_values, value.ndim), strict=True)):
         for amount, fill in (((lo, 0, 0), before), ((0, hi, 0), after)):
             config = [amount if i == axis else (0, 0, 0) for i in range(value.ndim)]
             value = lax.pad(value, full_like_scalar(value, fill), config)
     return value
-
-
-def _fill_arrays(constant_values: Any, value: Array) -> Array | None:
-    """Return the single fill value as an array; None if there are several."""
-    if np.ndim(constant_values):
-        return None
-    return lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
 
 
 def _slice(value: Array, start: int, stop: int, axis: int) -> Array:
@@ -158,8 +151,7 @@ def _linear_ramp(value: Array, widths: Widths, mode: str, end_values: Any = 0) -
         if lo or hi:
             size = _nonempty(value, axis, mode)
             first, last = _slice(value, 0, 1, axis), _slice(value, size - 1, size, axis)
-            ramp = lambda edge, end, count: _ramp(edge, end, count, axis)  # noqa: B023, E731  # used up within this round
-            value = _surround(value, ramp(first, before, lo), flip(ramp(last, after, hi), axis), axis)
+            value = _surround(value, _ramp(first, before, lo, axis), flip(_ramp(last, after, hi, axis), axis), axis)
     return value
 
 
@@ -212,22 +204,17 @@ def _pad_by_function(value: Array, widths: Widths, function: Callable[..., Any],
     """Follow NumPy's protocol: pad with zeros, then pass each vector to the function."""
     padded = lax.pad(value, full_like_scalar(value, 0), [(lo, hi, 0) for lo, hi in widths])
     for axis, width in enumerate(widths):
-        moved = lax.transpose(padded, [*[i for i in range(padded.ndim) if i != axis], axis])
+        moved = moveaxis(padded, axis, padded.ndim - 1)
         rows = lax.reshape(moved, (-1 if moved.size else 0, moved.shape[-1]))
         done = [function(lax.index_in_dim(rows, i, keepdims=False), width, axis, options) for i in range(rows.shape[0])]
         moved = lax.reshape(lax.concatenate([lax.expand_dims(row, (0,)) for row in done], 0), moved.shape)
-        back = list(range(padded.ndim - 1))
-        back.insert(axis, padded.ndim - 1)
-        padded = lax.transpose(moved, back)
+        padded = moveaxis(moved, padded.ndim - 1, axis)
     return padded
 
 
 _STATISTICS: dict[str, Callable[..., Array]] = {
-    "maximum": lambda x, axis, keepdims: reductions.max(x, axis, keepdims=keepdims),
-    "minimum": lambda x, axis, keepdims: reductions.min(x, axis, keepdims=keepdims),
-    "mean": lambda x, axis, keepdims: reductions.mean(x, axis, keepdims=keepdims),
-    "median": lambda x, axis, keepdims: median(x, axis, keepdims=keepdims),
-}
+    "maximum": reductions.max, "minimum": reductions.min, "mean": reductions.mean, "median": median,
+}  # fmt: skip
 _MODES: dict[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
     "constant": (_constant, ("constant_values",)),
     "edge": (_edge, ()),
@@ -235,6 +222,6 @@ _MODES: dict[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
     "symmetric": (_mirror, ("reflect_type",)),
     "wrap": (_wrap, ()),
     "linear_ramp": (_linear_ramp, ("end_values",)),
-    "empty": (lambda value, widths, mode: _constant(value, widths, mode), ()),
+    "empty": (_constant, ()),
     **dict.fromkeys(_STATISTICS, (_statistic, ("stat_length",))),
 }

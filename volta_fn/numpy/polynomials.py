@@ -104,15 +104,20 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
     return lax.concatenate(quotient, 0), trim_zeros(rest, "f") if trim_leading_zeros else rest
 
 
+def _order(function: str, m: Any) -> int:
+    order = as_integer(concrete_or_raise(m, f"argument m of {function}"), f"{function}: m")
+    if order < 0:
+        raise ArgumentError(f"{function}: m must not be negative, got {m}")
+    return order
+
+
 def polyder(p: Any, m: int = 1) -> Array:
     """Return the m-th derivative of a polynomial.
 
     >>> jnp.polyder(jnp.array([1.0, 2.0, 3.0]))
     Array([2., 2.], dtype=float32)
     """
-    order = as_integer(concrete_or_raise(m, "argument m of polyder"), "polyder: m")
-    if order < 0:
-        raise ArgumentError(f"polyder: m must not be negative, got {m}")
+    order = _order("polyder", m)
     (value,) = promote_inexact("polyder", _coefficients("polyder", "p", p))
     for _ in range(order):
         powers = np.arange(value.size - 1, 0, -1)
@@ -128,9 +133,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
     Array([1., 1., 0.], dtype=float32)
     """
-    order = as_integer(concrete_or_raise(m, "argument m of polyint"), "polyint: m")
-    if order < 0:
-        raise ArgumentError(f"polyint: m must not be negative, got {m}")
+    order = _order("polyint", m)
     constants = array(0.0 if k is None else k)
     value, constants = promote_inexact("polyint", _coefficients("polyint", "p", p), constants)
     constants = broadcast_to(constants, (order,)) if constants.size == 1 else constants

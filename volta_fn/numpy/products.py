@@ -16,7 +16,7 @@ from volta_fn.primitives.complex_parts import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import canonical_axes, canonical_axis, expand_dims, reshape, squeeze, transpose
+from volta_fn.primitives.movement import canonical_axes, canonical_axis, expand_dims, moveaxis, reshape, squeeze, transpose
 from volta_fn.primitives.slicing import index_in_dim
 
 
@@ -164,14 +164,9 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     >>> jnp.vecdot(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 1.0]))
     Array([3., 7.], dtype=float32)
     """
-    x, y = (_axis_last(value, axis) for value in _promoted("vecdot", x1, x2))
+    x, y = (moveaxis(v, canonical_axis(axis, v.ndim), v.ndim - 1) for v in _promoted("vecdot", x1, x2))
     row, column = expand_dims(conj(x), (x.ndim - 1,)), expand_dims(y, (y.ndim,))
     return squeeze(matmul(row, column, precision=precision, preferred_element_type=preferred_element_type), (-2, -1))
-
-
-def _axis_last(value: Array, axis: int) -> Array:
-    dim = canonical_axis(axis, value.ndim)
-    return transpose(value, [*[i for i in range(value.ndim) if i != dim], dim])
 
 
 def matvec(x1: Any, x2: Any, /) -> Array:

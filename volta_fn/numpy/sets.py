@@ -21,7 +21,7 @@ from volta_fn.numpy.joining import concatenate
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.movement import broadcast_to, moveaxis
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
@@ -103,7 +103,7 @@ def unique(
     value = array(ar) if isinstance(ar, (list, tuple)) else operand("unique", "ar", ar)
     shape = value.shape
     dim = 0 if axis is None else axis_of("unique", axis, value.ndim)
-    slices = lax.reshape(value, (value.size,)) if axis is None else _first(value, dim)
+    slices = lax.reshape(value, (value.size,)) if axis is None else moveaxis(value, dim, 0)
     n = slices.shape[0]
     rows = lax.reshape(slices, (n, slices.size // n if n else 1))
     groups = _grouped(rows, equal_nan)
@@ -124,27 +124,16 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first(value: Array, dim: int) -> Array:
-    return lax.transpose(value, [dim, *[i for i in range(value.ndim) if i != dim]])
-
-
 def _values(slices: Array, first: Array, there: Array, fill_value: Any, dim: int) -> Array:
     """Return the chosen slices, filled up to the size, with their axis moved back."""
-    if not slices.shape[0]:
-        chosen = broadcast_to(full_like_scalar(slices, 0), (first.size, *slices.shape[1:]))
-    else:
-        chosen = slices[first]
+    zero = full_like_scalar(slices, 0)
+    chosen = slices[first] if slices.shape[0] else broadcast_to(zero, (first.size, *slices.shape[1:]))
     if fill_value is not None:
         fill = to_dtype(fill_value, slices.dtype)
-    elif slices.shape[0] and first.size:
-        fill = chosen[0]
     else:
-        fill = full_like_scalar(slices, 0)
+        fill = chosen[0] if slices.shape[0] and first.size else zero
     mask = lax.reshape(there, (there.size, *(1,) * (slices.ndim - 1)))
-    chosen = lax.select(mask, chosen, fill)
-    order = list(range(1, slices.ndim))
-    order.insert(dim, 0)
-    return lax.transpose(chosen, order)
+    return moveaxis(lax.select(mask, chosen, fill), 0, dim)
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:

@@ -58,13 +58,9 @@ def _no_kind(function: str, kind: None, order: None) -> None:
 
 def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
     value = operand(function, "a", a)
-    if not value.ndim and axis in (-1, 0, None):
-        return lax.reshape(value, (1,)) if axis is None else _no_dimensions(function), 0
+    if not value.ndim and axis in (-1, 0):
+        raise ShapeError(f"{function}: a zero-dimensional array has no axis to sort along; pass axis=None")
     return flat_or_axis(function, value, axis)
-
-
-def _no_dimensions(function: str) -> Array:
-    raise ShapeError(f"{function}: a zero-dimensional array has no axis to sort along; pass axis=None")
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:

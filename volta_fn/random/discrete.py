@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,26 +74,31 @@ def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtyp
     inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
     v_r = 0.9277 - 3.6224 / (b - 2.0)
 
-    def step(state: Any) -> Any:
-        i, count, accepted, key = state
-        keys = random_split(key, (3,))
-        u = uniform(keys[1], shape, FLOAT) - 0.5
-        v = uniform(keys[2], shape, FLOAT)
+    def propose(u: Array, v: Array) -> tuple[Array, Array]:
         distance = 0.5 - lax.abs(u)
         k = lax.floor((2.0 * a / distance + b) * u + rate + 0.43)
         left = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
         right = -rate + k * log_rate - lax.lgamma(k + 1.0)
         at_once = (distance >= 0.07) & (v <= v_r)
         never = (k < 0) | ((distance < 0.013) & (v > distance))
-        accept = at_once | (~never & (left <= right))
+        return k, at_once | (~never & (left <= right))
+
+    return lax.convert_element_type(_first_accepted(data, shape, FLOAT, rounds, propose), dtype)
+
+
+def _first_accepted(
+    data: Array, shape: Shape, dtype: np.dtype, rounds: Any, propose: Callable[[Array, Array], tuple[Array, Array]]
+) -> Array:
+    """Propose numbers, from uniform ones in [-1/2, 1/2) and [0, 1), until each is accepted."""
+
+    def step(state: Any) -> Any:
+        i, count, accepted, key = state
+        keys = random_split(key, (3,))
+        k, accept = propose(uniform(keys[1], shape, dtype) - 0.5, uniform(keys[2], shape, dtype))
         return i + 1, vnp.where(accept, k, count), accepted | accept, keys[0]
 
-    start = (0, vnp.full(shape, -1.0, FLOAT), vnp.zeros(shape, bool), data)
-    count = lax.while_loop(lambda s: vnp.any(~s[2]) & (s[0] < rounds), step, start)[1]
-    return lax.convert_element_type(count, dtype)
-
-
-# binomial
+    start = (0, vnp.full(shape, -1.0, dtype), vnp.zeros(shape, bool), data)
+    return lax.while_loop(lambda s: vnp.any(~s[2]) & (s[0] < rounds), step, start)[1]
 
 
 def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
@@ -170,11 +175,7 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
     alpha = (2.83 + 5.1 / b) * deviation
     mode = lax.floor((trials + 1.0) * chance)
 
-    def step(state: Any) -> Any:
-        i, count, accepted, key = state
-        keys = random_split(key, (3,))
-        u = uniform(keys[1], shape, chance.dtype) - 0.5
-        v = uniform(keys[2], shape, chance.dtype)
+    def propose(u: Array, v: Array) -> tuple[Array, Array]:
         distance = 0.5 - lax.abs(u)
         at_once = (distance >= 0.07) & (v <= v_r)
         k = lax.floor((2.0 * a / distance + b) * u + c)
@@ -189,12 +190,9 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
             - _stirling_error(trials - k)
         )
         never = (k < 0) | (k > trials)
-        accept = at_once | (~never & (left <= right))
-        return i + 1, vnp.where(accept, k, count), accepted | accept, keys[0]
+        return k, at_once | (~never & (left <= right))
 
-    start = (0, vnp.full(shape, -1.0, chance.dtype), vnp.zeros(shape, bool), data)
-    count = lax.while_loop(lambda s: vnp.any(~s[2]) & (s[0] < rounds), step, start)[1]
-    return lax.convert_element_type(count, dtype)
+    return lax.convert_element_type(_first_accepted(data, shape, chance.dtype, rounds, propose), dtype)
 
 
 def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None, dtype: Any = None, unroll: int | bool = 1) -> Array:

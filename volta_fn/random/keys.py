@@ -189,14 +189,9 @@ def _seeded(function: str, seed: Any) -> Array:
     if isinstance(value, np.ndarray):
         upper = int(value) >> 32 if value.dtype.itemsize == 8 else 0
         return as_value(np.array([upper & _LOW_32, int(value) & _LOW_32], _UINT32))
-    words = [lax.convert_element_type(word, _UINT32) for word in _halves(value)]
+    high: Any = lax.shift_right_logical(value, value.dtype.type(32)) if value.dtype.itemsize == 8 else np.uint32(0)
+    words = [lax.convert_element_type(word, _UINT32) for word in (high, value)]
     return lax.concatenate([lax.reshape(word, (1,)) for word in words], 0)
-
-
-def _halves(seed: Array) -> tuple[Any, Array]:
-    if seed.dtype.itemsize < 8:
-        return np.uint32(0), seed
-    return lax.shift_right_logical(seed, seed.dtype.type(32)), seed
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:

@@ -9,7 +9,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.numpy.arguments import axis_of, flat_or_axis, full_like_scalar, operand, promote
+from volta_fn.numpy.arguments import axis_of, broadcast_together, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted
 
@@ -36,8 +36,7 @@ def bitwise_count(x: Any, /) -> Array:
     Array([3, 1, 0], dtype=uint8)
     """
     value = operand("bitwise_count", "x", x)
-    magnitude = lax.abs(value) if value.dtype in dtypes.SIGNED else value
-    return lax.convert_element_type(lax.population_count(magnitude), np.uint8)
+    return lax.convert_element_type(lax.population_count(_magnitude(value)), np.uint8)
 
 
 def gcd(x1: Any, x2: Any, /) -> Array:
@@ -46,15 +45,12 @@ def gcd(x1: Any, x2: Any, /) -> Array:
     >>> jnp.gcd(jnp.array([12, -18, 0]), 8)
     Array([4, 2, 8], dtype=int32)
     """
-    a, b = _integers("gcd", x1, x2)
-    shape = lax.broadcast_shapes(a.shape, b.shape)
-    a, b = (lax.broadcast(v, shape) if not v.shape else v for v in (a, b))
-    a, b = (lax.add(v, lax.broadcast(full_like_scalar(v, 0), shape)) for v in (a, b))
+    a, b = broadcast_together(*_integers("gcd", x1, x2))
     zero = full_like_scalar(a, 0)
 
     def unfinished(pair: Any) -> Array:
         nonzero = lax.ne(pair[1], zero)
-        return lax.reduce_or(nonzero, range(len(shape)))
+        return lax.reduce_or(nonzero, range(nonzero.ndim))
 
     def step(pair: Any) -> Any:
         large, small = pair

@@ -201,9 +201,7 @@ def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
     >>> jnp.fft.rfftn(jnp.ones((2, 4))).shape
     (2, 3)
     """
-    dims, sizes = _axes_and_sizes("rfftn", a, s, axes)
-    if not dims:
-        raise ArgumentError("rfftn: at least one axis must be transformed")
+    dims, sizes = _axes_and_sizes("rfftn", a, s, axes, least=1)
     half = rfft(a, sizes[-1], dims[-1], norm)
     return _along("rfftn", half, dims[:-1], sizes[:-1], norm, inverse=False)
 
@@ -217,9 +215,7 @@ def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str
     (2, 4)
     """
     value = as_complex("irfftn", a)
-    dims, sizes = _axes_and_sizes("irfftn", value, s, axes)
-    if not dims:
-        raise ArgumentError("irfftn: at least one axis must be transformed")
+    dims, sizes = _axes_and_sizes("irfftn", value, s, axes, least=1)
     half = _along("irfftn", value, dims[:-1], sizes[:-1], norm, inverse=True)
     return irfft(half, sizes[-1], dims[-1], norm)
 
@@ -278,11 +274,14 @@ def _along(function: str, value: Array, axes: Sequence[int], sizes: Sequence[int
     return value
 
 
-def _axes_and_sizes(function: str, a: Any, s: Sizes, axes: Sequence[int] | None) -> tuple[tuple[int, ...], Sequence[int | None]]:
+def _axes_and_sizes(
+    function: str, a: Any, s: Sizes, axes: Sequence[int] | None, least: int = 0
+) -> tuple[tuple[int, ...], Sequence[int | None]]:
     """Return the axes, counted from the front, and the number of elements along each."""
-    rank = as_complex(function, a).ndim
     named = tuple(axes) if axes is not None else None if s is None else tuple(range(-len(s), 0))
-    dims = axes_of(function, named, rank)
+    dims = axes_of(function, named, as_complex(function, a).ndim)
+    if len(dims) < least:
+        raise ArgumentError(f"{function}: at least one axis must be transformed")
     if s is not None and len(s) != len(dims):
         raise ArgumentError(f"{function}: s and axes must have one length, got s {tuple(s)} for axes {named}")
     return dims, [None] * len(dims) if s is None else s

@@ -12,6 +12,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import INDEX, concrete, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import array, linspace, ones
+from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.numpy.statistics import reductions
 from volta_fn.numpy.statistics.cumulative import diff
@@ -93,13 +94,9 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     (Array([0., 2., 1.], dtype=float32), Array([0., 1., 2., 3.], dtype=float32))
     """
     value = operand("histogram", "a", a)
-    weight = None if weights is None else operand("histogram", "weights", weights)
-    counts, (edges,) = histogramdd(lax.reshape(value, (value.size, 1)), [bins], None if range is None else [range], _flat(weight), density)
+    flat = None if weights is None else ravel(operand("histogram", "weights", weights))
+    counts, (edges,) = histogramdd(lax.reshape(value, (value.size, 1)), [bins], None if range is None else [range], flat, density)
     return counts, edges
-
-
-def _flat(weight: Array | None) -> Array | None:
-    return None if weight is None else lax.reshape(weight, (weight.size,))
 
 
 def histogram2d(

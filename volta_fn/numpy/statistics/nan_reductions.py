@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,7 @@ def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, 
     >>> jnp.nanmax(jnp.array([1.0, jnp.nan, 3.0]))
     Array(3., dtype=float32)
     """
-    value, missing = _replaced("nanmax", a, -np.inf)
-    result = reductions.max(value, axis, out, keepdims, initial, where)
-    return _nan_where_all_missing(result, missing, axis, keepdims, initial)
+    return _nan_extremum(reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
 def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
@@ -78,12 +77,14 @@ def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, 
     >>> jnp.nanmin(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    value, missing = _replaced("nanmin", a, np.inf)
-    result = reductions.min(value, axis, out, keepdims, initial, where)
-    return _nan_where_all_missing(result, missing, axis, keepdims, initial)
+    return _nan_extremum(reductions.min, np.inf, a, axis, out, keepdims, initial, where)
 
 
-def _nan_where_all_missing(result: Array, missing: Array, axis: Axis, keepdims: bool, initial: Any) -> Array:
+def _nan_extremum(
+    reduce: Callable[..., Array], fill: float, a: Any, axis: Axis, out: None, keepdims: bool, initial: Any, where: Any
+) -> Array:
+    value, missing = _replaced(f"nan{reduce.__name__}", a, fill)
+    result = reduce(value, axis, out, keepdims, initial, where)
     if not is_inexact(result) or initial is not None:
         return result
     return lax.select(reductions.all(missing, axis, keepdims=keepdims), full_like_scalar(result, np.nan), result)
@@ -95,9 +96,7 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
     Array(2, dtype=int32)
     """
-    value, missing = _replaced("nanargmax", a, -np.inf)
-    found = reductions.argmax(value, axis, out, keepdims)
-    return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
+    return _nan_arg_extremum(reductions.argmax, -np.inf, a, axis, out, bool(keepdims))
 
 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
@@ -106,9 +105,12 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     >>> jnp.nanargmin(jnp.array([2.0, jnp.nan, 1.0]))
     Array(2, dtype=int32)
     """
-    value, missing = _replaced("nanargmin", a, np.inf)
-    found = reductions.argmin(value, axis, out, keepdims)
-    return lax.select(reductions.all(missing, axis, keepdims=bool(keepdims)), np.int32(-1), found)
+    return _nan_arg_extremum(reductions.argmin, np.inf, a, axis, out, bool(keepdims))
+
+
+def _nan_arg_extremum(find: Callable[..., Array], fill: float, a: Any, axis: int | None, out: None, keepdims: bool) -> Array:
+    value, missing = _replaced(f"nan{find.__name__}", a, fill)
+    return lax.select(reductions.all(missing, axis, keepdims=keepdims), np.int32(-1), find(value, axis, out, keepdims))
 
 
 def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None) -> Array:

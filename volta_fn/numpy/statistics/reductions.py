@@ -21,8 +21,8 @@ from volta_fn.numpy.arguments import (
     INDEX,
     Axis,
     axes_of,
-    axis_of,
     dtype_or,
+    flat_or_axis,
     full_like_scalar,
     is_complex,
     no_out,
@@ -76,13 +76,8 @@ def sum(
     >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
     Array([4, 6], dtype=int32)
     """
-    no_out("sum", out)
-    value = _to_summed(operand("sum", "a", a), dtype, promote_integers)
-    axes = axes_of("sum", axis, value.ndim)
-    value = masked(value, where, 0)
-    if value.dtype == BOOL:
-        return restore(_with_initial(lax.reduce_or(value, axes), initial, lax.bitwise_or), axes, keepdims)
-    return restore(_with_initial(lax.reduce_sum(value, axes), initial, lax.add), axes, keepdims)
+    rules = (0, lax.reduce_sum, lax.add, lax.reduce_or, lax.bitwise_or)
+    return _accumulated("sum", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
 def prod(
@@ -94,18 +89,21 @@ def prod(
     >>> jnp.prod(jnp.array([1.5, 2.0, 2.0]))
     Array(6., dtype=float32)
     """
-    no_out("prod", out)
-    value = _to_summed(operand("prod", "a", a), dtype, promote_integers)
-    axes = axes_of("prod", axis, value.ndim)
-    value = masked(value, where, 1)
-    if value.dtype == BOOL:
-        return restore(_with_initial(lax.reduce_and(value, axes), initial, lax.bitwise_and), axes, keepdims)
-    return restore(_with_initial(lax.reduce_prod(value, axes), initial, lax.mul), axes, keepdims)
+    rules = (1, lax.reduce_prod, lax.mul, lax.reduce_and, lax.bitwise_and)
+    return _accumulated("prod", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
-def _to_summed(value: Array, dtype: Any, promote_integers: bool) -> Array:
+def _accumulated(
+    name: str, a: Any, axis: Axis, dtype: Any, out: None, keepdims: bool, initial: Any, where: Any, promote_integers: bool, rules: Any
+) -> Array:
+    no_out(name, out)
+    value = operand(name, "a", a)
     wanted = dtype_or(dtype, summed_dtype(value.dtype) if promote_integers else value.dtype)
-    return lax.convert_element_type(value, wanted, value.weak_type and dtype is None)
+    axes = axes_of(name, axis, value.ndim)
+    identity, *numeric, reduce_bool, combine_bool = rules
+    reduce, combine = (reduce_bool, combine_bool) if wanted == BOOL else numeric
+    value = masked(lax.convert_element_type(value, wanted, value.weak_type and dtype is None), where, identity)
+    return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
 
 
 def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
@@ -116,8 +114,7 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 
     Raises `ShapeError` for no elements without `initial`.
     """
-    no_out("max", out)
-    return _extremum("max", a, axis, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
+    return _extremum("max", a, axis, out, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
 
 
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
@@ -125,11 +122,7 @@ def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 
     Raises `ShapeError` for no elements without `initial`.
     """
-    no_out("min", out)
-    return _extremum("min", a, axis, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
-
-
-amax, amin = max, min
+    return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
 
 
 def minmax(
@@ -146,7 +139,8 @@ def minmax(
     return min(a, axis, out, keepdims, least, where), max(a, axis, out, keepdims, greatest, where)
 
 
-def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, rules: tuple[Any, Any, Any]) -> Array:
+def _extremum(name: str, a: Any, axis: Axis, out: None, keepdims: bool, initial: Any, where: Any, rules: tuple[Any, Any, Any]) -> Array:
+    no_out(name, out)
     reduce, combine, identity = rules
     value = operand(name, "a", a)
     axes = axes_of(name, axis, value.ndim)
@@ -169,10 +163,7 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
     >>> bool(jnp.all(jnp.array([1, 2, 0])))
     False
     """
-    no_out("all", out)
-    value = truth("all", a)
-    axes = axes_of("all", axis, value.ndim)
-    return restore(lax.reduce_and(masked(value, where, True), axes), axes, keepdims)
+    return _truth_reduction("all", a, axis, out, keepdims, where, lax.reduce_and)
 
 
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
@@ -181,10 +172,14 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
     >>> jnp.any(jnp.array([[0, 0], [0, 1]]), axis=1)
     Array([False,  True], dtype=bool)
     """
-    no_out("any", out)
-    value = truth("any", a)
-    axes = axes_of("any", axis, value.ndim)
-    return restore(lax.reduce_or(masked(value, where, False), axes), axes, keepdims)
+    return _truth_reduction("any", a, axis, out, keepdims, where, lax.reduce_or)
+
+
+def _truth_reduction(name: str, a: Any, axis: Axis, out: None, keepdims: bool, where: Any, reduce: Callable[..., Array]) -> Array:
+    no_out(name, out)
+    value = truth(name, a)
+    axes = axes_of(name, axis, value.ndim)
+    return restore(reduce(masked(value, where, reduce is lax.reduce_and), axes), axes, keepdims)
 
 
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -204,8 +199,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     >>> jnp.argmax(jnp.array([[1, 5], [3, 2]]), axis=1)
     Array([1, 0], dtype=int32)
     """
-    no_out("argmax", out)
-    return _arg_extremum("argmax", a, axis, bool(keepdims), lax.argmax)
+    return _arg_extremum("argmax", a, axis, out, bool(keepdims), lax.argmax)
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
@@ -216,14 +210,13 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     >>> jnp.argmin(jnp.array([3, 1, 2]))
     Array(1, dtype=int32)
     """
-    no_out("argmin", out)
-    return _arg_extremum("argmin", a, axis, bool(keepdims), lax.argmin)
+    return _arg_extremum("argmin", a, axis, out, bool(keepdims), lax.argmin)
 
 
-def _arg_extremum(name: str, a: Any, axis: int | None, keepdims: bool, find: Callable[..., Array]) -> Array:
+def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool, find: Callable[..., Array]) -> Array:
+    no_out(name, out)
     value = operand(name, "a", a)
-    flat = lax.reshape(value, (value.size,)) if axis is None else value
-    dim = 0 if axis is None else axis_of(name, axis, value.ndim)
+    flat, dim = flat_or_axis(name, value, axis)
     _check_not_empty(name, flat, (dim,))
     found = find(flat, dim, INDEX)
     return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
