@@ -1,4 +1,4 @@
-"""Stacks of a transformer's layers, what encoders and decoders have in common."""
+"""Base classes of transformer layers and of stacks of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,88 @@ from typing import Any, ClassVar, Self
 from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
+from volta_fn.nn.activations import relu
 from volta_fn.nn.layers.common import check_sizes, split_key
+from volta_fn.nn.layers.dropout import Dropout
 from volta_fn.nn.layers.layer_norm import LayerNorm
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.transformer.feed_forward import FeedForward
+from volta_fn.nn.transformer.multi_head_attention import MultiHeadAttention
 from volta_fn.transforms.checkpoint import checkpoint
 
 
+class TransformerLayer(Module):
+    """Base of encoder and decoder layers, which declare their sublayers and norms as fields."""
+
+    _has_memory: ClassVar[bool] = False
+
+    @classmethod
+    def init(
+        cls,
+        key: Any,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        *,
+        dropout: float = 0.1,
+        activation: Callable[[Any], Any] = relu,
+        norm_first: bool = False,
+        bias: bool = True,
+        norm: Callable[..., Any] = LayerNorm.init,
+        gated: bool = False,
+        num_kv_heads: int | None = None,
+        rotary_base: float | None = None,
+        rotary_interleaved: bool = False,
+        dtype: Any = "float32",
+    ) -> Self:
+        """Create the layer with the initial weights of `MultiHeadAttention` and `FeedForward`.
+
+        Args:
+            key: of the random weights.
+            d_model: features of input and output, a multiple of `nhead`.
+            nhead: heads of the attention.
+            dim_feedforward: features inside the feed-forward sublayer.
+            dropout: the probability of dropping attention weights, features inside the feed-forward sublayer, and outputs of sublayers.
+            activation: that of the feed-forward sublayer.
+            norm_first: whether norms come before the sublayers (pre-norm, Xiong et al. 2020) or after the residual sums (post-norm).
+            bias: whether the matrix products have biases.
+            norm: creates a norm when called ``norm(d_model, dtype=dtype)``, such as `nn.RMSNorm.init`.
+            gated: whether the feed-forward sublayer has a gate.
+            num_kv_heads: heads of keys and values (default: nhead).
+            rotary_base: the base of rotary positions in self-attention; None for no rotary positions.
+            rotary_interleaved: how features pair up for rotary positions.
+            dtype: of the parameters.
+
+        Raises:
+            ArgumentError: sizes are negative or not integers, or do not divide one another.
+
+        >>> import volta_fn as vf
+        >>> llama = {"norm": vf.nn.RMSNorm.init, "norm_first": True, "bias": False, "activation": vf.nn.silu, "gated": True}
+        >>> layer = vf.nn.TransformerEncoderLayer.init(vf.random.key(0), 16, 4, 32, num_kv_heads=2, rotary_base=10000.0, **llama)
+        """
+        count = 3 if cls._has_memory else 2
+        keys = random.split(key, count)
+        shared: dict[str, Any] = {"bias": bias, "dropout": dropout, "dtype": dtype}
+        heads = {"num_kv_heads": num_kv_heads, **shared}
+        rotary: dict[str, Any] = {"rotary_base": rotary_base, "rotary_interleaved": rotary_interleaved}
+        self_attn = MultiHeadAttention.init(keys[0], d_model, nhead, **rotary, **heads)
+        cross_attn = [MultiHeadAttention.init(keys[1], d_model, nhead, **heads)] if cls._has_memory else []
+        feed_forward = FeedForward.init(keys[-1], d_model, dim_feedforward, activation=activation, gated=gated, **shared)
+        norms = [norm(d_model, dtype=dtype) for _ in range(count)]
+        create: Any = cls
+        return create(self_attn, *cross_attn, feed_forward, *norms, Dropout.init(dropout), norm_first)
+
+
+def residual(layer: Any, x: Array, sublayer: Callable[[Array], Any], norm: Any, key: Any, training: bool) -> tuple[Array, Any]:
+    """Return x + dropout(sublayer(x)) with a norm before or after, and the new cache or None."""
+    out = sublayer(norm(x) if layer.norm_first else x)
+    out, cache = out if isinstance(out, tuple) else (out, None)
+    total = x + layer.dropout(out, key=key, training=training)
+    return total if layer.norm_first else norm(total), cache
+
+
 class Stack(Module):
-    """Layers on top of each other, and a last norm."""
+    """A stack of transformer layers and a last norm."""
 
     layers: Sequence[Any]
     norm: Module | None = None
@@ -39,17 +113,17 @@ class Stack(Module):
         dtype: Any = "float32",
         **options: Any,
     ) -> Self:
-        """The layers that the layer's own `init` makes, each with a key of its own.
+        """Create the layers, each with its own key.
 
         Args:
-            key, d_model, nhead, dim_feedforward, norm_first, norm, dtype: of the layers.
-            num_layers: how many.
-            final_norm: whether there is a last norm (default: if `norm_first`, where the sums are not normalised otherwise).
-            remat: whether the layers' intermediate values are computed again in the backward pass instead of kept, see `checkpoint`.
-            options: others of the layers' `init`.
+            key, d_model, nhead, dim_feedforward, norm_first, norm, dtype: those of the layers.
+            num_layers: the number of layers.
+            final_norm: whether there is a last norm (default: if `norm_first`, which leaves the sums without norms).
+            remat: whether the backward pass recomputes the layers' intermediate values instead of storing them, see `checkpoint`.
+            options: other arguments of the layers' `init`.
 
         Raises:
-            ArgumentError: sizes are no natural numbers, or one does not divide the other.
+            ArgumentError: sizes are negative or not integers, or do not divide one another.
         """
         check_sizes(cls.__name__, num_layers=num_layers)
         options |= {"norm_first": norm_first, "norm": norm, "dtype": dtype}
@@ -57,41 +131,32 @@ class Stack(Module):
         last = norm_first if final_norm is None else final_norm
         return cls(tuple(layers), norm(d_model, dtype=dtype) if last else None, remat)
 
-    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool], cache: Sequence[Any] | None, key: Any) -> Any:
-        """The output, with caches (one for each layer) the pair of that and the new ones.
+    def init_cache(self, *args: Any, **options: Any) -> tuple[Any, ...]:
+        """Return an empty cache for each layer; the arguments are those of the layers' `init_cache`."""
+        return tuple([layer.init_cache(*args, **options) for layer in self.layers])
 
-        `arrays` are the layers' options that hold arrays or None, `flags` those that are true or false.
+    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool], cache: Sequence[Any] | None, key: Any) -> Any:
+        """Return the output; with caches (one for each layer) the pair of the output and the new caches.
+
+        `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans.
         """
         count = len(self.layers)
         if cache is not None and len(cache) != count:
             raise ArgumentError(f"{type(self).__name__}: {len(cache)} caches for {count} layers; init_cache makes one for each")
         y: Array = as_value(x)
-        call = _call_again if self.remat else _call
-        settings, news = tuple(flags.items()), []
+        call = _call_remat if self.remat else _call
+        settings, new_caches = tuple(flags.items()), []
         for layer, own, k in zip(self.layers, cache or [None] * count, split_key(key, count), strict=True):
             y, new = call(layer, y, arrays | {"cache": own, "key": k}, settings)
-            news.append(new)
+            new_caches.append(new)
         y = y if self.norm is None else self.norm(y)
-        return y if cache is None else (y, tuple(news))
+        return y if cache is None else (y, tuple(new_caches))
 
 
 def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, bool], ...]) -> tuple[Array, Any]:
-    """A layer's output and its new cache, None if it has none."""
+    """Return a layer's output and its new cache, or None."""
     out = layer(x, **arrays, **dict(flags))
     return (out, None) if arrays["cache"] is None else out
 
 
-_call_again = checkpoint(_call, static_argnums=(3,))
-
-
-def residual(
-    x: Array,
-    part: Callable[[Array], tuple[Array, Any]],
-    norm: Callable[[Array], Array],
-    drop: Callable[[Array], Array],
-    norm_first: bool,
-) -> tuple[Array, Any]:
-    """x + drop(part(norm(x))), or if not `norm_first` norm(x + drop(part(x))); and what else the part gives."""
-    added, extra = part(norm(x) if norm_first else x)
-    total = x + drop(added)
-    return total if norm_first else norm(total), extra
+_call_remat = checkpoint(_call, static_argnums=(3,))

@@ -1,4 +1,4 @@
-"""The part of a transformer's layer that looks at each place by itself."""
+"""The feed-forward sublayer of transformers, applied to each position separately."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["FeedForward"]
 
 
 class FeedForward(Module):
-    """linear2(activation(linear1(x))), or with a gate linear2(activation(gate(x)) * linear1(x)) (Shazeer 2020).
+    """linear2(activation(linear1(x))); gated, linear2(activation(gate(x)) * linear1(x)).
 
-    The gated form with `nn.silu` is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1` and `linear2`. What enters `linear2` passes the
-    dropout.
+    See Shazeer (2020). The gated form with `nn.silu` is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1` and `linear2`. Dropout
+    applies to the input of `linear2`.
 
     >>> import volta_fn as vf
     >>> layer = vf.nn.FeedForward.init(vf.random.key(0), 8, 32, activation=vf.nn.silu, gated=True, bias=False)
@@ -54,16 +54,16 @@ class FeedForward(Module):
         dropout: float = 0.0,
         dtype: Any = "float32",
     ) -> Self:
-        """Weights and biases as those of `Linear`.
+        """Create the layer with the initial weights of `Linear`.
 
         Args:
             key: of the random weights.
             embed_dim: features of input and output.
-            hidden_dim: features in between (default: 4 * embed_dim).
+            hidden_dim: hidden features (default: 4 * embed_dim).
             activation: a function of arrays.
             gated: whether the activation's result is a factor of `linear1`'s, as in GLU.
             bias: whether the products have biases.
-            dropout: the share of the features in between that is dropped in training.
+            dropout: the probability of dropping a hidden feature in training.
             dtype: of the parameters.
         """
         hidden = 4 * embed_dim if hidden_dim is None else hidden_dim
@@ -74,7 +74,10 @@ class FeedForward(Module):
         return cls(up, down, gate, activation, Dropout.init(dropout))
 
     def __call__(self, x: Any, *, key: Any = None, training: bool = False) -> Array:
-        """The result, shaped like `x`, (…, embed_dim). Raises `ArgumentTypeError` if a key for the dropout is missing in training."""
+        """Return the result, of the shape of `x`, (…, embed_dim).
+
+        Raises `ArgumentTypeError` if a key for the dropout is missing in training.
+        """
         up = self.linear1(x)
         hidden = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
         return self.linear2(self.dropout(hidden, key=key, training=training))

@@ -1,4 +1,4 @@
-"""What attention keeps from step to step when a sequence is made piece by piece."""
+"""Caches of keys and values, for attention in step-by-step decoding."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ __all__ = ["KVCache", "KeysValues"]
 
 
 class KeysValues(NamedTuple):
-    """The keys and values of a sequence for each head, shape (…, groups, S, features), as `MultiHeadAttention.project` gives them."""
+    """The keys and values of a sequence for each head, of shape (…, groups, S, features).
+
+    `MultiHeadAttention.project` computes them.
+    """
 
     keys: Array
     values: Array
 
 
 class KVCache(NamedTuple):
-    """Keys and values of the first `length` places of a sequence, with room for more: a pytree of arrays whose shapes stay as they are.
+    """Keys and values of the first `length` positions of a sequence, with room for more.
 
-    `keys` and `values` have shape (…, groups, max_length, features), `length` is an int32 scalar. More places than there is room for make
-    the values NaN, so that it is noticed even in compiled programs.
+    It is a pytree of arrays of constant shapes: `keys` and `values` have shape (…, groups, max_length, features), `length` is an int32
+    scalar. More positions than there is room for make the values NaN, which is visible even in compiled programs.
     """
 
     keys: Array
@@ -32,17 +35,20 @@ class KVCache(NamedTuple):
 
     @classmethod
     def empty(cls, batch: tuple[int, ...], groups: int, max_length: int, features: int, dtype: Any) -> KVCache:
-        """A cache with room for `max_length` places."""
+        """Return a cache with room for `max_length` positions."""
         room = vnp.zeros((*batch, groups, max_length, features), dtype)
         return cls(room, room, vnp.zeros((), "int32"))
 
     @property
     def max_length(self) -> int:
-        """How many places there is room for."""
+        """The number of positions that there is room for."""
         return self.keys.shape[-2]
 
     def append(self, new: KeysValues) -> KVCache:
-        """The cache with the next places' keys and values, cast to the cache's dtype. Raises `ShapeError` if they can never fit."""
+        """Append keys and values, cast to the cache's dtype.
+
+        Raises `ShapeError` if they cannot fit.
+        """
         count = new.keys.shape[-2]
         room = (*self.keys.shape[:-2], count, self.keys.shape[-1])
         if new.keys.shape != room or count > self.max_length:

@@ -169,25 +169,6 @@ class MultiHeadAttention(Module):
             ShapeError, DTypeError: the arrays do not fit. ArgumentError: arguments exclude each other.
             ArgumentTypeError: the key is missing.
         """
-        shown: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": cache}
-        y, new = self.attend(x, context, values, **shown, key=key, training=training)
-        return y if new is None else (y, new)
-
-    def attend(
-        self,
-        x: Any,
-        context: Any = None,
-        values: Any = None,
-        *,
-        mask: Any = None,
-        key_mask: Any = None,
-        is_causal: bool = False,
-        positions: Any = None,
-        cache: KVCache | None = None,
-        key: Any = None,
-        training: bool = False,
-    ) -> tuple[Array, KVCache | None]:
-        """As a call, but always the pair of the result and the new cache, None if there is none."""
         value = as_value(x)
         if value.ndim < 2:
             raise ShapeError(f"MultiHeadAttention: the input has shape (…, T, {self.q_proj.weight.shape[0]}), got {value.shape}")
@@ -210,7 +191,8 @@ class MultiHeadAttention(Module):
         if is_causal or cache is not None:
             masks.append(causal_mask(q.shape[-2], k.shape[-2], offset=start))
         out = masked_attention(q, k, v, masks, drop=functools.partial(self.dropout, key=key, training=training))
-        return self.out_proj(out.swapaxes(-2, -3).reshape(value.shape)), cache
+        y = self.out_proj(out.swapaxes(-2, -3).reshape(value.shape))
+        return y if cache is None else (y, cache)
 
     def _check_options(self, context: Any, values: Any, positions: Any, cache: Any) -> None:
         if context is not None and (cache is not None or self.rotary_base is not None):
