@@ -161,7 +161,7 @@ def test_under_transforms():
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.0])
 def test_bad_counts(count):
-    with pytest.raises(ArgumentError, match="num_parameters is a whole number, 1 or more"):
+    with pytest.raises(ArgumentError, match="num_parameters is an integer, 1 or more"):
         nn.PReLU.init(count)
 
 

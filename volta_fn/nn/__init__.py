@@ -1,4 +1,9 @@
-"""Neural networks: layers as immutable pytrees, and the functions of `jax.nn`: activations, softmax, attention, initializers."""
+"""Neural networks: layers as immutable pytrees, and the functions of `jax.nn`.
+
+`module` defines what a layer is. `layers`, `recurrent` and `transformer` hold the layers, `activations`, `attention` and `functional`
+functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with targets; `summary` tabulates a model.
+Each module's ``__all__`` is public, under ``volta_fn.nn``.
+"""
 
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses

@@ -1,4 +1,7 @@
-"""Activation functions, under the names of `jax.nn`. Integers become floats where the function is not piecewise linear."""
+"""Activation functions under the names of `jax.nn`, and `PReLU`.
+
+Integers become floats unless the function is piecewise linear.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.array import as_value as _array
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import check_dtype, is_whole
+from volta_fn.nn.layers.common import check_dtype, is_integer
 from volta_fn.nn.module import Module
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.movement import canonical_axis
@@ -23,12 +26,12 @@ __all__ += ["sparse_sigmoid", "squareplus", "swish", "tanh"]
 
 
 _exact_gelu = promoted(lax.gelu)
-tanh = promoted(lax.tanh, "tanh", "The hyperbolic tangent.")
-sigmoid = promoted(lax.logistic, "sigmoid", "1 / (1 + exp(-x)), without overflow.")
+tanh = promoted(lax.tanh, "tanh", "Return the hyperbolic tangent.")
+sigmoid = promoted(lax.logistic, "sigmoid", "Return 1 / (1 + exp(-x)), without overflow.")
 
 
 def identity(x: Any) -> Array:
-    """x itself, as an array.
+    """Return x as an array.
 
     >>> import volta_fn as vf
     >>> vf.nn.identity(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -37,12 +40,12 @@ def identity(x: Any) -> Array:
     return _array(x)
 
 
-# piecewise linear
+# Piecewise linear.
 
 
 @custom_jvp
 def relu(x: Any) -> Array:
-    """max(x, 0), whose derivative at 0 is taken as 0.
+    """Return max(x, 0), whose derivative at 0 is defined as 0.
 
     >>> import volta_fn as vf
     >>> vf.nn.relu(vf.numpy.array([-1.0, 2.0])), float(vf.grad(vf.nn.relu)(0.0))
@@ -56,7 +59,10 @@ relu.defjvps(lambda g, out, x: vnp.where(x > 0, g, 0))
 
 @custom_jvp
 def relu6(x: Any) -> Array:
-    """min(max(x, 0), 6), whose derivative at 0 and 6 is taken as 0 (Howard et al. 2017, MobileNets)."""
+    """Return min(max(x, 0), 6) (MobileNets, Howard et al. 2017).
+
+    The derivative at 0 and 6 is defined as 0.
+    """
     return vnp.minimum(vnp.maximum(x, 0), 6.0)
 
 
@@ -64,7 +70,7 @@ relu6.defjvps(lambda g, out, x: vnp.where((x > 0) & (x < 6), g, 0))
 
 
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
-    """x where x >= 0, else negative_slope x (Maas et al. 2013).
+    """Return x where x >= 0, else negative_slope x (Maas et al. 2013).
 
     >>> import volta_fn as vf
     >>> vf.nn.leaky_relu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -75,7 +81,7 @@ def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
 
 
 def hard_tanh(x: Any) -> Array:
-    """x between -1 and 1, else the nearer of the two.
+    """Return x clipped to [-1, 1].
 
     >>> import volta_fn as vf
     >>> vf.nn.hard_tanh(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -86,7 +92,7 @@ def hard_tanh(x: Any) -> Array:
 
 
 def hard_sigmoid(x: Any) -> Array:
-    """relu6(x + 3) / 6, the piecewise linear approximation of `sigmoid`.
+    """Return relu6(x + 3) / 6, a piecewise linear approximation of `sigmoid`.
 
     >>> import volta_fn as vf
     >>> vf.nn.hard_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -96,7 +102,7 @@ def hard_sigmoid(x: Any) -> Array:
 
 
 def hard_silu(x: Any) -> Array:
-    """x hard_sigmoid(x), also called hard swish (Howard et al. 2019, MobileNetV3).
+    """Return x hard_sigmoid(x), or hard swish (MobileNetV3, Howard et al. 2019).
 
     >>> import volta_fn as vf
     >>> vf.nn.hard_silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -110,7 +116,7 @@ hard_swish = hard_silu
 
 
 def sparse_sigmoid(x: Any) -> Array:
-    """clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`.
+    """Return clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`.
 
     >>> import volta_fn as vf
     >>> vf.nn.sparse_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -120,7 +126,7 @@ def sparse_sigmoid(x: Any) -> Array:
 
 
 def sparse_plus(x: Any) -> Array:
-    """0 below -1, x above 1, and (x + 1)^2 / 4 between: smooth, and exactly zero on the left.
+    """Return 0 below -1, x above 1, and (x + 1)^2 / 4 in between.
 
     >>> import volta_fn as vf
     >>> vf.nn.sparse_plus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -130,11 +136,11 @@ def sparse_plus(x: Any) -> Array:
     return vnp.where(value <= -1.0, 0.0, vnp.where(value >= 1.0, value, (value + 1.0) ** 2 / 4))
 
 
-# exponential
+# Exponential.
 
 
 def softplus(x: Any) -> Array:
-    """log(1 + exp(x)), without overflow.
+    """Return log(1 + exp(x)), without overflow.
 
     >>> import volta_fn as vf
     >>> vf.nn.softplus(vf.numpy.array([-1000.0, 0.0, 1000.0]))
@@ -144,7 +150,7 @@ def softplus(x: Any) -> Array:
 
 
 def log_sigmoid(x: Any) -> Array:
-    """log(sigmoid(x)), to full precision for very negative x.
+    """Return log(sigmoid(x)), to full precision for very negative x.
 
     >>> import volta_fn as vf
     >>> vf.nn.log_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -154,7 +160,7 @@ def log_sigmoid(x: Any) -> Array:
 
 
 def silu(x: Any) -> Array:
-    """x sigmoid(x), also called swish (Elfwing et al. 2017).
+    """Return x sigmoid(x), also called swish (Elfwing et al. 2017).
 
     >>> import volta_fn as vf
     >>> vf.nn.silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -168,7 +174,7 @@ swish = silu
 
 
 def mish(x: Any) -> Array:
-    """x tanh(softplus(x)) (Misra 2019).
+    """Return x tanh(softplus(x)) (Misra 2019).
 
     >>> import volta_fn as vf
     >>> vf.nn.mish(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -179,19 +185,19 @@ def mish(x: Any) -> Array:
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Array:
-    """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015).
+    """Return x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015).
 
     >>> import volta_fn as vf
     >>> vf.nn.elu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.8647, -0.3935,  0.    ,  1.    ], dtype=float32)
     """
     value = _array(x)
-    # Where the exponential is not chosen it must not overflow: its infinite derivative times zero would be NaN.
+    # A discarded exponential must not overflow: its infinite derivative times zero would be NaN.
     return vnp.where(value > 0, value, alpha * vnp.expm1(vnp.where(value > 0, 0.0, value)))
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Array:
-    """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017).
+    """Return max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017).
 
     >>> import volta_fn as vf
     >>> vf.nn.celu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -201,7 +207,9 @@ def celu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 def selu(x: Any) -> Array:
-    """The scaled `elu` that keeps activations at mean 0 and variance 1 (Klambauer et al. 2017).
+    """Return the scaled `elu` of Klambauer et al. (2017).
+
+    It keeps activations at mean 0 and variance 1.
 
     >>> import volta_fn as vf
     >>> vf.nn.selu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -211,7 +219,9 @@ def selu(x: Any) -> Array:
 
 
 def gelu(x: Any, approximate: bool = True) -> Array:
-    """x times the normal distribution's function at x (Hendrycks and Gimpel 2016); by a tanh if `approximate`, else exactly.
+    """Return x Φ(x), with the normal distribution function Φ.
+
+    See Hendrycks and Gimpel (2016). If `approximate`, Φ is approximated by a tanh.
 
     >>> import volta_fn as vf
     >>> vf.nn.gelu(vf.numpy.array([-1.0, 1.0]), approximate=False).round(4)
@@ -220,12 +230,14 @@ def gelu(x: Any, approximate: bool = True) -> Array:
     if not approximate:
         return _exact_gelu(x)
     value = _array(x)
-    near = vnp.clip(value, -10.0, 10.0)  # where the tanh is ±1; beyond, the cube would overflow, and with it the derivative
+    near = vnp.clip(value, -10.0, 10.0)  # outside, the tanh is ±1, and the cube and its derivative would overflow
     return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * near**3))))
 
 
 def glu(x: Any, axis: int = -1) -> Array:
-    """The first half along `axis` times the sigmoid of the second (Dauphin et al. 2016). Raises `ShapeError` for an odd size.
+    """Multiply the first half along `axis` by the sigmoid of the second half.
+
+    See Dauphin et al. (2016). Raises `ShapeError` for an odd size.
 
     >>> import volta_fn as vf
     >>> vf.nn.glu(vf.numpy.array([1.0, 2.0, 0.0, 10.0])).round(4)
@@ -239,11 +251,11 @@ def glu(x: Any, axis: int = -1) -> Array:
     return first * sigmoid(second)
 
 
-# algebraic
+# Algebraic.
 
 
 def soft_sign(x: Any) -> Array:
-    """x / (1 + |x|).
+    """Return x / (1 + |x|).
 
     >>> import volta_fn as vf
     >>> vf.nn.soft_sign(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -254,7 +266,9 @@ def soft_sign(x: Any) -> Array:
 
 
 def squareplus(x: Any, b: Any = 4.0) -> Array:
-    """(x + sqrt(x^2 + b)) / 2, to full precision for very negative x, and without overflow (Barron 2021).
+    """Return (x + sqrt(x^2 + b)) / 2 (Barron 2021).
+
+    It does not overflow, and has full precision for very negative x.
 
     >>> import volta_fn as vf
     >>> vf.nn.squareplus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
@@ -270,7 +284,6 @@ def _squareplus(x: Array, b: Array) -> Array:
 
 
 def _root(x: Array, b: Array) -> Array:
-    """sqrt(x^2 + b)."""
     return vnp.hypot(x, vnp.sqrt(b))
 
 
@@ -279,7 +292,7 @@ _squareplus.defjvps(lambda g, out, x, b: g * (out / _root(x, b)), lambda g, out,
 
 @custom_jvp
 def log1mexp(x: Any) -> Array:
-    """log(1 - exp(-x)) for x >= 0, to full precision near 0 and for large x (Mächler 2012).
+    """Return log(1 - exp(-x)) for x >= 0, to full precision (Mächler 2012).
 
     >>> import volta_fn as vf
     >>> vf.nn.log1mexp(vf.numpy.array([1e-10, 50.0]))
@@ -306,13 +319,16 @@ class PReLU(Module):
 
     @classmethod
     def init(cls, num_parameters: int = 1, slope: float = 0.25, *, dtype: Any = "float32") -> Self:
-        """All slopes the same. Raises `ArgumentError` if there is not at least one."""
-        if not is_whole(num_parameters) or num_parameters < 1:
-            raise ArgumentError(f"PReLU: num_parameters is a whole number, 1 or more, got {num_parameters!r}")
+        """Create equal slopes; `ArgumentError` unless there is at least one."""
+        if not is_integer(num_parameters) or num_parameters < 1:
+            raise ArgumentError(f"PReLU: num_parameters is an integer, 1 or more, got {num_parameters!r}")
         return cls(vnp.full((num_parameters,), slope, dtype))
 
     def __call__(self, x: Any) -> Array:
-        """The activation, of the shape of `x`. Raises `ShapeError` unless there is one slope, or as many as axis 1 is long."""
+        """Return the activation, of the shape of `x`.
+
+        Raises `ShapeError` unless there is one slope, or one for each channel.
+        """
         value = _array(x)
         check_dtype("PReLU", value, FLOATS)
         count = self.weight.shape[0]

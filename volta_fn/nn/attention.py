@@ -33,24 +33,24 @@ def dot_product_attention(
     implementation: Literal["xla", "cudnn"] | None = None,
     return_residual: bool = False,
 ) -> Any:
-    """softmax(scale query key^T + bias) value, for each head (Vaswani et al. 2017).
+    """Compute softmax(scale query key^T + bias) value for each head.
 
-    float16 and bfloat16 compute logits and softmax in float32.
+    See Vaswani et al. (2017). float16 and bfloat16 compute logits and softmax in float32.
 
     Args:
         query: shape (batch, T, heads, features), or without the batch.
         key: shape (batch, S, groups, features); `groups` divides `heads`, and each group of heads shares one (grouped queries).
         value: likewise.
         bias: added to the logits; broadcasts to (batch, heads, T, S).
-        mask: bool, broadcasts likewise; False keeps a query from a key. A query kept from every key weighs them equally.
+        mask: bool, broadcasts likewise; False hides a key from a query. A query that sees no key weights all equally.
         scale: factor of the logits (default 1 / sqrt(features)).
         is_causal: query t sees keys up to t only.
         query_seq_lengths: int32 per batch entry; queries beyond are padding, whose result is 0.
         key_value_seq_lengths: int32 per batch entry; keys beyond are padding, which no query sees.
-        local_window_size: how many keys to the left and right of its own place a query sees; one number for both sides.
-        implementation: taken for compatibility; there is one implementation.
-        return_residual: give a pair of the result and the logsumexp of the logits, of shape (batch, T, heads), a constant to
-            differentiation.
+        local_window_size: how many keys to the left and right of its own position a query sees; one number for both sides.
+        implementation: accepted for compatibility; there is one implementation.
+        return_residual: return the pair of the result and the logsumexp of the logits, of shape (batch, T, heads), which has no
+            gradient.
 
     Raises:
         ShapeError: the shapes do not fit. DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
@@ -79,7 +79,10 @@ def dot_product_attention(
 
 
 def least_logit(dtype: np.dtype) -> np.generic:
-    """What stands for minus infinity, so that the weights of a query without keys are all alike, not NaN; logits do not change it."""
+    """Return the substitute for minus infinity in masked logits.
+
+    The weights of a query without keys are then equal, not NaN.
+    """
     least: np.generic = dtype.type(-0.7 * float(np.finfo(dtype).max))
     return least
 
@@ -87,14 +90,16 @@ def least_logit(dtype: np.dtype) -> np.generic:
 def attend(
     q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
 ) -> tuple[Array, Array]:
-    """softmax(scale q kᵀ + bias) v and the logits, of shape (batch, heads, T, S): what all functions and layers of attention come to.
+    """Return softmax(scale q kᵀ + bias) v, and the logits (batch, heads, T, S).
+
+    All functions and layers of attention use this one.
 
     Args:
         q: shape (batch, heads, T, features).
         k: shape (batch, groups, S, features).
         v: shape (batch, groups, S, value features).
         bias: added to the logits; broadcasts to (batch, heads, T, S).
-        seen: bool, broadcasts likewise; False keeps a query from a key.
+        seen: bool, broadcasts likewise; False hides a key from a query.
         scale: factor of the logits (default 1 / sqrt(features)).
         drop: a function of the weights, such as dropout.
     """
@@ -115,7 +120,7 @@ def attend(
 
 
 def _per_entry(lengths: Any) -> Array:
-    """Lengths per batch entry, to broadcast against (batch, …) with four dimensions."""
+    """Return lengths per batch entry, to broadcast against (batch, …) with four axes."""
     return as_value(lengths)[:, None, None, None]
 
 
@@ -136,7 +141,7 @@ def _check(q: Array, k: Array, v: Array, mask: Any, batched: bool) -> None:
 
 
 def _visible(t: int, s: int, mask: Any, is_causal: bool, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
-    """Which keys each query sees, broadcasting to (batch, heads, T, S); None for all."""
+    """Return a mask of the keys that each query sees, or None for all."""
     rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
     conditions = [] if mask is None else [as_value(mask)]
     if is_causal:

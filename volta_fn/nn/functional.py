@@ -1,4 +1,4 @@
-"""What a mean has to do with: logmeanexp, standardize; and one_hot."""
+"""`logmeanexp`, `standardize` and `one_hot`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Axis = int | Sequence[int] | None
 
 
 def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Array:
-    """log(mean(exp(x))) along `axis`, without overflow. Elements not in `where` do not count.
+    """Return log(mean(exp(x))) along `axis`, without overflow.
+
+    Elements not in `where` do not count.
 
     >>> import volta_fn as vf
     >>> vf.nn.logmeanexp(vf.numpy.array([0.0, 0.0])).round(4)
@@ -43,14 +45,14 @@ def standardize(
     *,
     algorithm: Literal["fast", "stable"] = "stable",
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) along `axis`.
+    """Return (x - mean) / sqrt(variance + epsilon) along `axis`.
 
     Args:
         x: an array.
-        axis: the dimensions over which mean and variance are taken.
-        mean: given instead of the elements' own.
-        variance: likewise.
-        epsilon: keeps the root from zero.
+        axis: the axes over which mean and variance are computed.
+        mean: replaces that of the elements.
+        variance: replaces that of the elements.
+        epsilon: keeps the root from being zero.
         where: bool; elements not in it do not count.
         algorithm: how the variance is computed: "stable" as the mean of squared differences from the mean; "fast" (JAX's default) as
             the mean of the squares less the square of the mean, which loses all precision where the mean is large.
@@ -74,10 +76,11 @@ def standardize(
 
 
 def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
-    """For each number i of `x`, `num_classes` elements along a new `axis`: 0 but for a 1 at place i (nowhere if i is out of range).
+    """Encode each class number of `x` as a one-hot vector along a new `axis`.
 
-    `axis` may name an axis of a surrounding `vmap` with `num_classes` examples, each of which then holds its own class. The default
-    dtype is float32. Raises `ArgumentError` if `num_classes` is not the size of that axis.
+    The vector is zero if the number is not in range(num_classes). `axis` may name an axis of a surrounding `vmap` with `num_classes`
+    examples, each of which then holds its own class. The default dtype is float32. Raises `ArgumentError` if `num_classes` is not the size
+    of that axis.
 
     >>> import volta_fn as vf
     >>> vf.nn.one_hot(vf.numpy.array([0, 2]), 3)

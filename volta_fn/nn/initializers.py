@@ -1,8 +1,9 @@
-"""Initializers of weights: functions that make functions ``(key, shape, dtype) -> array``, under the names of `jax.nn.initializers`.
+"""Initializers of weights, under the names of `jax.nn.initializers`.
 
-A *fan* is a number of connections: `fan_in` of inputs that one output sums, `fan_out` of outputs that one input goes to. Axes that
-are neither inputs nor outputs nor a batch are a receptive field (a convolution's window), whose size multiplies both. By default the
-last two axes are inputs and outputs, as in `Linear`; the weights of convolutions here have outputs and inputs first:
+An initializer is a function ``(key, shape, dtype) -> array``; most functions here return one. A *fan* is a number of connections: `fan_in`
+is the number of inputs of each output, `fan_out` the number of outputs of each input. Axes that are neither inputs nor outputs nor a batch
+are a receptive field (a convolution's window), whose size multiplies both. By default the last two axes are inputs and outputs, as in
+`Linear`; weights of convolutions have outputs and inputs first:
 
 >>> import volta_fn as vf
 >>> he = vf.nn.initializers.he_normal(in_axis=1, out_axis=0)
@@ -31,14 +32,14 @@ Distribution = Literal["truncated_normal", "normal", "uniform"]
 
 
 class Initializer(Protocol):
-    """What makes an array of weights from a key, a shape and a dtype (float32 where none is given)."""
+    """A function from a key, a shape and a dtype (default float32) to weights."""
 
     def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
-        """The weights."""
+        """Return the weights."""
 
 
 def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = None) -> Initializer:
-    """An initializer from a function of a checked shape and dtype; `default` is the dtype where none is given."""
+    """Return an initializer that checks shape and dtype, with a default dtype."""
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
         chosen = default if dtype is None else dtype
@@ -47,11 +48,11 @@ def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = N
     return init
 
 
-# the same everywhere, and of given width
+# Constants and distributions of a given width.
 
 
 def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
-    """Zeros; the key is not used.
+    """Return zeros; the key is not used.
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.zeros(vf.random.key(0), (2,))
@@ -61,7 +62,7 @@ def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
 
 
 def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
-    """Ones; the key is not used.
+    """Return ones; the key is not used.
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.ones(vf.random.key(0), (2,))
@@ -71,7 +72,7 @@ def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:
-    """Arrays full of `value`; the key is not used.
+    """Return an initializer of arrays filled with `value`; the key is not used.
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.constant(-7)(None, (2,))
@@ -81,7 +82,7 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
 
 
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Uniform in [0, scale).
+    """Return an initializer that draws uniformly from [0, scale).
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.uniform(10.0)(vf.random.key(0), (2, 3), "bfloat16").dtype
@@ -91,7 +92,7 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Normal with mean 0 and the given standard deviation.
+    """Return an initializer that draws normal numbers with mean 0.
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.normal()(vf.random.key(0), (3, 2)).shape
@@ -101,7 +102,7 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
-    """Normal numbers between `lower` and `upper`, times `stddev`.
+    """Return an initializer of normal numbers in [lower, upper], times `stddev`.
 
     >>> import volta_fn as vf
     >>> vf.nn.initializers.truncated_normal()(vf.random.key(0), (3, 2)).shape
@@ -114,7 +115,7 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
     return _initializer(make, dtype)
 
 
-# of a variance that keeps the size of signals through a layer
+# Distributions whose variance preserves the size of signals.
 
 _AVERAGES: dict[str, Callable[[float, float], float]] = {
     "fan_in": lambda fan_in, fan_out: fan_in,
@@ -141,12 +142,12 @@ def variance_scaling(
     batch_axis: Axes = (),
     dtype: Any = None,
 ) -> Initializer:
-    """Random numbers with mean 0 and variance ``scale / fan``.
+    """Return an initializer of random numbers with mean 0 and variance ``scale / fan``.
 
     Args:
         scale: the factor.
         mode: which fan: "fan_in", "fan_out", their mean "fan_avg" or geometric mean "fan_geo_avg".
-        distribution: "normal", "uniform", or "truncated_normal" (cut off at two standard deviations, then widened to the variance).
+        distribution: "normal", "uniform", or "truncated_normal" (truncated at two standard deviations, then scaled to the variance).
         in_axis: the axis or axes of inputs.
         out_axis: the axis or axes of outputs.
         batch_axis: axes to leave out.
@@ -174,7 +175,7 @@ def variance_scaling(
     return _initializer(make, dtype)
 
 
-#: Standard deviations of a standard normal number, real or complex, that is cut off at size 2.
+#: Standard deviations of a standard normal number, real or complex, truncated at magnitude 2.
 _CUT_REAL, _CUT_COMPLEX = 0.87962566103423978, 0.95311164380491208
 
 
@@ -187,7 +188,7 @@ def _draw(key: Any, shape: Shape, dtype: np.dtype, distribution: Distribution, d
 
 
 def _draw_complex(key: Any, shape: Shape, dtype: np.dtype, distribution: Distribution, deviation: Array) -> Array:
-    """Complex numbers with uniform angles: their sizes' distribution makes them normal, cut off, or uniform in a disc."""
+    """Draw complex numbers of uniform angle: truncated normal, or uniform in a disc."""
     if distribution == "normal":
         return random.normal(key, shape, dtype) * deviation
     real = dtypes.real_dtype(dtype)
@@ -201,36 +202,36 @@ def _draw_complex(key: Any, shape: Shape, dtype: np.dtype, distribution: Distrib
     return size * vnp.exp(dtype.type(1j) * angle) * deviation
 
 
-def _scaled(name: str, scale: float, mode: Mode, distribution: Distribution, doc: str) -> Callable[..., Initializer]:
+def _scaled(name: str, scale: float, mode: Mode, distribution: Distribution, source: str) -> Callable[..., Initializer]:
     def maker(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
         return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
 
+    fan = "fan_in" if mode == "fan_in" else "mean of fan_in and fan_out"
+    numbers = distribution.replace("_", " ")
     maker.__name__ = maker.__qualname__ = name
-    maker.__doc__ = doc + " Arguments as for `variance_scaling`."
+    maker.__doc__ = f"""Return an initializer of {numbers} numbers with variance {scale} / {fan} ({source}).
+
+    Arguments are those of `variance_scaling`.
+    """
     return maker
 
 
-glorot_uniform = _scaled(
-    "glorot_uniform", 1.0, "fan_avg", "uniform", "Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010)."
-)
-glorot_normal = _scaled(
-    "glorot_normal", 1.0, "fan_avg", "truncated_normal", "Normal, cut off, with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010)."
-)
-lecun_uniform = _scaled("lecun_uniform", 1.0, "fan_in", "uniform", "Uniform with variance 1 / fan_in (LeCun et al. 1998).")
-lecun_normal = _scaled("lecun_normal", 1.0, "fan_in", "truncated_normal", "Normal, cut off, with variance 1 / fan_in (LeCun et al. 1998).")
-he_uniform = _scaled("he_uniform", 2.0, "fan_in", "uniform", "Uniform with variance 2 / fan_in, for relu (He et al. 2015).")
-he_normal = _scaled("he_normal", 2.0, "fan_in", "truncated_normal", "Normal, cut off, with variance 2 / fan_in, for relu (He et al. 2015).")
-xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
-kaiming_uniform, kaiming_normal = he_uniform, he_normal
+glorot_uniform = xavier_uniform = _scaled("glorot_uniform", 1.0, "fan_avg", "uniform", "Glorot and Bengio 2010")
+glorot_normal = xavier_normal = _scaled("glorot_normal", 1.0, "fan_avg", "truncated_normal", "Glorot and Bengio 2010")
+lecun_uniform = _scaled("lecun_uniform", 1.0, "fan_in", "uniform", "LeCun et al. 1998")
+lecun_normal = _scaled("lecun_normal", 1.0, "fan_in", "truncated_normal", "LeCun et al. 1998")
+he_uniform = kaiming_uniform = _scaled("he_uniform", 2.0, "fan_in", "uniform", "He et al. 2015")
+he_normal = kaiming_normal = _scaled("he_normal", 2.0, "fan_in", "truncated_normal", "He et al. 2015")
 
 
-# orthogonal
+# Orthogonal matrices.
 
 
 def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """Matrices with orthonormal columns (or rows, if those are fewer), times `scale` (Saxe et al. 2013).
+    """Return an initializer of orthogonal matrices times `scale` (Saxe et al. 2013).
 
-    Axes other than `column_axis` are merged into the rows. Raises `ShapeError` (when called) for a shape of less than two dimensions.
+    Columns are orthonormal, or rows, if those are fewer. Axes other than `column_axis` are merged into the rows. Raises `ShapeError` (when
+    called) for a shape of less than two dimensions.
 
     >>> import volta_fn as vf
     >>> q = vf.nn.initializers.orthogonal()(vf.random.key(0), (4, 3))
@@ -241,16 +242,18 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
         if len(shape) < 2:
             raise ShapeError(f"orthogonal: a shape of at least two dimensions is needed, got {shape}")
-        place = canonical_axis(column_axis, len(shape), "column_axis")
-        rest = (*shape[:place], *shape[place + 1 :])
-        matrix = random.orthogonal(key, math.prod(rest), (), dtype, shape[place])
-        return vnp.asarray(scale, dtype) * vnp.moveaxis(matrix.reshape(*rest, shape[place]), -1, place)
+        dim = canonical_axis(column_axis, len(shape), "column_axis")
+        rest = (*shape[:dim], *shape[dim + 1 :])
+        matrix = random.orthogonal(key, math.prod(rest), (), dtype, shape[dim])
+        return vnp.asarray(scale, dtype) * vnp.moveaxis(matrix.reshape(*rest, shape[dim]), -1, dim)
 
     return _initializer(make, dtype)
 
 
 def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None, *, in_axis: int = -2, out_axis: int = -1) -> Initializer:
-    """Convolution kernels that are an orthogonal matrix at the window's centre and zero elsewhere (Xiao et al. 2018).
+    """Return an initializer of orthogonal convolution kernels (Xiao et al. 2018).
+
+    They are an orthogonal matrix at the window's centre, and zero elsewhere.
 
     Args:
         scale: the factor of the matrix.
@@ -270,7 +273,9 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None,
 
     def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
         if len(shape) not in (3, 4, 5):
-            raise ShapeError(f"delta_orthogonal: a window of 1 to 3 dimensions besides inputs and outputs is needed, got shape {shape}")
+            raise ShapeError(
+                f"delta_orthogonal: a window of 1 to 3 dimensions in addition to inputs and outputs is needed, got shape {shape}"
+            )
         rows, columns = canonical_axes((in_axis, out_axis), len(shape))
         if shape[columns] < shape[rows]:
             raise ShapeError(f"delta_orthogonal: out >= in is needed, got {shape[columns]} outputs and {shape[rows]} inputs in {shape}")

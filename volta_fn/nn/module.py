@@ -1,17 +1,17 @@
 """Modules: layers and models as immutable pytrees.
 
-A module is a frozen dataclass. Its arrays, and the modules inside it, are the children of a pytree node, so that a model goes through
-`grad`, `jit` and `tree.map` as it is; its hyper-parameters are *static*: part of the tree's structure.
+A module is a frozen dataclass and a pytree node. Its children are arrays and other modules, so `grad`, `jit` and `tree.map` take a model
+as it is; its hyper-parameters are *static*: they belong to the tree's structure.
 
-There is one rule for layers that need more than their input. A layer's ``__call__`` names what it takes, out of three:
+A layer that needs more than its input declares it as parameters of ``__call__``, out of these three:
 
-- ``state``: what it remembers from call to call (a batch norm's running means). Such a layer is called ``y, state = layer(x, state)``, and
-  its ``init`` returns the pair ``(layer, state)``. The state of a model is a dict from the names of its children that have state
-  to their states.
-- ``key``: it draws random numbers (dropout). The key may be None where nothing is drawn.
-- ``training``: it behaves differently in training; False unless told.
+- ``state``: values kept from call to call, such as the running means of a batch norm. The layer is called
+  ``y, state = layer(x, state)``, and its ``init`` returns the pair ``(layer, state)``. The state of a model is a dict from the names of
+  its children with state to their states.
+- ``key``: a random key, for example for dropout. It may be None if nothing is drawn.
+- ``training``: a boolean, False by default, for layers that behave differently in training.
 
-`apply` calls any layer by this rule; `Sequential` uses it, and `Module.join` builds models out of layers with and without state.
+`apply` calls any layer by this rule. `Sequential` uses it, and `Module.join` builds models from layers with and without state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
 __all__ = ["Module", "apply", "parameter_count", "static"]
 
 
-#: What a layer may take beyond its input.
+#: The parameters that a layer may have in addition to its input.
 EXTRAS = ("state", "key", "training")
 _LEAVES = (Array, np.ndarray, np.generic, ShapeDtypeStruct)
 
@@ -39,7 +39,9 @@ T = TypeVar("T")
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a `Module` that holds a hyper-parameter: hashable, part of the tree's structure, no child.
+    """Declare a field of a `Module` as a hyper-parameter.
+
+    Its value is hashable, and belongs to the tree's structure instead of its children.
 
     >>> import volta_fn as vf
     >>> class Scale(vf.nn.Module):
@@ -55,7 +57,7 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(static, dataclasses.field))
 class Module:
-    """The base of layers and models: a subclass becomes a frozen dataclass and a pytree node.
+    """The base of layers and models: frozen dataclasses that are pytree nodes.
 
     Fields are children: arrays, modules, containers of them, or None. Hyper-parameters are declared with `static`. Modules compare
     and hash by identity.
@@ -91,10 +93,10 @@ class Module:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not inspect.get_annotations(cls):
-            cls.__init__ = cls.__init__  # type: ignore[method-assign]  # without fields of its own, a class is made as its base is
+            cls.__init__ = cls.__init__  # type: ignore[method-assign]  # a class without new fields is created like its base
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        del cls.__setattr__, cls.__delattr__  # those of Module say what to do instead
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it has just become a dataclass
+        del cls.__setattr__, cls.__delattr__  # those of Module raise helpful errors
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
         cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
         cls._data = tuple(field.name for field in fields if field.name not in cls._static)
         cls._named_in_call = _named_in_call(cls)
@@ -112,20 +114,20 @@ class Module:
             _check_static(self, name, getattr(self, name))
 
     def children(self) -> dict[str, Any]:
-        """What the module is made of, by name: arrays, modules, containers of them."""
+        """Return the children by name: arrays, modules, containers of them."""
         return {name: getattr(self, name) for name in self._data}
 
     def hyper_parameters(self) -> dict[str, Any]:
-        """The static fields, by name."""
+        """Return the static fields by name."""
         return {name: getattr(self, name) for name in self._static}
 
     @property
     def takes(self) -> frozenset[str]:
-        """What a call takes beyond the input: those of "state", "key" and "training" that its `__call__` names."""
+        """Those of "state", "key" and "training" that `__call__` takes."""
         return self._named_in_call
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         >>> import volta_fn as vf
         >>> layer = vf.nn.Linear.init(vf.random.key(0), 3, 2)
@@ -139,10 +141,11 @@ class Module:
 
     @classmethod
     def join(cls, **fields: Any) -> Any:
-        """The module with those fields, some of which may be pairs ``(layer, state)`` as the `init` of a layer with state returns.
+        """Create the module from fields, some of which may be pairs ``(layer, state)``.
 
-        Returns the module, or if there were pairs the module and its state: a dict from the fields' names to their states. Fields may
-        be lists, tuples and dicts, too; those of their states are None where there is none.
+        The `init` of a layer with state returns such pairs. Returns the module, or if there were pairs the module and its state: a dict
+        from the fields' names to their states. Fields may be lists, tuples and dicts, too; those of their states are None where there is
+        none.
 
         >>> import volta_fn as vf
         >>> from volta_fn import nn
@@ -157,9 +160,9 @@ class Module:
         >>> y.shape, list(state)
         ((2, 4), ['norm'])
         """
-        parts = {name: split_state(value) for name, value in fields.items()}
-        module = cls(**{name: part for name, (part, _) in parts.items()})
-        states = {name: state for name, (_, state) in parts.items() if state is not None}
+        split = {name: split_state(value) for name, value in fields.items()}
+        module = cls(**{name: layer for name, (layer, _) in split.items()})
+        states = {name: state for name, (_, state) in split.items() if state is not None}
         return (module, states) if states else module
 
     def __repr__(self) -> str:
@@ -172,12 +175,12 @@ class Module:
         raise ImmutableError(f"{type(self).__name__} is immutable: its field {name!r} cannot be deleted")
 
     def _structure(self) -> Any:
-        """What, beside its children, tells the module from others of its class."""
+        """Return the treedef's static data: the hyper-parameters."""
         return tuple([getattr(self, name) for name in self._static])
 
     @classmethod
     def _rebuild(cls, structure: Any, children: Sequence[Any]) -> Self:
-        """The module of that structure; children are not checked: trees of other things than arrays take a model's shape, too."""
+        """Rebuild the module; children are unchecked, because leaves may be any objects."""
         module = object.__new__(cls)
         module.__dict__.update(zip(cls._data, children, strict=True))
         module.__dict__.update(zip(cls._static, structure, strict=True))
@@ -185,7 +188,9 @@ class Module:
 
 
 def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> tuple[Any, Any]:
-    """Call a layer, passing on what it takes of state, key and training. Returns its output and its new state, None if it has none.
+    """Call a layer with those of state, key and training that it takes.
+
+    Returns its output and its new state, None if it has no state.
 
     >>> import volta_fn as vf
     >>> y, state = vf.nn.apply(vf.nn.relu, vf.numpy.array([-1.0, 2.0]))
@@ -199,28 +204,31 @@ def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = No
         return layer(x, **options), None
     if state is None:
         raise ArgumentTypeError(
-            f"{type(layer).__name__} has state: it is called `y, state = layer(x, state)` with the state that init returned beside it"
+            f"{type(layer).__name__} has state: it is called `y, state = layer(x, state)` with the state that init returned with it"
         )
     return layer(x, state, **options)
 
 
 def split_state(value: Any) -> tuple[Any, Any]:
-    """A field's value without the states that its pairs ``(layer, state)`` bring along, and those states, None if there are none."""
+    """Split pairs ``(layer, state)`` in a field's value into layers and states.
+
+    The states are None if there are none.
+    """
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Module) and not isinstance(value[1], Module):
         return value
     if isinstance(value, Mapping):
-        parts = {name: split_state(v) for name, v in value.items()}
-        states = {name: state for name, (_, state) in parts.items() if state is not None}
-        return {name: part for name, (part, _) in parts.items()}, states or None
+        split = {name: split_state(v) for name, v in value.items()}
+        states = {name: state for name, (_, state) in split.items() if state is not None}
+        return {name: layer for name, (layer, _) in split.items()}, states or None
     if type(value) in (list, tuple):
         pairs = [split_state(v) for v in value]
         found = [state for _, state in pairs]
-        return type(value)([part for part, _ in pairs]), found if any(s is not None for s in found) else None
+        return type(value)([layer for layer, _ in pairs]), found if any(s is not None for s in found) else None
     return value, None
 
 
 def parameter_count(module: Any) -> int:
-    """How many numbers the arrays of a tree hold.
+    """Return the number of elements of all arrays of a tree.
 
     >>> import volta_fn as vf
     >>> vf.nn.parameter_count(vf.nn.Linear.init(vf.random.key(0), 3, 2))
@@ -230,7 +238,7 @@ def parameter_count(module: Any) -> int:
 
 
 def describe(value: Any, indent: str = "") -> str:
-    """A readable tree: modules with the types of their arrays, the hyper-parameters that are not the defaults, and the count of numbers."""
+    """Format a tree of modules with types, non-default hyper-parameters and sizes."""
     if isinstance(value, Module):
         return _describe_module(value, indent)
     if isinstance(value, (list, tuple)) and any(_has_modules(v) for v in value):
@@ -270,7 +278,7 @@ def _describe_module(module: Module, indent: str) -> str:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Whether a hyper-parameter is its default, or a tuple of nothing else: strides (1, 1) say what a stride of 1 says."""
+    """Return True if a hyper-parameter is its default, or a tuple of defaults."""
     if type(value) is tuple and value and type(default) is not tuple:
         return all(_is_default(v, default) for v in value)
     return type(value) is type(default) and bool(value == default)

@@ -1,7 +1,7 @@
-"""`summary`: what the layers of a model give out and how many parameters they have, found by running it on shapes alone.
+"""`summary`: the outputs and parameters of a model's layers.
 
-The model is rebuilt from watching layers, which note what they return. They are of subclasses of the layers' own classes, so that the
-model's code finds everything that it expects of them.
+The model is rebuilt from recording layers, which record their outputs, and is called with shapes alone. Recording layers are instances
+of subclasses of the layers' classes, so that the model's code finds everything that it expects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Summary", "SummaryRow", "summary"]
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A layer of a summary: its path in the model, its name, what its last call returned (without state), how many parameters it has.
+    """A layer of a summary: path, name, last output, number of parameters.
 
     `output` is a pytree of `ShapeDtypeStruct`, or None for a layer that was not called.
     """
@@ -36,7 +36,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """A model's layers, its output, and how much it and its state hold. Printed, it is a table."""
+    """A model's layers, output and sizes, which prints as a table."""
 
     model: str
     rows: tuple[SummaryRow, ...]
@@ -49,19 +49,19 @@ class Summary:
         table = [("path", "layer", "output", "parameters")]
         table += [(row.path, row.layer, _text(row.output), f"{row.parameters:,}") for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([*[cell.ljust(n) for cell, n in zip(line[:3], widths, strict=False)], line[3].rjust(widths[3])]) for line in table
-        ]
-        rule = "-" * len(lines[0])
+        rows = ["  ".join([*[cell.ljust(n) for cell, n in zip(row[:3], widths, strict=False)], row[3].rjust(widths[3])]) for row in table]
+        rule = "-" * len(rows[0])
         state = f", state of {self.state_bytes:,} bytes" if self.state_bytes else ""
         total = f"{self.model}: {_text(self.output)}; {self.parameters:,} parameters in {self.parameter_bytes:,} bytes{state}"
-        return "\n".join([lines[0], rule, *lines[1:], rule, total])
+        return "\n".join([rows[0], rule, *rows[1:], rule, total])
 
     __repr__ = __str__
 
 
 def summary(model: Module, x: Any, state: Any = None, key: Any = None, training: bool = False) -> Summary:
-    """The layers of a model with their outputs and parameters, when it is called with `x`. Nothing is computed.
+    """Tabulate the layers of a model, with outputs for `x` and parameters.
+
+    Only shapes are computed.
 
     Args:
         model: a module; its leaves may be `ShapeDtypeStruct`.
@@ -90,7 +90,7 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
     record = _Record()
 
     def call(model: Module, x: Any, state: Any, key: Any) -> Any:
-        return apply(_watched(model, "", record), x, state, key=key, training=training)[0]
+        return apply(_recording(model, "", record), x, state, key=key, training=training)[0]
 
     output = eval_shape(call, model, x, state, key)
     rows = [
@@ -100,31 +100,31 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
 
 
 class _Record:
-    """The layers of a model by path, outer before inner ones, and what they returned."""
+    """The layers of a model by path, outer before inner ones, and their outputs."""
 
     def __init__(self) -> None:
         self.layers: dict[str, Module] = {}
         self.outputs: dict[str, Any] = {}
 
 
-def _watched(module: Module, path: str, record: _Record) -> Module:
-    """The module with watching layers instead of its own, itself one of them."""
+def _recording(module: Module, path: str, record: _Record) -> Module:
+    """Replace a module and its layers by recording ones."""
     record.layers[path] = module
 
-    def child(place: tree.KeyPath, value: Any) -> Any:
-        name = tree.keystr(place, simple=True, separator=".")
-        return _watched(value, f"{path}.{name}" if path else name, record) if isinstance(value, Module) else value
+    def child(key_path: tree.KeyPath, value: Any) -> Any:
+        name = tree.keystr(key_path, simple=True, separator=".")
+        return _recording(value, f"{path}.{name}" if path else name, record) if isinstance(value, Module) else value
 
     inner = tree.map_with_path(child, module, is_leaf=lambda value: isinstance(value, Module) and value is not module)
     kind: Any = type(module)
-    return _watching(kind)._rebuild((inner._structure(), path, record), list(inner.children().values()))
+    return _recording_class(kind)._rebuild((inner._structure(), path, record), list(inner.children().values()))
 
 
 @functools.cache
-def _watching(cls: type[Module]) -> type[Module]:
-    """The subclass of a layer's class whose instances note what they return.
+def _recording_class(cls: type[Module]) -> type[Module]:
+    """Return the subclass of a layer's class whose instances record their outputs.
 
-    Where they note it is part of their structure: compiled functions inside the model are traced anew for each summary.
+    The record belongs to their structure, so that compiled functions inside the model are traced again for each summary.
     """
 
     def rebuild(new: type[Module], structure: Any, children: Any) -> Module:

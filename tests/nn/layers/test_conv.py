@@ -118,7 +118,7 @@ def test_hyper_parameters_in_short_forms():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel_size": 0}, "kernel_size is a whole number of at least 1"),
+        ({"kernel_size": 0}, "kernel_size is an integer of at least 1"),
         ({"kernel_size": (3, 3, 3)}, "2 such numbers"),
         ({"stride": 0}, "stride"),
         ({"stride": 1.5}, "stride"),

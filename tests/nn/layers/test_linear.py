@@ -86,7 +86,7 @@ def test_no_features():
 
 def test_bad_arguments():
     for sizes in ((-1, 2), (1.5, 2), (True, 2)):
-        with pytest.raises(ArgumentError, match="in_features is a whole number"):
+        with pytest.raises(ArgumentError, match="in_features is an integer"):
             nn.Linear.init(KEY, *sizes)
     with pytest.raises(ArgumentError, match="outside a table of 3"):
         nn.Embedding.init(KEY, 3, 2, padding_idx=3)

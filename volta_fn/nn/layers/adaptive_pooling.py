@@ -1,7 +1,7 @@
-"""Pooling to a given size: adaptive, where windows are as large as it takes, and global, of everything.
+"""Adaptive pooling, to a given output size, and global pooling.
 
-Along an axis of n elements, window i of m goes from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of
-windows of each, so that one axis is pooled after the other, the last first.
+Along an axis of n elements, window i of m extends from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of
+windows of each, so the axes are pooled one after another, starting with the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import batched_input, check_dtype, is_whole
+from volta_fn.nn.layers.common import batched_input, check_dtype, is_integer
 from volta_fn.nn.module import Module, static
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d"]
@@ -25,7 +25,10 @@ __all__ += ["AdaptiveMaxPool3d", "GlobalAvgPool", "GlobalMaxPool"]
 
 
 class _Reduction(NamedTuple):
-    """What windows are reduced to: a function of an array, the axis and which elements are `inside` (None: all); the dtypes it takes."""
+    """A reduction of windows, and the dtypes that it takes.
+
+    The arguments of `function` are an array, the axis, and a mask of the elements inside the window (None: all).
+    """
 
     function: Callable[[Array, int, Any], Array]
     dtypes: frozenset[np.dtype]
@@ -36,7 +39,10 @@ def _mean(x: Array, axis: int, inside: Any) -> Array:
 
 
 def _max(x: Array, axis: int, inside: Any) -> Array:
-    """The maximum, whose gradient goes to the first that is one. What is not `inside` repeats an element that is."""
+    """Return the maximum; its gradient goes to the first one.
+
+    Elements that are not `inside` repeat one that is.
+    """
     first = vnp.expand_dims(vnp.argmax(x, axis), axis)
     return vnp.squeeze(vnp.take_along_axis(x, first, axis), axis)
 
@@ -46,7 +52,7 @@ _MAX = _Reduction(_max, dtypes.REALS | dtypes.BOOL)
 
 
 def _checked(layer: Module, x: Array, reduction: _Reduction) -> Array:
-    """The input in the dtype to compute in. Raises `ShapeError` if there is nothing to pool, `DTypeError` if the dtype is not reduced."""
+    """Return the input in the dtype to compute in, after a check."""
     if 0 in x.shape[2:]:
         raise ShapeError(f"{type(layer).__name__}: nothing to pool in spatial axes of size 0, got shape {x.shape}")
     check_dtype(type(layer).__name__, x, reduction.dtypes)
@@ -54,29 +60,29 @@ def _checked(layer: Module, x: Array, reduction: _Reduction) -> Array:
 
 
 def _pool_axis(x: Array, axis: int, size: int, reduction: _Reduction) -> Array:
-    """The array with `size` windows' reductions along `axis`."""
+    """Reduce `size` windows along `axis`."""
     length = x.shape[axis]
     if length % size == 0:
         return reduction.function(x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :]), axis + 1, None)
     first = np.arange(size) * length // size
     last = -(-(np.arange(size) + 1) * length // size)
-    places = first[:, None] + np.arange(np.max(last - first))
-    inside = (places < last[:, None]).reshape(*places.shape, *[1] * (x.ndim - axis - 1))
-    return reduction.function(vnp.take(x, np.minimum(places, last[:, None] - 1), axis), axis + 1, inside)
+    indices = first[:, None] + np.arange(np.max(last - first))
+    inside = (indices < last[:, None]).reshape(*indices.shape, *[1] * (x.ndim - axis - 1))
+    return reduction.function(vnp.take(x, np.minimum(indices, last[:, None] - 1), axis), axis + 1, inside)
 
 
 class _AdaptivePool(Module):
-    output_size: tuple[int | None, ...] = static()  # may be given in the shorter forms of `init`
+    output_size: tuple[int | None, ...] = static()  # also accepts the shorter forms of `init`
 
     _rank: ClassVar[int] = 0
     _reduction: ClassVar[_Reduction]
 
     def __post_init__(self) -> None:
         given: Any = self.output_size
-        sizes = (given,) * self._rank if given is None or is_whole(given, 1) else given
-        if not isinstance(sizes, (tuple, list)) or len(sizes) != self._rank or not all(n is None or is_whole(n, 1) for n in sizes):
+        sizes = (given,) * self._rank if given is None or is_integer(given, 1) else given
+        if not isinstance(sizes, (tuple, list)) or len(sizes) != self._rank or not all(n is None or is_integer(n, 1) for n in sizes):
             raise ArgumentError(
-                f"{type(self).__name__}: output_size is a whole number of at least 1 or None, or {self._rank} of these, one per axis, "
+                f"{type(self).__name__}: output_size is an integer of at least 1 or None, or {self._rank} of these, one per axis, "
                 f"got {given!r}"
             )
         self.__dict__["output_size"] = tuple(sizes)
@@ -84,14 +90,17 @@ class _AdaptivePool(Module):
 
     @classmethod
     def init(cls, output_size: int | tuple[int | None, ...] | None) -> Self:
-        """The layer whose output has those spatial sizes, or that size along every axis; None keeps the input's.
+        """Create the layer with that output size along each axis, or along all.
 
-        Raises `ArgumentError` for anything else.
+        None keeps the input's size. Raises `ArgumentError` for anything else.
         """
         return cls(output_size)  # type: ignore[arg-type]  # made a tuple there
 
     def __call__(self, x: Any) -> Array:
-        """The pooled windows, of shape (N, C, *output_size). Raises `ShapeError` for other axes than the layer's or empty ones."""
+        """Return the pooled windows, of shape (N, C, *output_size).
+
+        Raises `ShapeError` for a wrong number of axes, or empty ones.
+        """
         value = batched_input(type(self).__name__, x, (self._rank,))
         wide = _checked(self, value, self._reduction)
         for axis, size in reversed(list(enumerate(self.output_size, 2))):
@@ -106,11 +115,14 @@ class _GlobalPool(Module):
 
     @classmethod
     def init(cls, *, keepdims: bool = False) -> Self:
-        """The layer; with `keepdims` the spatial axes stay, of size 1."""
+        """Create the layer; with `keepdims` the spatial axes remain, with size 1."""
         return cls(keepdims)
 
     def __call__(self, x: Any) -> Array:
-        """The pooled elements, of shape (N, C), or (N, C, 1, …) with keepdims. Raises `ShapeError` if there is nothing to pool."""
+        """Return the pooled elements, of shape (N, C), or (N, C, 1, …) with keepdims.
+
+        Raises `ShapeError` if there is nothing to pool.
+        """
         value = as_value(x)
         if value.ndim < 3:
             raise ShapeError(f"{type(self).__name__}: the input has axes (N, C, *spatial), got shape {value.shape}")
@@ -142,7 +154,7 @@ class GlobalMaxPool(_GlobalPool):
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):
-    """The means of as many windows of (N, C, L) as are wanted.
+    """The means of a given number of windows of (N, C, L).
 
     >>> import volta_fn as vf
     >>> vf.nn.AdaptiveAvgPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
@@ -154,7 +166,7 @@ class AdaptiveAvgPool1d(_AdaptivePool):
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """The means of as many windows of (N, C, H, W) as are wanted.
+    """The means of a given number of windows of (N, C, H, W).
 
     >>> import volta_fn as vf
     >>> vf.nn.AdaptiveAvgPool2d.init((6, None))(vf.numpy.ones((2, 3, 13, 9))).shape
@@ -166,14 +178,14 @@ class AdaptiveAvgPool2d(_AdaptivePool):
 
 
 class AdaptiveAvgPool3d(_AdaptivePool):
-    """The means of as many windows of (N, C, D, H, W) as are wanted."""
+    """The means of a given number of windows of (N, C, D, H, W)."""
 
     _rank = 3
     _reduction = _MEAN
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
-    """The maxima of as many windows of (N, C, L) as are wanted.
+    """The maxima of a given number of windows of (N, C, L).
 
     >>> import volta_fn as vf
     >>> vf.nn.AdaptiveMaxPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
@@ -185,14 +197,14 @@ class AdaptiveMaxPool1d(_AdaptivePool):
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """The maxima of as many windows of (N, C, H, W) as are wanted."""
+    """The maxima of a given number of windows of (N, C, H, W)."""
 
     _rank = 2
     _reduction = _MAX
 
 
 class AdaptiveMaxPool3d(_AdaptivePool):
-    """The maxima of as many windows of (N, C, D, H, W) as are wanted."""
+    """The maxima of a given number of windows of (N, C, D, H, W)."""
 
     _rank = 3
     _reduction = _MAX

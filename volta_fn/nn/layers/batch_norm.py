@@ -1,4 +1,4 @@
-"""Batch normalisation, the pattern of a layer with state."""
+"""Batch normalisation, the simplest layer with state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormState"]
 
 
 class BatchNormState(NamedTuple):
-    """What batch normalisation remembers: running means and variances of the features, shape (num_features,), and the batches seen."""
+    """Running means and variances of shape (num_features,), and the number of batches."""
 
     mean: Array
     var: Array
@@ -44,12 +44,12 @@ class _BatchNorm(Module):
         axis_name: str | None = None,
         dtype: Any = "float32",
     ) -> tuple[Any, BatchNormState]:
-        """The layer and its state: unit scales, zero offsets; running means 0, variances 1.
+        """Create the layer and its state: scales and variances 1, offsets and means 0.
 
         Args:
             num_features: size of axis 1.
             eps: added to the variance.
-            momentum: the weight of the newest batch in the running statistics; None averages all batches alike.
+            momentum: the weight of the newest batch in the running statistics; None averages all batches equally.
             affine: whether to scale and shift by learnt numbers.
             axis_name: a named axis of `vmap` over which the batch's statistics are shared.
             dtype: of the parameters and the state.
@@ -60,10 +60,10 @@ class _BatchNorm(Module):
         return layer, BatchNormState(zeros, ones, vnp.zeros((), "int32"))
 
     def __call__(self, x: Any, state: BatchNormState, *, training: bool = False) -> tuple[Array, BatchNormState]:
-        """The normalised features, of the input's dtype, and the new state.
+        """Return the normalised features, of the input's dtype, and the new state.
 
-        In training the batch's own means and variances are used, and the state follows them (the variance without bias); an empty batch
-        changes nothing. Otherwise those of the state are used. float16 and bfloat16 compute in float32.
+        In training it uses the batch's means and variances, and updates the state (with the unbiased variance); an empty batch changes
+        nothing. Otherwise it uses those of the state. float16 and bfloat16 are computed in float32.
 
         Raises `ShapeError` for other axes or features than the layer's and in training for a single value per feature, which has no
         variance; `DTypeError` unless the input is of floating dtype.
@@ -103,12 +103,14 @@ class _BatchNorm(Module):
 
 
 def _towards(old: Array, now: Array, weight: Any) -> Array:
-    """The old running statistic, moved towards that of this batch, through which no gradient goes."""
+    """Move a running statistic towards that of this batch, without a gradient."""
     return (old + weight * (stop_gradient(now) - old)).astype(old.dtype)
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch normalisation of (N, C) or (N, C, L) over all axes but C (Ioffe & Szegedy 2015).
+    """Batch normalisation of (N, C) or (N, C, L) over N and L.
+
+    See Ioffe & Szegedy (2015).
 
     >>> import volta_fn as vf
     >>> bn, state = vf.nn.BatchNorm1d.init(3)

@@ -1,4 +1,4 @@
-"""Layers made of other layers, and layers around functions."""
+"""Containers of layers, and functions as layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Flatten", "Identity", "Lambda", "Sequential"]
 
 
 class Identity(Module):
-    """Gives its input back.
+    """Returns its input.
 
     >>> import volta_fn as vf
     >>> vf.nn.Identity()(vf.numpy.ones(2))
@@ -22,12 +22,12 @@ class Identity(Module):
     """
 
     def __call__(self, x: Any) -> Any:
-        """The input."""
+        """Return the input."""
         return x
 
 
 class Lambda(Module):
-    """A function as a layer. `Sequential` wraps the functions that it is given.
+    """A function as a layer; `Sequential` wraps functions in it.
 
     >>> import volta_fn as vf
     >>> vf.nn.Lambda(vf.nn.relu)
@@ -37,12 +37,12 @@ class Lambda(Module):
     function: Callable[..., Any] = static()
 
     def __call__(self, x: Any) -> Any:
-        """The function's value."""
+        """Return the function's value."""
         return self.function(x)
 
 
 class Flatten(Module):
-    """Makes one axis of those from `start_axis` to `end_axis` (default: all but the first, the batch).
+    """Merges the axes from `start_axis` to `end_axis` (default: all but the first).
 
     >>> import volta_fn as vf
     >>> vf.nn.Flatten()(vf.numpy.ones((2, 3, 4))).shape
@@ -53,7 +53,10 @@ class Flatten(Module):
     end_axis: int = static(default=-1)
 
     def __call__(self, x: Any) -> Array:
-        """The same numbers in fewer axes. Raises `ShapeError` if the axes do not exist or end before they start."""
+        """Return the same numbers in fewer axes.
+
+        Raises `ShapeError` if the axes do not exist or end before they start.
+        """
         value = as_value(x)
         start, end = (axis + value.ndim if axis < 0 else axis for axis in (self.start_axis, self.end_axis))
         if not 0 <= start <= end < value.ndim:
@@ -65,10 +68,11 @@ class Flatten(Module):
 
 
 class Sequential(Module):
-    """Layers one after the other, by position or by name; functions count as layers.
+    """Layers applied one after another, by position or by name; functions are layers.
 
-    Layers that draw random numbers get keys split from the one given; layers with state get and give their own from a dict of states by
-    name (positions are the names "0", "1", …). `Sequential.init` takes the pairs ``(layer, state)`` that the `init` of such layers return.
+    Layers that draw random numbers get keys split from the one given. The state is a dict from names to the states of layers with state;
+    layers given by position have the names "0", "1", …. `Sequential.init` accepts pairs ``(layer, state)``, as the `init` of such layers
+    returns them.
 
     Raises:
         ArgumentError: layers are given both by position and by name. ArgumentTypeError: one is not callable.
@@ -97,21 +101,21 @@ class Sequential(Module):
 
     @classmethod
     def init(cls, *layers: Any, **named: Any) -> Any:
-        """The layers joined; some may be pairs ``(layer, state)``, and then the result is such a pair, too."""
+        """Join layers; if some are pairs ``(layer, state)``, the result is such a pair."""
         names = named or {str(i): layer for i, layer in enumerate(layers)}
-        parts = {name: split_state(layer) for name, layer in names.items()}
-        states = {name: state for name, (_, state) in parts.items() if state is not None}
-        ready = {name: layer for name, (layer, _) in parts.items()}
+        split = {name: split_state(layer) for name, layer in names.items()}
+        states = {name: state for name, (_, state) in split.items() if state is not None}
+        ready = {name: layer for name, (layer, _) in split.items()}
         module = cls(**ready) if named else cls(*ready.values())
         return (module, states) if states else module
 
     @property
     def takes(self) -> frozenset[str]:
-        """What some layer takes."""
+        """The union of what the layers take."""
         return frozenset().union(*[layer.takes for layer in self.layers])
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:
-        """The last layer's output; the pair of it and the new state if some layer has state."""
+        """Return the last layer's output; paired with the new state if a layer has state."""
         stateful = "state" in self.takes
         if stateful and not isinstance(state, dict):
             holders = [name for name, layer in zip(self.names, self.layers, strict=True) if "state" in layer.takes]
@@ -149,15 +153,15 @@ class Sequential(Module):
         raise AttributeError(f"Sequential has no layer {name!r}; its layers are {list(children.get('names', ()))}")
 
     def children(self) -> dict[str, Module]:
-        """The layers by name."""
+        """Return the layers by name."""
         return dict(zip(self.names, self.layers, strict=True))
 
     def hyper_parameters(self) -> dict[str, Any]:
-        """None of its own."""
+        """Return an empty dict: it has none of its own."""
         return {}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some layers, given by name, changed."""
+        """Return a copy with some layers, given by name, replaced."""
         unknown = sorted(set(changes) - set(self.names))
         if unknown:
             raise ArgumentError(f"Sequential.replace: no layers {unknown}; it has {list(self.names)}")

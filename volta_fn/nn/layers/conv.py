@@ -1,4 +1,7 @@
-"""Convolutions of one, two and three spatial axes: batch first, then channels; weights (out, in / groups, *kernel), as PyTorch's."""
+"""Convolutions with one, two and three spatial axes.
+
+Arrays have shape (batch, channels, *spatial), weights (out, in / groups, *kernel), as in PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import batched_input, canonical_pads, check_sizes, is_whole, per_axis, uniform_by_fan
+from volta_fn.nn.layers.common import batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.geometry import Ints, Padding, dilated, padtype_to_pads
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
 
 
-#: What stands around the input, and the mode of `numpy.pad` that puts it there.
+#: Padding modes, and the corresponding modes of `numpy.pad`.
 _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 class ConvBase(Module):
-    """What convolutions and transposed convolutions share: their fields but for the padding's, initialisation, groups, bias."""
+    """Base of convolutions and transposed convolutions."""
 
     weight: Array
     bias: Array | None = None
-    stride: Ints = static(default=1)  # that, padding and dilation may be given in the shorter forms of `init`
+    stride: Ints = static(default=1)  # stride, padding and dilation also accept the shorter forms of `init`
     padding: str | Padding = static(default=0)
     dilation: Ints = static(default=1)
     groups: int = static(default=1)
@@ -39,15 +42,15 @@ class ConvBase(Module):
             padding=canonical_pads(name, self.padding, rank),
             dilation=per_axis(name, "dilation", self.dilation, rank),
         )
-        if not is_whole(self.groups, 1):
-            raise ArgumentError(f"{name}: groups is a whole number of at least 1, got {self.groups!r}")
+        if not is_integer(self.groups, 1):
+            raise ArgumentError(f"{name}: groups is an integer of at least 1, got {self.groups!r}")
         super().__post_init__()
         if len(self.weight.shape) != rank + 2:
             raise ShapeError(f"{name}: the weight has {rank + 2} axes, channels and {rank} of the kernel, got shape {self.weight.shape}")
 
     @classmethod
     def _weights(cls, key: Any, channels: tuple[int, int, int], kernel_size: Any, bias: bool, dtype: Any) -> tuple[Array, Array | None]:
-        """Weight and bias of those channels (of the weight's two first axes, of the output), uniform by the fan of the weight's second."""
+        """Draw weight and bias, given the sizes of the weight's channel axes and the bias."""
         kernel = per_axis(cls.__name__, "kernel_size", kernel_size, cls._rank)
         first, second, out = channels
         fan = second * math.prod(kernel)
@@ -97,7 +100,9 @@ class _Conv(ConvBase):
         padding_mode: str = "zeros",
         dtype: Any = "float32",
     ) -> Self:
-        """Weights and biases uniform between ±1/√fan_in, where fan_in = in_channels / groups times the kernel's elements.
+        """Create the layer with weights and biases uniform between ±1/√fan_in.
+
+        fan_in is in_channels / groups times the number of elements of the kernel.
 
         Args:
             key: a random key.
@@ -105,15 +110,15 @@ class _Conv(ConvBase):
             out_channels: size of the output's axis 1.
             kernel_size: of each spatial axis, or of all.
             stride: from one window to the next, likewise.
-            padding: on both sides of each spatial axis, as a number, a number per axis or a (low, high) pair per axis; "valid" is none;
-                "same" as much as makes the output's sizes ceil(size / stride), the odd element at the high end.
+            padding: on both sides of each spatial axis, as a number, a number per axis or a (low, high) pair per axis; "valid" is no
+                padding; "same" makes the output's sizes ceil(size / stride), with an odd element at the high end.
             dilation: from one element of the kernel to the next.
-            groups: into how many parts the channels fall that are convolved separately.
-            bias: whether to add one.
-            padding_mode: what the padding is: "zeros", "reflect", "replicate" or "circular".
+            groups: the number of groups of channels, which are convolved separately.
+            bias: whether to add a bias.
+            padding_mode: the values of the padding: "zeros", "reflect", "replicate" or "circular".
             dtype: of the parameters.
 
-        Raises `ArgumentError` for arguments that are none of these.
+        Raises `ArgumentError` for other arguments.
         """
         cls._check_channels(in_channels, out_channels, groups)
         weight, offset = cls._weights(key, (out_channels, in_channels // groups, out_channels), kernel_size, bias, dtype)
@@ -121,7 +126,10 @@ class _Conv(ConvBase):
         return cls(weight, offset, **geometry, padding_mode=padding_mode)
 
     def __call__(self, x: Any) -> Array:
-        """The convolution, of shape (N, out_channels, *spatial). Raises `ShapeError` for other axes or channels than the layer's."""
+        """Return the convolution, of shape (N, out_channels, *spatial).
+
+        Raises `ShapeError` for other axes or channels than the layer's.
+        """
         value = self._input(x, self.weight.shape[1] * self.groups)
         pads = self._pads(value.shape[2:])
         if self.padding_mode != "zeros":
@@ -143,7 +151,9 @@ class _Conv(ConvBase):
 
 
 class Conv1d(_Conv):
-    """Convolution of (N, C, L). `weight` has shape (out_channels, in_channels / groups, kernel), `bias` (out_channels,) or None.
+    """Convolution of (N, C, L).
+
+    `weight` has shape (out_channels, in_channels / groups, kernel), `bias` (out_channels,) or None.
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.Conv1d.init(vf.random.key(0), 3, 8, 5, padding="same")
@@ -155,7 +165,9 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """Convolution of (N, C, H, W). `weight` has shape (out_channels, in_channels / groups, kH, kW), `bias` (out_channels,) or None.
+    """Convolution of (N, C, H, W).
+
+    `weight` has shape (out_channels, in_channels / groups, kH, kW), `bias` (out_channels,) or None.
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.Conv2d.init(vf.random.key(0), 3, 8, 3, stride=2, padding=1)
@@ -167,7 +179,9 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """Convolution of (N, C, D, H, W). `weight` has shape (out_channels, in_channels / groups, kD, kH, kW).
+    """Convolution of (N, C, D, H, W).
+
+    `weight` has shape (out_channels, in_channels / groups, kD, kH, kW).
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.Conv3d.init(vf.random.key(0), 3, 8, (1, 3, 3))

@@ -1,4 +1,4 @@
-"""Transposed convolutions: the linear maps that the input gradients of convolutions are, used to make images larger."""
+"""Transposed convolutions: the linear maps of convolutions' input gradients."""
 
 from __future__ import annotations
 
@@ -44,24 +44,26 @@ class _ConvTranspose(ConvBase):
         bias: bool = True,
         dtype: Any = "float32",
     ) -> Self:
-        """Weights and biases uniform between ±1/√fan, where fan = out_channels / groups times the kernel's elements, as PyTorch has it.
+        """Create the layer with weights and biases uniform between ±1/√fan.
+
+        As in PyTorch, fan is out_channels / groups times the number of elements of the kernel.
 
         Args:
             key: a random key.
             in_channels: size of the input's axis 1.
             out_channels: size of the output's axis 1.
             kernel_size: of each spatial axis, or of all.
-            stride: how far apart the input's elements lie in the output.
-            padding: how much the output is cut on both sides, as a number, a number per axis or a (low, high) pair per axis: the padding
-                of the convolution that this one undoes; "valid" cuts nothing, "same" makes the output's sizes size * stride.
-            output_padding: elements added at the high end, fewer than stride or dilation: the output size of which the convolution
-                that is undone would not have seen the end.
+            stride: the distance of the input's elements in the output.
+            padding: how much the output is cropped on both sides, as a number, a number per axis or a (low, high) pair per axis: the
+                padding of the convolution that this one inverts; "valid" crops nothing, "same" makes the output's sizes size * stride.
+            output_padding: elements added at the high end, fewer than stride or dilation: selects one of the output sizes that the inverted
+                convolution maps to the same size.
             dilation: from one element of the kernel to the next.
-            groups: into how many parts the channels fall that are convolved separately.
-            bias: whether to add one.
+            groups: the number of groups of channels, which are convolved separately.
+            bias: whether to add a bias.
             dtype: of the parameters.
 
-        Raises `ArgumentError` for arguments that are none of these.
+        Raises `ArgumentError` for other arguments.
         """
         cls._check_channels(in_channels, out_channels, groups)
         weight, offset = cls._weights(key, (in_channels, out_channels // groups, out_channels), kernel_size, bias, dtype)
@@ -69,9 +71,9 @@ class _ConvTranspose(ConvBase):
         return cls(weight, offset, **geometry, groups=groups)
 
     def __call__(self, x: Any) -> Array:
-        """The transposed convolution, (N, out_channels, *spatial), of sizes (size - 1) stride - padding + reach + output_padding, where
-        the kernel's reach is (kernel - 1) dilation + 1.
+        """Return the transposed convolution, of shape (N, out_channels, *spatial).
 
+        The sizes are (size - 1) stride - padding + reach + output_padding, where the kernel's reach is (kernel - 1) dilation + 1.
         Raises `ShapeError` for other axes or channels than the layer's, and where nothing would be left.
         """
         value = self._input(x, self.weight.shape[0])
@@ -87,33 +89,34 @@ class _ConvTranspose(ConvBase):
         return self._with_bias(out)
 
     def _kernel(self) -> Array:
-        """The weight as that of an ordinary convolution: (out_channels, in_channels / groups, *kernel), flipped."""
+        """Return the weight of the ordinary convolution: groups swapped, kernel flipped."""
         into, out, *kernel = self.weight.shape
-        parts = self.weight.reshape(self.groups, into // self.groups, out, *kernel)
-        whole = parts.swapaxes(1, 2).reshape(self.groups * out, into // self.groups, *kernel)
-        return lax.rev(whole, range(2, whole.ndim))
+        grouped = self.weight.reshape(self.groups, into // self.groups, out, *kernel)
+        swapped = grouped.swapaxes(1, 2).reshape(self.groups * out, into // self.groups, *kernel)
+        return lax.rev(swapped, range(2, swapped.ndim))
 
     def _pads(self, sizes: Ints) -> Padding:
-        """How much the input, its elements `stride` apart, is padded or (where negative) cut."""
+        """Return by how much the dilated input is padded or (if negative) cropped."""
         reach = tuple(map(dilated, self.weight.shape[2:], self.dilation))
         wanted = [size * stride for size, stride in zip(sizes, self.stride, strict=True)]
         cuts = padtype_to_pads(wanted, reach, self.stride, self.padding)
         extra = self.output_padding
-        if self.padding == "same":  # a kernel shorter than the stride leaves gaps, the last of which belongs to the output, too
+        if self.padding == "same":  # a kernel shorter than the stride leaves gaps, and the output includes the last one
             extra = tuple([max(stride - taps, 0) for taps, stride in zip(reach, self.stride, strict=True)])
         pads = []
         for axis, (size, stride, taps, (low, high), more) in enumerate(zip(sizes, self.stride, reach, cuts, extra, strict=True)):
             if (size - 1) * stride + taps + more <= low + high:
                 raise ShapeError(
-                    f"{type(self).__name__}: padding {(low, high)} leaves nothing of what {size} elements along spatial axis {axis} "
-                    "become; pad less"
+                    f"{type(self).__name__}: padding {(low, high)} leaves no output of {size} elements along spatial axis {axis}; pad less"
                 )
             pads.append((taps - 1 - low, taps - 1 - high + more))
         return tuple(pads)
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """Transposed convolution of (N, C, L). `weight` has shape (in_channels, out_channels / groups, kernel).
+    """Transposed convolution of (N, C, L).
+
+    `weight` has shape (in_channels, out_channels / groups, kernel).
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose1d.init(vf.random.key(0), 8, 3, 4, stride=4)
@@ -125,7 +128,9 @@ class ConvTranspose1d(_ConvTranspose):
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """Transposed convolution of (N, C, H, W). `weight` has shape (in_channels, out_channels / groups, kH, kW).
+    """Transposed convolution of (N, C, H, W).
+
+    `weight` has shape (in_channels, out_channels / groups, kH, kW).
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose2d.init(vf.random.key(0), 8, 3, 3, stride=2, padding=1, output_padding=1)
@@ -137,7 +142,9 @@ class ConvTranspose2d(_ConvTranspose):
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """Transposed convolution of (N, C, D, H, W). `weight` has shape (in_channels, out_channels / groups, kD, kH, kW).
+    """Transposed convolution of (N, C, D, H, W).
+
+    `weight` has shape (in_channels, out_channels / groups, kD, kH, kW).
 
     >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose3d.init(vf.random.key(0), 8, 3, 2, stride=2)

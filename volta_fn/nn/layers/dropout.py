@@ -1,4 +1,4 @@
-"""Dropout: in training, elements or whole channels are zeroed at random and the others scaled up, so that means stay what they are."""
+"""Dropout of elements and of channels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 
 
 class Dropout(Module):
-    """In training zeroes each element with probability `p` and divides the others by 1 - p (Srivastava et al. 2014).
+    """Zeroes each element with probability `p` in training (Srivastava et al. 2014).
 
-    It is called ``drop(x, key=key, training=True)``; otherwise it gives its input back, and the key may be None.
+    The other elements are divided by 1 - p, which preserves means. It is called ``drop(x, key=key, training=True)``; otherwise it gives its
+    input back, and the key may be None.
 
     Raises (when made):
         ArgumentError: `p` is no number between 0 and 1.
@@ -41,13 +42,13 @@ class Dropout(Module):
 
     @classmethod
     def init(cls, p: float = 0.5) -> Self:
-        """The layer that drops with probability `p`."""
+        """Create the layer that drops with probability `p`."""
         return cls(p)
 
     def __call__(self, x: Any, *, key: Any = None, training: bool = False) -> Array:
-        """The input, in training with dropped elements.
+        """Return the input, in training with dropped elements.
 
-        Raises `ArgumentTypeError` if there is something to draw but no key, `DTypeError` for an input of whole numbers.
+        Raises `ArgumentTypeError` if there is something to draw but no key, `DTypeError` for an input of integers.
         """
         value = as_value(x) if self._spatial is None else batched_input(type(self).__name__, x, self._spatial)
         check_dtype(type(self).__name__, value, dtypes.INEXACT)
@@ -62,7 +63,9 @@ class Dropout(Module):
 
 
 class Dropout1d(Dropout):
-    """Drops whole channels of (N, C, L), whose neighbouring elements are too alike to drop singly (Tompson et al. 2015).
+    """Zeroes channels of (N, C, L) (Tompson et al. 2015).
+
+    Neighbouring elements of a channel are too similar to be dropped one by one.
 
     >>> import volta_fn as vf
     >>> vf.nn.Dropout1d.init(0.5)(vf.numpy.ones((1, 3, 2)), key=vf.random.key(1), training=True)
@@ -75,12 +78,12 @@ class Dropout1d(Dropout):
 
 
 class Dropout2d(Dropout):
-    """Drops whole channels of (N, C, H, W)."""
+    """Zeroes channels of (N, C, H, W)."""
 
     _spatial = (2,)
 
 
 class Dropout3d(Dropout):
-    """Drops whole channels of (N, C, D, H, W)."""
+    """Zeroes channels of (N, C, D, H, W)."""
 
     _spatial = (3,)

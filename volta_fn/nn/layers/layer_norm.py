@@ -1,6 +1,6 @@
-"""Normalisation of each example by itself: over its last axes, over groups of channels, over each channel.
+"""Normalisation of single examples: layer, RMS, group and instance norms.
 
-float16 and bfloat16 compute in float32; results are of the input's dtype.
+float16 and bfloat16 are computed in float32; results have the input's dtype.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator, finfo
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.functional import standardize
-from volta_fn.nn.layers.common import batched_input, check_dtype, check_features, check_sizes, is_whole
+from volta_fn.nn.layers.common import batched_input, check_dtype, check_features, check_sizes, is_integer
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.geometry import Ints
 
@@ -22,13 +22,13 @@ __all__ = ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L
 
 
 class _Norm(Module):
-    """A normalisation with learnt scales `weight` and offsets `bias`, either of which may be None."""
+    """Base of norms with learnt scales `weight` and offsets `bias`, or None."""
 
     weight: Array | None
     bias: Array | None
 
     def _scaled(self, x: Array, shape: Ints, dtype: Any) -> Array:
-        """The normalised numbers, scaled and shifted by the parameters in that shape."""
+        """Scale and shift normalised numbers by the parameters in that shape."""
         if self.weight is not None:
             x = x * self.weight.reshape(shape)
         if self.bias is not None:
@@ -37,25 +37,25 @@ class _Norm(Module):
 
 
 def _parameters(shape: Ints, affine: bool, bias: bool, dtype: Any) -> tuple[Array | None, Array | None]:
-    """Scales of 1 and offsets of 0, where they are wanted."""
+    """Return scales of 1 and offsets of 0, or None."""
     return vnp.ones(shape, dtype) if affine else None, vnp.zeros(shape, dtype) if affine and bias else None
 
 
 def _wide(layer: Module, x: Array) -> Array:
-    """The input in the dtype to compute in."""
+    """Return the input in the dtype to compute in."""
     check_dtype(type(layer).__name__, x)
     return x.astype(accumulator(x.dtype))
 
 
 def _normalized_shape(layer: str, shape: Any) -> Ints:
-    sizes = (shape,) if is_whole(shape, 1) else shape
-    if not isinstance(sizes, Sequence) or not sizes or not all(is_whole(size, 1) for size in sizes):
+    sizes = (shape,) if is_integer(shape, 1) else shape
+    if not isinstance(sizes, Sequence) or not sizes or not all(is_integer(size, 1) for size in sizes):
         raise ArgumentError(f"{layer}: normalized_shape is the size of the last axis or sizes of the last axes, at least 1, got {shape!r}")
     return tuple(sizes)
 
 
 def _last_axes(layer: Module, x: Any, shape: Ints) -> tuple[Array, Ints]:
-    """The input and its axes that are normalised. Raises `ShapeError` if they have not that shape."""
+    """Return the input and the axes to normalise; `ShapeError` if their sizes differ."""
     value = as_value(x)
     if value.shape[-len(shape) :] != shape:
         raise ShapeError(f"{type(layer).__name__}: the last axes of the input have sizes {shape}, got shape {value.shape}")
@@ -63,9 +63,9 @@ def _last_axes(layer: Module, x: Any, shape: Ints) -> tuple[Array, Ints]:
 
 
 class LayerNorm(_Norm):
-    """Takes the mean from the last axes and divides by their standard deviation (Ba et al. 2016).
+    """Subtracts the mean of the last axes and divides by their standard deviation.
 
-    `weight` and `bias` have shape `normalized_shape` or are None.
+    See Ba et al. (2016). `weight` and `bias` have shape `normalized_shape` or are None.
 
     >>> import volta_fn as vf
     >>> norm = vf.nn.LayerNorm.init(3)
@@ -80,21 +80,24 @@ class LayerNorm(_Norm):
     def init(
         cls, normalized_shape: int | Sequence[int], *, eps: float = 1e-5, affine: bool = True, bias: bool = True, dtype: Any = "float32"
     ) -> Self:
-        """Unit scales and, if `bias`, zero offsets; neither unless `affine`. `eps` is added to the variance.
+        """Create the layer: scales 1 if `affine`, offsets 0 if also `bias`.
 
-        Raises `ArgumentError` unless `normalized_shape` is a size or sizes of axes.
+        `eps` is added to the variance. Raises `ArgumentError` unless `normalized_shape` is a size or sizes of axes.
         """
         shape = _normalized_shape(cls.__name__, normalized_shape)
         return cls(*_parameters(shape, affine, bias, dtype), shape, eps)
 
     def __call__(self, x: Any) -> Array:
-        """The normalised numbers. Raises `ShapeError` for other last axes than the layer's, `DTypeError` unless they are floats."""
+        """Return the normalised numbers.
+
+        Raises `ShapeError` for other last axes than the layer's, `DTypeError` unless they are floats.
+        """
         value, axes = _last_axes(self, x, self.normalized_shape)
         return self._scaled(standardize(_wide(self, value), axes, epsilon=self.eps), self.normalized_shape, value.dtype)
 
 
 class RMSNorm(Module):
-    """Divides by the root of the mean square of the last axes (Zhang & Sennrich 2019).
+    """Divides by the root mean square of the last axes (Zhang & Sennrich 2019).
 
     `weight` has shape `normalized_shape` or is None.
 
@@ -110,15 +113,19 @@ class RMSNorm(Module):
 
     @classmethod
     def init(cls, normalized_shape: int | Sequence[int], *, eps: float | None = None, affine: bool = True, dtype: Any = "float32") -> Self:
-        """Unit scales, or none unless `affine`. `eps` is added to the mean square; None is the distance from 1 to the next float.
+        """Create the layer: scales 1 if `affine`, else none.
 
-        Raises `ArgumentError` unless `normalized_shape` is a size or sizes of axes.
+        `eps` is added to the mean square; None means the distance from 1 to the next float. Raises `ArgumentError` unless
+        `normalized_shape` is a size or sizes of axes.
         """
         shape = _normalized_shape(cls.__name__, normalized_shape)
         return cls(_parameters(shape, affine, False, dtype)[0], shape, eps)
 
     def __call__(self, x: Any) -> Array:
-        """The normalised numbers. Raises `ShapeError` for other last axes than the layer's, `DTypeError` unless they are floats."""
+        """Return the normalised numbers.
+
+        Raises `ShapeError` for other last axes than the layer's, `DTypeError` unless they are floats.
+        """
         value, axes = _last_axes(self, x, self.normalized_shape)
         wide = _wide(self, value)
         eps = float(finfo(wide.dtype).eps) if self.eps is None else self.eps
@@ -127,10 +134,10 @@ class RMSNorm(Module):
 
 
 class GroupNorm(_Norm):
-    """Normalises groups of channels of (N, C, *spatial), each with all their elements (Wu & He 2018).
+    """Normalises each group of channels of (N, C, *spatial) (Wu & He 2018).
 
-    `weight` and `bias` have shape (num_channels,) or are None. One group is a layer norm of the whole example, as many groups as channels
-    an instance norm.
+    `weight` and `bias` have shape (num_channels,) or are None. With one group this is a layer norm of each example, with as many groups as
+    channels an instance norm.
 
     >>> import volta_fn as vf
     >>> vf.nn.GroupNorm.init(2, 6)(vf.numpy.ones((5, 6, 4, 4))).shape
@@ -143,9 +150,9 @@ class GroupNorm(_Norm):
 
     @classmethod
     def init(cls, num_groups: int, num_channels: int, *, eps: float = 1e-5, affine: bool = True, dtype: Any = "float32") -> Self:
-        """Unit scales and zero offsets, or none unless `affine`. `eps` is added to the variance.
+        """Create the layer: scales 1 and offsets 0 if `affine`, else none.
 
-        Raises `ArgumentError` unless `num_channels` is a multiple of `num_groups`.
+        `eps` is added to the variance. Raises `ArgumentError` unless `num_channels` is a multiple of `num_groups`.
         """
         check_sizes(cls.__name__, num_groups=num_groups, num_channels=num_channels)
         if num_groups == 0 or num_channels % num_groups:
@@ -153,7 +160,10 @@ class GroupNorm(_Norm):
         return cls(*_parameters((num_channels,), affine, True, dtype), num_groups, num_channels, eps)
 
     def __call__(self, x: Any) -> Array:
-        """The normalised numbers. Raises `ShapeError` for other channels than the layer's, `DTypeError` unless they are floats."""
+        """Return the normalised numbers.
+
+        Raises `ShapeError` for other channels than the layer's, `DTypeError` unless they are floats.
+        """
         value = as_value(x)
         check_features(type(self).__name__, value, self.num_channels, axis=1)
         grouped = _wide(self, value).reshape(value.shape[0], self.num_groups, self.num_channels // self.num_groups, *value.shape[2:])
@@ -169,12 +179,18 @@ class _InstanceNorm(_Norm):
 
     @classmethod
     def init(cls, num_features: int, *, eps: float = 1e-5, affine: bool = False, dtype: Any = "float32") -> Self:
-        """No parameters, or if `affine` unit scales and zero offsets. `eps` is added to the variance."""
+        """Create the layer: scales 1 and offsets 0 if `affine`, else none.
+
+        `eps` is added to the variance.
+        """
         check_sizes(cls.__name__, num_features=num_features)
         return cls(*_parameters((num_features,), affine, True, dtype), num_features, eps)
 
     def __call__(self, x: Any) -> Array:
-        """The normalised numbers. Raises `ShapeError` for other axes or channels than the layer's, `DTypeError` unless they are floats."""
+        """Return the normalised numbers.
+
+        Raises `ShapeError` for other axes or channels than the layer's, `DTypeError` unless they are floats.
+        """
         value = batched_input(type(self).__name__, x, (self._rank,))
         check_features(type(self).__name__, value, self.num_features, axis=1)
         out = standardize(_wide(self, value), tuple(range(2, value.ndim)), epsilon=self.eps)
@@ -182,7 +198,9 @@ class _InstanceNorm(_Norm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Normalises each channel of each example of (N, C, L) (Ulyanov et al. 2016), always by its own mean and variance.
+    """Normalises each channel of each example of (N, C, L) (Ulyanov et al. 2016).
+
+    It always uses the channel's own mean and variance.
 
     >>> import volta_fn as vf
     >>> vf.nn.InstanceNorm1d.init(1)(vf.numpy.array([[[1.0, 2.0, 3.0]]])).round(3)
@@ -193,12 +211,12 @@ class InstanceNorm1d(_InstanceNorm):
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Normalises each channel of each example of (N, C, H, W), always by its own mean and variance."""
+    """Normalises each channel of each example of (N, C, H, W)."""
 
     _rank = 2
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Normalises each channel of each example of (N, C, D, H, W), always by its own mean and variance."""
+    """Normalises each channel of each example of (N, C, D, H, W)."""
 
     _rank = 3

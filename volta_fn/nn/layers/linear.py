@@ -1,4 +1,4 @@
-"""Layers that multiply by a matrix, and tables of vectors."""
+"""Linear and bilinear layers, and embeddings."""
 
 from __future__ import annotations
 
@@ -32,14 +32,20 @@ class Linear(Module):
 
     @classmethod
     def init(cls, key: Any, in_features: int, out_features: int, *, bias: bool = True, dtype: Any = "float32") -> Self:
-        """Weights and biases uniform between ±1/√in_features. Raises `ArgumentError` for sizes that are no natural numbers."""
+        """Create the layer with weights and biases uniform between ±1/√in_features.
+
+        Raises `ArgumentError` for sizes that are negative or not integers.
+        """
         check_sizes("Linear", in_features=in_features, out_features=out_features)
         for_weight, for_bias = random.split(key)
         weight = uniform_by_fan(for_weight, (in_features, out_features), in_features, dtype)
         return cls(weight, uniform_by_fan(for_bias, (out_features,), in_features, dtype) if bias else None)
 
     def __call__(self, x: Any) -> Array:
-        """The products, of shape (…, out_features). Raises `ShapeError` if the last axis of `x` is not in_features."""
+        """Return x @ weight + bias, of shape (…, out_features).
+
+        Raises `ShapeError` unless the last axis of `x` has size in_features.
+        """
         value = as_value(x)
         check_features("Linear", value, self.weight.shape[0])
         product = vnp.matmul(value, self.weight)
@@ -62,14 +68,17 @@ class Bilinear(Module):
 
     @classmethod
     def init(cls, key: Any, in1_features: int, in2_features: int, out_features: int, *, bias: bool = True, dtype: Any = "float32") -> Self:
-        """Weights and biases uniform between ±1/√in1_features."""
+        """Create the layer with weights and biases uniform between ±1/√in1_features."""
         check_sizes("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
         for_weight, for_bias = random.split(key)
         weight = uniform_by_fan(for_weight, (out_features, in1_features, in2_features), in1_features, dtype)
         return cls(weight, uniform_by_fan(for_bias, (out_features,), in1_features, dtype) if bias else None)
 
     def __call__(self, x1: Any, x2: Any) -> Array:
-        """The forms' values, of shape (…, out_features). Raises `ShapeError` if the last axes do not fit the weight."""
+        """Return the bilinear forms, of shape (…, out_features).
+
+        Raises `ShapeError` if the last axes do not fit the weight.
+        """
         left, right = as_value(x1), as_value(x2)
         check_features("Bilinear (first)", left, self.weight.shape[1])
         check_features("Bilinear (second)", right, self.weight.shape[2])
@@ -78,9 +87,9 @@ class Bilinear(Module):
 
 
 class Embedding(Module):
-    """A table of vectors, looked up by number. `weight` has shape (num_embeddings, embedding_dim).
+    """A table of vectors, of shape (num_embeddings, embedding_dim).
 
-    The vector of `padding_idx`, if given, gets no gradient. Numbers outside the table give vectors of NaN, so that they are noticed even in
+    The vector of `padding_idx`, if given, gets no gradient. Indices outside the table give vectors of NaN, which is visible even in
     compiled programs.
 
     >>> import volta_fn as vf
@@ -94,7 +103,7 @@ class Embedding(Module):
 
     @classmethod
     def init(cls, key: Any, num_embeddings: int, embedding_dim: int, *, padding_idx: int | None = None, dtype: Any = "float32") -> Self:
-        """Standard normal vectors; that of `padding_idx` is 0."""
+        """Create standard normal vectors; that of `padding_idx` is 0."""
         check_sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         weight = random.normal(key, (num_embeddings, embedding_dim), dtype)
         if padding_idx is None:
@@ -104,7 +113,10 @@ class Embedding(Module):
         return cls(weight.at[padding_idx].set(0), padding_idx % num_embeddings)
 
     def __call__(self, indices: Any) -> Array:
-        """The vectors, of shape (*indices.shape, embedding_dim). Raises `DTypeError` unless the indices are integers."""
+        """Look up vectors, of shape (*indices.shape, embedding_dim).
+
+        Raises `DTypeError` unless the indices are integers.
+        """
         numbers = as_value(indices)
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}")
@@ -115,7 +127,7 @@ class Embedding(Module):
         return vnp.take(weight, numbers, axis=0, mode="fill")
 
     def attend(self, x: Any) -> Array:
-        """x @ weightᵀ: how much each vector of the table resembles `x`; for a last layer that shares the table."""
+        """Return x @ weightᵀ, for an output layer that shares the table."""
         value = as_value(x)
         check_features("Embedding.attend", value, self.weight.shape[1])
         return vnp.matmul(value, self.weight.T)

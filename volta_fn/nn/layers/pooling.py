@@ -20,9 +20,10 @@ __all__ = ["AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d", "MaxPool2d", "Max
 
 
 class _Windows(NamedTuple):
-    """The windows along one axis: how many, how far apart and how long (holes included), over how many elements with what padding.
+    """The geometry of windows along one axis of `size` elements with padding.
 
-    The last window may reach `beyond` the padding, in ceil mode.
+    `number` windows of length `reach` (including holes) start every `stride` elements. The last window may reach `beyond` the padding, in
+    ceil mode.
     """
 
     number: int
@@ -34,11 +35,11 @@ class _Windows(NamedTuple):
 
     @property
     def beyond(self) -> int:
-        """How far the last window reaches beyond the padded elements."""
+        """How far the last window extends beyond the padded elements."""
         return max((self.number - 1) * self.stride + self.reach - (self.low + self.size + self.high), 0)
 
     def elements(self, with_padding: bool) -> np.ndarray:
-        """How many elements each window has (of the padding too, if wanted, but never of what is beyond it)."""
+        """Return the number of elements of each window, with or without padding."""
         first = np.arange(self.number) * self.stride - self.low
         last = first + self.reach
         if with_padding:
@@ -47,7 +48,7 @@ class _Windows(NamedTuple):
 
 
 class _Pool(Module):
-    kernel_size: Ints = static()  # these may be given in the shorter forms of `init`
+    kernel_size: Ints = static()  # these fields also accept the shorter forms of `init`
     stride: Ints = static(default=None)
     padding: str | Padding = static(default=0)
     ceil_mode: bool = static(default=False)
@@ -66,7 +67,7 @@ class _Pool(Module):
             raise ArgumentError(f"{name}: padding {pads} is more than half of what the windows reach over, {self._reach()}")
 
     def _reach(self) -> Ints:
-        """The length of the windows, with their holes."""
+        """Return the lengths of the windows, including holes."""
         return self.kernel_size
 
     def _windows(self, sizes: Ints) -> list[_Windows]:
@@ -108,25 +109,26 @@ class _MaxPool(_Pool):
         dilation: int | tuple[int, ...] = 1,
         ceil_mode: bool = False,
     ) -> Self:
-        """The layer.
+        """Create the layer.
 
         Args:
             kernel_size: the windows' number of elements along each spatial axis, or along all.
             stride: from one window to the next, likewise; None means the windows' size.
             padding: on both sides of each axis, at most half a window, as a number, a number per axis or a (low, high) pair per axis;
-                "valid" is none, "same" as much as makes the output's sizes ceil(size / stride). It is never a window's maximum.
+                "valid" is no padding, "same" makes the output's sizes ceil(size / stride). It is never a window's maximum.
             dilation: from one element of a window to the next.
             ceil_mode: whether a last window that begins inside the input may reach beyond its end.
 
-        Raises `ArgumentError` for arguments that are none of these.
+        Raises `ArgumentError` for other arguments.
         """
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
         return cls(kernel_size, ceil_mode=ceil_mode, **geometry)  # type: ignore[arg-type]  # made a tuple there
 
     def __call__(self, x: Any) -> Array:
-        """The maxima, of shape (N, C, *spatial); gradients go to a window's first maximum.
+        """Return the maxima, of shape (N, C, *spatial).
 
-        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for complex numbers.
+        Gradients go to a window's first maximum. Raises `ShapeError` for other axes than the layer's or windows larger than the input,
+        `DTypeError` for complex numbers.
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))
@@ -150,25 +152,25 @@ class _AvgPool(_Pool):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Self:
-        """The layer.
+        """Create the layer.
 
         Args:
             kernel_size: the windows' number of elements along each spatial axis, or along all.
             stride: from one window to the next, likewise; None means the windows' size.
             padding: zeros on both sides of each axis, at most half a window, as a number, a number per axis or a (low, high) pair per
-                axis; "valid" is none, "same" as much as makes the output's sizes ceil(size / stride).
+                axis; "valid" is no padding, "same" makes the output's sizes ceil(size / stride).
             ceil_mode: whether a last window that begins inside the input may reach beyond its end; what is beyond never counts.
             count_include_pad: whether the padding counts in the means.
 
-        Raises `ArgumentError` for arguments that are none of these.
+        Raises `ArgumentError` for other arguments.
         """
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "ceil_mode": ceil_mode}
         return cls(kernel_size, count_include_pad=count_include_pad, **geometry)  # type: ignore[arg-type]  # made a tuple there
 
     def __call__(self, x: Any) -> Array:
-        """The means, of shape (N, C, *spatial); float16 and bfloat16 sum in float32.
+        """Return the means, of shape (N, C, *spatial); sums are in float32 at least.
 
-        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for whole numbers.
+        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for integers.
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))

@@ -1,4 +1,4 @@
-"""Larger and smaller images: elements moved between channels and space, and interpolation."""
+"""Resampling of images: pixel shuffling and interpolation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import batched_input, check_dtype, is_whole
+from volta_fn.nn.layers.common import batched_input, check_dtype, is_integer
 from volta_fn.nn.module import Module, static
 
 __all__ = ["PixelShuffle", "PixelUnshuffle", "Upsample"]
 
 
 class PixelShuffle(Module):
-    """Makes (N, C · r², H, W) into (N, C, H · r, W · r): every r² channels are the r × r pixels of one (Shi et al. 2016).
+    """Reshapes (N, C · r², H, W) to (N, C, H · r, W · r) (Shi et al. 2016).
+
+    Each group of r² channels becomes r × r pixels of one channel.
 
     >>> import volta_fn as vf
     >>> vf.nn.PixelShuffle.init(2)(vf.numpy.arange(4.0).reshape(1, 4, 1, 1))
@@ -30,11 +32,14 @@ class PixelShuffle(Module):
 
     @classmethod
     def init(cls, upscale_factor: int) -> Self:
-        """The layer for images `upscale_factor` times as high and wide. Raises `ArgumentError` if that is no natural number."""
+        """Create the layer; `ArgumentError` unless the factor is a positive integer."""
         return cls(_factor(cls.__name__, "upscale_factor", upscale_factor))
 
     def __call__(self, x: Any) -> Array:
-        """The larger image. Raises `ShapeError` unless the channels are a multiple of the factor's square."""
+        """Return the larger image.
+
+        Raises `ShapeError` unless the channels are a multiple of the factor's square.
+        """
         value, r = batched_input("PixelShuffle", x, (2,)), self.upscale_factor
         n, c, h, w = value.shape
         if c % (r * r):
@@ -44,7 +49,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Makes (N, C, H · r, W · r) into (N, C · r², H, W), the inverse of `PixelShuffle`.
+    """Reshapes (N, C, H · r, W · r) to (N, C · r², H, W): inverse of `PixelShuffle`.
 
     >>> import volta_fn as vf
     >>> vf.nn.PixelUnshuffle.init(2)(vf.numpy.ones((1, 3, 8, 8))).shape
@@ -55,11 +60,14 @@ class PixelUnshuffle(Module):
 
     @classmethod
     def init(cls, downscale_factor: int) -> Self:
-        """The layer for images `downscale_factor` times less high and wide. Raises `ArgumentError` if that is no natural number."""
+        """Create the layer; `ArgumentError` unless the factor is a positive integer."""
         return cls(_factor(cls.__name__, "downscale_factor", downscale_factor))
 
     def __call__(self, x: Any) -> Array:
-        """The smaller image. Raises `ShapeError` unless height and width are multiples of the factor."""
+        """Return the smaller image.
+
+        Raises `ShapeError` unless height and width are multiples of the factor.
+        """
         value, r = batched_input("PixelUnshuffle", x, (2,)), self.downscale_factor
         n, c, h, w = value.shape
         if h % r or w % r:
@@ -69,8 +77,8 @@ class PixelUnshuffle(Module):
 
 
 def _factor(layer: str, name: str, value: Any) -> int:
-    if not is_whole(value, 1):
-        raise ArgumentError(f"{layer}: {name} is a whole number of at least 1, got {value!r}")
+    if not is_integer(value, 1):
+        raise ArgumentError(f"{layer}: {name} is an integer of at least 1, got {value!r}")
     return value
 
 
@@ -79,7 +87,7 @@ _MODES = {"nearest": None, "linear": 1, "bilinear": 2, "trilinear": 3}
 
 
 class _Grid(NamedTuple):
-    """`out` elements along an axis of `size`, `scale` times as many (None: exactly out / size)."""
+    """The `out` sample positions along an axis of `size`; scale None is out / size."""
 
     size: int
     out: int
@@ -87,30 +95,32 @@ class _Grid(NamedTuple):
 
     @property
     def repeats(self) -> int | None:
-        """How many times each element comes in a row, if all the same number of times."""
+        """The number of repetitions of each element, or None if they differ."""
         times, rest = divmod(self.out, self.size)
         return times if rest == 0 and self.scale in (None, times) else None
 
     def nearest(self) -> np.ndarray:
-        """The element that each is taken from."""
+        """Return the index of the nearest element of each sample."""
         i = np.arange(self.out)
-        places = i * self.size // self.out if self.scale is None else np.floor(i / self.scale).astype(np.int64)
-        return np.minimum(places, self.size - 1)
+        positions = i * self.size // self.out if self.scale is None else np.floor(i / self.scale).astype(np.int64)
+        return np.minimum(positions, self.size - 1)
 
     def linear(self, align_corners: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The two elements between which each lies, and the share of the second."""
+        """Return the two neighbours of each sample and the weight of the second."""
         i = np.arange(self.out)
         if align_corners:
-            places = i * (self.size - 1) / max(self.out - 1, 1)
+            positions = i * (self.size - 1) / max(self.out - 1, 1)
         else:
             step = self.size / self.out if self.scale is None else 1 / self.scale
-            places = np.maximum((i + 0.5) * step - 0.5, 0)
-        before = places.astype(np.int64)
-        return before, np.minimum(before + 1, self.size - 1), places - before
+            positions = np.maximum((i + 0.5) * step - 0.5, 0)
+        before = positions.astype(np.int64)
+        return before, np.minimum(before + 1, self.size - 1), positions - before
 
 
 class Upsample(Module):
-    """Interpolates over the spatial axes of (N, C, L), (N, C, H, W) or (N, C, D, H, W), as PyTorch does.
+    """Interpolates along the spatial axes, of which there are one to three.
+
+    Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W); results are those of PyTorch.
 
     >>> import volta_fn as vf
     >>> vf.nn.Upsample.init(scale_factor=2)(vf.numpy.array([[[1.0, 3.0]]]))
@@ -133,8 +143,8 @@ class Upsample(Module):
         if self.align_corners and self.mode == "nearest":
             raise ArgumentError("Upsample: align_corners goes with the linear modes, not with 'nearest'")
         sizes = self.size if isinstance(self.size, tuple) else (self.size,)
-        if self.size is not None and not all(is_whole(n, 1) for n in sizes):
-            raise ArgumentError(f"Upsample: size is a whole number of at least 1, or one for each spatial axis, got {self.size!r}")
+        if self.size is not None and not all(is_integer(n, 1) for n in sizes):
+            raise ArgumentError(f"Upsample: size is an integer of at least 1, or one for each spatial axis, got {self.size!r}")
         factors = self.scale_factor if isinstance(self.scale_factor, tuple) else (self.scale_factor,)
         if self.scale_factor is not None and not all(isinstance(f, (int, float)) and 0 < f < np.inf for f in factors):
             raise ArgumentError(f"Upsample: scale_factor is a positive number, or one for each spatial axis, got {self.scale_factor!r}")
@@ -147,24 +157,24 @@ class Upsample(Module):
         mode: str = "nearest",
         align_corners: bool = False,
     ) -> Self:
-        """The layer.
+        """Create the layer.
 
         Args:
             size: of each spatial axis of the output, or of all.
-            scale_factor: given instead, how many times larger each spatial axis becomes, rounded down; or all.
+            scale_factor: the factor of each spatial axis, or of all; output sizes are rounded down.
             mode: "nearest" repeats elements; "linear", "bilinear" and "trilinear" interpolate over one, two and three axes.
-            align_corners: in the linear modes, whether the first and last elements of input and output are at the same places, not the
-                outer edges of those elements.
+            align_corners: in the linear modes, whether the centres of the first and last elements of input and output coincide, instead of
+                their outer edges.
 
-        Raises `ArgumentError` for arguments that are none of these.
+        Raises `ArgumentError` for other arguments.
         """
         return cls(size, scale_factor, mode, align_corners)
 
     def __call__(self, x: Any) -> Array:
-        """The interpolated elements. float16 and bfloat16 interpolate in float32.
+        """Return the interpolated elements; float16 and bfloat16 interpolate in float32.
 
-        Raises `ShapeError` for an input of other axes than the mode's or without elements along one of them, `DTypeError` for whole
-        numbers in a linear mode.
+        Raises `ShapeError` for an input of other axes than the mode's or without elements along one of them, `DTypeError` for
+        integers in a linear mode.
         """
         rank = _MODES[self.mode]
         value = batched_input("Upsample", x, (1, 2, 3) if rank is None else (rank,))

@@ -1,4 +1,4 @@
-"""Layers with a weight that is normalised before each use: by its spectral norm, or apart into length and direction."""
+"""Layers whose weight is normalised before use, by spectral norm or by length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.nn.layers.common import is_whole
+from volta_fn.nn.layers.common import is_integer
 from volta_fn.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, apply, split_state, static
@@ -19,31 +19,31 @@ from volta_fn.primitives.barriers import stop_gradient
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
 
 
-#: Layers whose weight has the output's features along axis 1, and not 0.
+#: Layers whose weight has the output's features along axis 1 instead of 0.
 _OUTPUT_SECOND = (Linear, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 
 
 def _weight_and_axis(wrapper: str, layer: Any, name: str, axis: int | None) -> tuple[Array, int]:
-    """The named weight, and the axis that counts its vectors or rows, by default the output's features."""
+    """Return the named weight and its axis of vectors (default: output features)."""
     if not isinstance(layer, Module):
         raise ArgumentTypeError(f"{wrapper}: it wraps a layer, or a pair (layer, state), got {type(layer).__name__}")
     weight = layer.children().get(name)
     if not isinstance(weight, Array) or weight.ndim == 0 or weight.dtype not in FLOATS:
         raise ArgumentError(f"{wrapper}: {type(layer).__name__} has no array {name!r} of floats; its children are {list(layer.children())}")
     chosen = int(isinstance(layer, _OUTPUT_SECOND)) if axis is None else axis
-    if not is_whole(chosen) or chosen >= weight.ndim:
+    if not is_integer(chosen) or chosen >= weight.ndim:
         raise ArgumentError(f"{wrapper}: axis is one of the {weight.ndim} of {name!r}, from 0, got {axis!r}")
     return weight, chosen
 
 
 def _rows(weight: Array, axis: int) -> Array:
-    """The weight as a matrix with a row for each place along `axis`, in the dtype to compute in."""
+    """Return the weight as a matrix whose rows count along `axis`, widened."""
     wide = vnp.moveaxis(weight, axis, 0).astype(accumulator(weight.dtype))
     return wide.reshape(wide.shape[0], math.prod(wide.shape[1:]))
 
 
 class SpectralNormState(NamedTuple):
-    """What spectral normalisation remembers: its guesses of the weight's first singular vectors; the wrapped layer's state or None."""
+    """Estimates of the weight's first singular vectors; the inner layer's state."""
 
     u: Array
     v: Array
@@ -51,10 +51,10 @@ class SpectralNormState(NamedTuple):
 
 
 class SpectralNorm(Module):
-    """A layer whose weight is divided by its largest singular value (Miyato et al. 2018).
+    """A layer whose weight is divided by its largest singular value.
 
-    The value comes from a power iteration, a step of which each call in training makes. The layer has state, also if the one that it
-    wraps has none. The weight that is learnt, not yet divided, is that of `layer`.
+    See Miyato et al. (2018). A power iteration estimates the value; each call in training makes a step. The layer has state even if the
+    wrapped one has none. The weight that is learnt, before the division, is that of `layer`.
 
     >>> import volta_fn as vf
     >>> from volta_fn import nn
@@ -75,7 +75,7 @@ class SpectralNorm(Module):
     def init(
         cls, key: Any, layer: Any, name: str = "weight", *, axis: int | None = None, n_power_iterations: int = 1, eps: float = 1e-12
     ) -> tuple[Self, SpectralNormState]:
-        """The layer and its state, after 15 steps from random vectors.
+        """Create the layer and its state, after 15 steps from random vectors.
 
         Args:
             key: a random key.
@@ -89,8 +89,8 @@ class SpectralNorm(Module):
         """
         inner, own = split_state(layer)
         weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)
-        if not is_whole(n_power_iterations, 1):
-            raise ArgumentError(f"{cls.__name__}: n_power_iterations is a whole number of at least 1, got {n_power_iterations!r}")
+        if not is_integer(n_power_iterations, 1):
+            raise ArgumentError(f"{cls.__name__}: n_power_iterations is an integer of at least 1, got {n_power_iterations!r}")
         module = cls(inner, name, chosen, n_power_iterations, eps)
         matrix = _rows(weight, chosen)
         for_u, for_v = random.split(key)
@@ -100,11 +100,14 @@ class SpectralNorm(Module):
 
     @property
     def takes(self) -> frozenset[str]:
-        """State and training, and what the wrapped layer takes."""
+        """State, training, and what the wrapped layer takes."""
         return self.layer.takes | {"state", "training"}
 
     def __call__(self, x: Any, state: SpectralNormState, *, key: Any = None, training: bool = False) -> tuple[Any, SpectralNormState]:
-        """The wrapped layer's output and the new state; no gradient goes through the singular vectors."""
+        """Return the wrapped layer's output and the new state.
+
+        The singular vectors have no gradient.
+        """
         if training:
             matrix = stop_gradient(_rows(getattr(self.layer, self.name), self.axis))
             u, v = self._iterate(matrix, state.u, state.v, self.n_power_iterations)
@@ -113,7 +116,7 @@ class SpectralNorm(Module):
         return out, state._replace(layer=own)
 
     def unwrapped(self, state: SpectralNormState) -> Any:
-        """The wrapped layer with its weight normalised, to use as it is."""
+        """Return the wrapped layer with its weight normalised."""
         weight = getattr(self.layer, self.name)
         largest = vnp.dot(state.u, vnp.matmul(_rows(weight, self.axis), state.v))
         return self.layer.replace(**{self.name: (weight / largest).astype(weight.dtype)})
@@ -129,10 +132,10 @@ class SpectralNorm(Module):
 
 
 class WeightNorm(Module):
-    """A layer whose weight is apart in two: its vectors' lengths, `magnitude`, and their directions (Salimans & Kingma 2016).
+    """A layer whose weight is split into lengths and directions of its vectors.
 
-    The layer computes with ``magnitude · weight / ‖weight‖``, where `weight` is that of the wrapped `layer`; of which only the direction
-    matters. It is called as the wrapped layer is.
+    See Salimans & Kingma (2016). The layer computes with ``magnitude · weight / ‖weight‖``, where `weight` is that of the wrapped `layer`,
+    of which only the direction matters. It is called like the wrapped layer.
 
     >>> import volta_fn as vf
     >>> from volta_fn import nn
@@ -155,7 +158,9 @@ class WeightNorm(Module):
 
     @classmethod
     def init(cls, layer: Any, name: str = "weight", *, axis: int | None = None) -> Any:
-        """The layer, which computes the same as `layer` does; the pair of it and the state if that is a pair ``(layer, state)``.
+        """Create the layer, which computes the same as `layer` does.
+
+        If `layer` is a pair ``(layer, state)``, returns such a pair.
 
         Args:
             layer: the layer to wrap.
@@ -175,19 +180,19 @@ class WeightNorm(Module):
         return self.layer.takes
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:
-        """What the wrapped layer returns."""
+        """Return the output of the wrapped layer."""
         out, state = apply(self.unwrapped(), x, state, key=key, training=training)
         return (out, state) if "state" in self.takes else out
 
     def unwrapped(self) -> Any:
-        """The wrapped layer with its weight normalised, to use as it is."""
+        """Return the wrapped layer with its weight normalised."""
         weight = getattr(self.layer, self.name)
         factor = self.magnitude / _lengths(weight, self.axis)
         return self.layer.replace(**{self.name: (weight * factor).astype(weight.dtype)})
 
 
 def _lengths(weight: Array, axis: int) -> Array:
-    """The lengths of the vectors that `axis` counts; all other axes have size 1."""
+    """Return the lengths of the vectors that `axis` counts; other axes have size 1."""
     wide = weight.astype(accumulator(weight.dtype))
     others = tuple([i for i in range(weight.ndim) if i != axis])
     return vnp.sqrt(vnp.sum(lax.square(wide), others, keepdims=True))

@@ -1,4 +1,4 @@
-"""Losses: functions of predictions and targets to be minimised, with PyTorch's names and reductions.
+"""Losses of predictions and targets, with PyTorch's names and reductions.
 
 Each takes ``reduction="mean"``, "sum" or "none". All compute float16 and bfloat16 through float32 and return the dtype in which the
 arguments combine; they have first and second derivatives, and NaN in gives NaN out. The mean of an empty batch is NaN, its sum 0.

@@ -1,6 +1,6 @@
-"""Losses of yes-or-no answers: binary cross entropy of probabilities and of logits, and the focal loss.
+"""Losses of binary classification: cross entropy and focal loss.
 
-A *logit* is log(p / (1 - p)) of a probability p: any real number, which a sigmoid turns into p.
+A *logit* is log(p / (1 - p)) of a probability p: any real number, which a sigmoid maps to p.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "sigmoid_
 
 
 def binary_cross_entropy(probabilities: Any, targets: Any, weight: Any = None, *, reduction: Reduction = "mean") -> Array:
-    """-target log(p) - (1 - target) log(1 - p), with logarithms no less than -100, and gradients no more than 10¹² times the error.
+    """Return -target log(p) - (1 - target) log(1 - p).
 
-    `binary_cross_entropy_with_logits` is more precise where p is close to 0 or 1.
+    Logarithms are at least -100, and gradients at most 10¹² times the error. `binary_cross_entropy_with_logits` is more precise where p is
+    close to 0 or 1.
 
     Args:
         probabilities: between 0 and 1; others give NaN.
@@ -65,13 +66,13 @@ def _log1m(p: Array) -> Array:
 def binary_cross_entropy_with_logits(
     logits: Any, targets: Any, weight: Any = None, *, pos_weight: Any = None, reduction: Reduction = "mean"
 ) -> Array:
-    """`binary_cross_entropy` of sigmoid(logits), to full precision for logits of any size.
+    """Return `binary_cross_entropy` of sigmoid(logits), to full precision.
 
     Args:
         logits: any numbers.
         targets: probabilities of the same shape, or one number for all.
         weight: a factor for each element, broadcast to the shape.
-        pos_weight: another for the part of the loss that belongs to positive targets: above 1 it favours recall.
+        pos_weight: a factor of the loss of positive targets: above 1 it favours recall.
         reduction: as for `binary_cross_entropy`.
 
     >>> import volta_fn as vf
@@ -88,20 +89,22 @@ def binary_cross_entropy_with_logits(
 
 
 def _of_logits(x: Array, y: Array, positive: Any = 1.0) -> Array:
-    """Two terms of which neither cancels the other, so that small losses keep their digits."""
+    """Return the loss as two terms that do not cancel: small losses stay precise."""
     return positive * y * softplus(-x) + (1 - y) * softplus(x)
 
 
 def sigmoid_focal_loss(
     logits: Any, targets: Any, *, alpha: float | None = 0.25, gamma: float = 2.0, reduction: Reduction = "mean"
 ) -> Array:
-    """Binary cross entropy times (1 - p)^gamma, p the probability given to the truth: easy examples count less (Lin et al. 2017).
+    """Return binary cross entropy times (1 - p)^gamma (Lin et al. 2017).
+
+    p is the probability predicted for the truth, so easy examples count less.
 
     Args:
         logits: any numbers.
         targets: probabilities (usually 0 or 1) of the same shape, or one number for all.
         alpha: the weight of positive targets, 1 - alpha being that of negative ones; None for no weights.
-        gamma: how much less easy examples count; 0 for not at all less.
+        gamma: how much less easy examples count; 0 weights all equally.
         reduction: as for `binary_cross_entropy`.
 
     >>> import volta_fn as vf
@@ -112,7 +115,7 @@ def sigmoid_focal_loss(
         raise ArgumentError(f"sigmoid_focal_loss: gamma is 0 or a positive number, got {gamma!r}")
     dtype, (x, y) = real_operands("sigmoid_focal_loss", logits, targets)
     check_pair("sigmoid_focal_loss", x, y)
-    # Not quite 0, where a power below 1 would have an infinite derivative.
+    # At 0 a power below 1 would have an infinite derivative.
     missed = vnp.maximum(y * sigmoid(-x) + (1 - y) * sigmoid(x), np.finfo(x.dtype).tiny)
     values = _of_logits(x, y) * missed**gamma
     if alpha is not None:

@@ -1,6 +1,6 @@
-"""Losses of scores for classes: cross entropy and the negative log-likelihood.
+"""Losses of classification: cross entropy and the negative log-likelihood.
 
-The *labels* are class numbers, of the scores' shape without the axis of classes, or as many probabilities as there are scores.
+The *labels* are class numbers, of the scores' shape without the axis of classes, or probabilities of the scores' shape.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def cross_entropy(
     reduction: Reduction = "mean",
     axis: int | None = None,
 ) -> Array:
-    """Minus the logarithm of the probability that softmax(logits) gives to the labels.
+    """Return minus the logarithm of the probability softmax(logits) of the labels.
 
     Args:
-        logits: scores; without an `axis`, classes lie along axis 1 as in PyTorch, shape (N, C, …), or along the only one, shape (C,).
+        logits: scores; by default classes lie along axis 1 as in PyTorch, shape (N, C, …), or along the only one, shape (C,).
         labels: class numbers of shape (N, …), or probabilities (one-hot rows, say) of the shape of the logits. A number that is no
             class gives NaN, since compiled programs cannot raise.
         weight: one factor for each class, shape (C,).
-        ignore_index: labels of this number do not count; None for no such number. Of no use with probabilities.
-        label_smoothing: how much of each label's probability is spread evenly over all classes (Szegedy et al. 2016).
+        ignore_index: labels of this number do not count; None for no such number. It does not apply to probabilities.
+        label_smoothing: the fraction of each label's probability that is spread evenly over all classes (Szegedy et al. 2016).
         reduction: "mean" weighs each example by its label's weight and leaves out ignored ones (with probabilities: the plain mean
             over examples); "sum"; "none" for one loss an example, 0 for ignored ones. The mean of no examples is NaN.
         axis: the axis of classes, such as -1.
@@ -56,9 +56,9 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing!r}")
     dtype, (x,) = real_operands("cross_entropy", logits)
-    place = class_axis("cross_entropy", x, axis)
-    scores = log_softmax(x, place)
-    return _likelihood("cross_entropy", scores, labels, weight, ignore_index, label_smoothing, reduction, place, dtype)
+    dim = class_axis("cross_entropy", x, axis)
+    scores = log_softmax(x, dim)
+    return _likelihood("cross_entropy", scores, labels, weight, ignore_index, label_smoothing, reduction, dim, dtype)
 
 
 def nll_loss(
@@ -70,15 +70,17 @@ def nll_loss(
     reduction: Reduction = "mean",
     axis: int | None = None,
 ) -> Array:
-    """Minus the log-probabilities of the labels: `cross_entropy` of what has been through `log_softmax`. Arguments as there.
+    """Return minus the log-probabilities of the labels.
+
+    Applied to `log_softmax` of logits, it is `cross_entropy`, whose arguments it has.
 
     >>> import volta_fn as vf
     >>> vf.nn.nll_loss(vf.numpy.log(vf.numpy.array([[0.5, 0.5], [0.25, 0.75]])), vf.numpy.array([0, 0])).round(4)
     Array(1.0397, dtype=float32)
     """
     dtype, (scores,) = real_operands("nll_loss", log_probabilities)
-    place = class_axis("nll_loss", scores, axis)
-    return _likelihood("nll_loss", scores, labels, weight, ignore_index, 0.0, reduction, place, dtype)
+    dim = class_axis("nll_loss", scores, axis)
+    return _likelihood("nll_loss", scores, labels, weight, ignore_index, 0.0, reduction, dim, dtype)
 
 
 def _likelihood(
@@ -89,43 +91,42 @@ def _likelihood(
     ignore_index: int | None,
     smoothing: float,
     reduction: str,
-    place: int,
+    dim: int,
     dtype: np.dtype,
 ) -> Array:
-    factors = _class_weights(loss, weight, scores, place)
+    factors = _class_weights(loss, weight, scores, dim)
     if as_value(labels).ndim < scores.ndim:
-        numbers = class_labels(loss, labels, scores.shape, place)
-        return _of_numbers(loss, scores, numbers, factors, ignore_index, smoothing, reduction, place).astype(dtype)
+        numbers = class_labels(loss, labels, scores.shape, dim)
+        return _of_numbers(loss, scores, numbers, factors, ignore_index, smoothing, reduction, dim).astype(dtype)
     if ignore_index not in (-100, None):
         raise ArgumentError(f"{loss}: ignore_index={ignore_index} needs class numbers, but the labels are probabilities")
-    values = _of_probabilities(loss, scores, labels, factors, smoothing, place)
+    values = _of_probabilities(loss, scores, labels, factors, smoothing, dim)
     return reduced(loss, values, reduction, dtype)
 
 
-def _class_weights(loss: str, weight: Any, scores: Array, place: int) -> Array | None:
+def _class_weights(loss: str, weight: Any, scores: Array, dim: int) -> Array | None:
     if weight is None:
         return None
-    factors, classes = as_value(weight), scores.shape[place]
+    factors, classes = as_value(weight), scores.shape[dim]
     if factors.shape != (classes,):
         raise ShapeError(f"{loss}: {classes} classes need a weight of shape ({classes},), got {factors.shape}")
     return real_operands(loss, factors)[1][0].astype(scores.dtype)
 
 
-def _weighted(scores: Array, factors: Array | None, place: int) -> Array:
-    """The scores times their classes' weights."""
-    return scores if factors is None else scores * factors.reshape((-1,) + (1,) * (scores.ndim - 1 - place))
+def _weighted(scores: Array, factors: Array | None, dim: int) -> Array:
+    return scores if factors is None else scores * factors.reshape((-1,) + (1,) * (scores.ndim - 1 - dim))
 
 
 def _of_numbers(
-    loss: str, scores: Array, labels: Array, factors: Array | None, ignore_index: int | None, smoothing: float, reduction: str, place: int
+    loss: str, scores: Array, labels: Array, factors: Array | None, ignore_index: int | None, smoothing: float, reduction: str, dim: int
 ) -> Array:
     check_reduction(loss, reduction)
-    score, share = pick(scores, labels, place)
+    score, share = pick(scores, labels, dim)
     if factors is not None:
         share = share * vnp.take(factors, labels, mode="clip")
     values = -share * score
     if smoothing:
-        spread = vnp.where(vnp.isnan(share), math.nan, -vnp.mean(_weighted(scores, factors, place), place))
+        spread = vnp.where(vnp.isnan(share), math.nan, -vnp.mean(_weighted(scores, factors, dim), dim))
         values = (1 - smoothing) * values + smoothing * spread
     if ignore_index is not None:
         kept = labels != ignore_index
@@ -135,12 +136,12 @@ def _of_numbers(
     return vnp.sum(values) / vnp.sum(share) if reduction == "mean" else vnp.sum(values)
 
 
-def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | None, smoothing: float, place: int) -> Array:
+def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | None, smoothing: float, dim: int) -> Array:
     _, (targets,) = real_operands(loss, labels)
     targets = targets.astype(scores.dtype)
     check_pair(loss, scores, targets)
     if smoothing:
-        targets = (1 - smoothing) * targets + smoothing / scores.shape[place]
-    # A class ruled out by a score of -inf costs nothing if its target is 0, though 0 times -inf is NaN.
+        targets = (1 - smoothing) * targets + smoothing / scores.shape[dim]
+    # A class with score -inf and target 0 contributes 0, although 0 times -inf is NaN.
     sure = vnp.where((targets == 0) & (scores == -math.inf), 0.0, scores)
-    return -vnp.sum(_weighted(targets * sure, factors, place), place)
+    return -vnp.sum(_weighted(targets * sure, factors, dim), dim)

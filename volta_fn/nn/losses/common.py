@@ -1,4 +1,4 @@
-"""What the losses share: taking arguments, comparing shapes, picking the scores of labels, and the reduction to one number."""
+"""Argument checks, picking of the labels' scores, and reductions of losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 def real_operands(loss: str, *values: Any) -> tuple[np.dtype, list[Array]]:
-    """The dtype of the result, and the arguments in the dtype to compute in, which is wider for float16 and bfloat16.
+    """Return the dtype of the result, and the arguments widened to compute in.
 
     Integers and booleans become floats. Raises `DTypeError` for complex numbers, which have no order.
     """
@@ -30,23 +30,23 @@ def real_operands(loss: str, *values: Any) -> tuple[np.dtype, list[Array]]:
 
 
 def check_pair(loss: str, first: Array, second: Array) -> None:
-    """Refuse two arrays of different shapes, but for a 0-d second one, which is the same for all elements.
+    """Check that two arrays have one shape, or that the second one is 0-d.
 
-    Broadcasting (N, 1) against (N,) to (N, N) is the mistake that this finds.
+    This finds a frequent mistake, broadcasting (N, 1) against (N,) to (N, N).
     """
     if second.ndim and first.shape != second.shape:
         raise ShapeError(f"{loss}: predictions and targets need the same shape, got {first.shape} and {second.shape}; reshape one of them")
 
 
 def check_broadcasts(loss: str, name: str, value: Array, shape: tuple[int, ...]) -> None:
-    """Refuse an argument that does not broadcast to a shape."""
+    """Check that an argument broadcasts to a shape."""
     sizes = zip(reversed(value.shape), reversed(shape), strict=False)
     if value.ndim > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
         raise ShapeError(f"{loss}: {name} of shape {value.shape} does not broadcast to {shape}")
 
 
 def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
-    """The mean of the values (NaN if there are none), their sum, or the values themselves, in the dtype given."""
+    """Reduce values to their mean (NaN of none) or sum, or keep them."""
     if reduction == "mean":
         return vnp.mean(values).astype(dtype)
     if reduction == "sum":
@@ -56,43 +56,46 @@ def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
 
 
 def check_reduction(loss: str, reduction: str, also: tuple[str, ...] = ()) -> None:
-    """Refuse an unknown name of a reduction."""
+    """Check the name of a reduction."""
     known = ("mean", "sum", "none", *also)
     if reduction not in known:
         raise ArgumentError(f"{loss}: reduction is one of {', '.join(known)}, got {reduction!r}")
 
 
 def class_axis(loss: str, scores: Array, axis: int | None) -> int:
-    """The axis of classes: as given, else PyTorch's: 1, or 0 where there is no other."""
+    """Return the axis of classes, by default PyTorch's: 1, or 0 if there is no other."""
     if scores.ndim == 0:
         raise ShapeError(f"{loss}: an axis of classes is needed, got a 0-d array")
-    place = canonical_axis(min(1, scores.ndim - 1) if axis is None else axis, scores.ndim)
-    if scores.shape[place] == 0:
-        raise ShapeError(f"{loss}: there are no classes along axis {place} of shape {scores.shape}")
-    return place
+    dim = canonical_axis(min(1, scores.ndim - 1) if axis is None else axis, scores.ndim)
+    if scores.shape[dim] == 0:
+        raise ShapeError(f"{loss}: there are no classes along axis {dim} of shape {scores.shape}")
+    return dim
 
 
-def class_labels(loss: str, labels: Any, shape: tuple[int, ...], place: int) -> Array:
-    """Class numbers as signed integers; they need the shape of the scores without the axis of classes.
+def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Array:
+    """Return class numbers as signed integers, after a check of their shape.
 
     Those of uint32 beyond int32 become its greatest number, which is no class either, since not every device has int64.
     """
     numbers = as_value(labels)
-    expected = (*shape[:place], *shape[place + 1 :])
+    expected = (*shape[:dim], *shape[dim + 1 :])
     if numbers.dtype not in INTEGERS:
         raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}")
     if numbers.shape != expected:
         raise ShapeError(
-            f"{loss}: scores of shape {shape} with classes along axis {place} need labels of shape {expected}, got {numbers.shape}"
+            f"{loss}: scores of shape {shape} with classes along axis {dim} need labels of shape {expected}, got {numbers.shape}"
         )
     if numbers.dtype == np.uint32:
         numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))
     return numbers.astype("int64" if numbers.dtype.itemsize == 8 else "int32")
 
 
-def pick(scores: Array, labels: Array, place: int) -> tuple[Array, Array]:
-    """Each label's score, and a factor of 1 for it; both are of class 0, and the factor NaN, for a label that is no class."""
-    known = (labels >= 0) & (labels < scores.shape[place])
-    index = vnp.expand_dims(vnp.where(known, labels, 0), place)
-    chosen = vnp.squeeze(vnp.take_along_axis(scores, index, place), place)
+def pick(scores: Array, labels: Array, dim: int) -> tuple[Array, Array]:
+    """Return each label's score and a factor of 1.
+
+    For a label that is no class, the score is that of class 0 and the factor NaN.
+    """
+    known = (labels >= 0) & (labels < scores.shape[dim])
+    index = vnp.expand_dims(vnp.where(known, labels, 0), dim)
+    chosen = vnp.squeeze(vnp.take_along_axis(scores, index, dim), dim)
     return chosen, vnp.where(known, vnp.ones((), scores.dtype), np.nan)

@@ -1,8 +1,8 @@
-"""Connectionist temporal classification: the loss of sequences whose labels are not aligned with their frames.
+"""Connectionist temporal classification, a loss for unaligned label sequences.
 
-A *path* names a class for every frame; merging repeated classes and then dropping *blanks* gives the labels that it spells. The
-loss is minus the logarithm of the total probability of all paths that spell the target (Graves et al. 2006), found by dynamic
-programming over the target with a blank before, after and between its labels: place 2i + 1 is label i, even places are blanks.
+A *path* assigns a class to every frame. Merging its repeated classes and dropping *blanks* gives the labels that it spells. The loss is
+minus the logarithm of the total probability of all paths that spell the target (Graves et al. 2006). Dynamic programming over the
+*extended target* computes it: a blank before, after and between the labels, so that element 2i + 1 is label i.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def ctc_loss(
     reduction: Reduction = "mean",
     zero_infinity: bool = False,
 ) -> Array:
-    """Minus the log-probability that the frames spell the targets, whatever the alignment.
+    """Return minus the log-probability of the targets, over all alignments.
 
-    The gradient is that with respect to the log-probabilities themselves. (PyTorch's takes them to come from log_softmax; through
-    log_softmax both give the same.) Targets that no path can spell have infinite loss and zero gradient.
+    The gradient is with respect to the log-probabilities. (PyTorch's assumes that they come from log_softmax; through log_softmax both
+    are equal.) Targets that no path can spell have infinite loss and zero gradient.
 
     Args:
         log_probs: log_softmax of scores, shape (T, N, C): frames, sequences, classes; or (T, C) for one sequence.
-        targets: class numbers without blanks, shape (N, S), or (S,) for one sequence; anything past a target's length.
+        targets: class numbers without blanks, shape (N, S), or (S,) for one sequence; values past a target's length do not matter.
         input_lengths: how many of the T frames are the sequence's own, shape (N,) or ().
         target_lengths: how many of the S labels are, likewise.
         blank: the class number of blanks.
@@ -82,7 +82,7 @@ def _integers(name: str, values: Any) -> Array:
     array = as_value(values)
     if array.dtype not in INTEGERS:
         raise DTypeError(f"ctc_loss: {name} are integers, got {array.aval}")
-    if array.dtype.itemsize == 8 or array.dtype == np.uint32:  # what int32 has not must stay out of range
+    if array.dtype.itemsize == 8 or array.dtype == np.uint32:  # numbers beyond int32 must stay out of range
         array = vnp.clip(array, max(np.iinfo(array.dtype).min, -(2**31)), 2**31 - 1)
     return array.astype("int32")
 
@@ -101,10 +101,10 @@ def _check_shapes(scores: Array, labels: Array, frames: Array, lengths: Array, b
 
 
 def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> Array:
-    """Each sequence's loss.
+    """Return the loss of each sequence.
 
-    The state of the scan is the log-probability of having spelt the target up to each place. Before the first frame nothing is
-    spelt: all weight is on the first blank, from which the first frame may go on to the first label.
+    The state of the scan is the log-probability of having spelt the extended target up to each element. Before the first frame
+    all weight is on the first blank, from which the first frame may continue to the first label.
     """
     steps, count, classes = scores.shape
     size = labels.shape[1]
@@ -112,20 +112,20 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
     known = vnp.all(~used | ((labels >= 0) & (labels < classes)), 1)
     legal = known & (frames >= 0) & (frames <= steps) & (lengths >= 0) & (lengths <= size)
     safe = vnp.where(used & known[:, None], labels, blank)
-    places = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
+    extended = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
     # A blank between two labels may be left out, unless they are equal: they would merge.
-    skips = (places != _shifted(places, 2, blank)) & (places != blank)
+    skips = (extended != _shifted(extended, 2, blank)) & (extended != blank)
 
     def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, None]:
         row, index = frame
         skipped = vnp.where(skips, _shifted(state, 2, -math.inf), -math.inf)
         reached = _log_sum(vnp.stack([state, _shifted(state, 1, -math.inf), skipped]))
-        spelt = reached + vnp.take_along_axis(row, places, 1)
+        spelt = reached + vnp.take_along_axis(row, extended, 1)
         return vnp.where((index < frames)[:, None], spelt, state), None
 
     start = vnp.full((count, 2 * size + 1), -math.inf, scores.dtype).at[:, 0].set(0.0)
     final, _ = lax.scan(step, start, (scores, vnp.arange(steps)))
-    # A path ends at the last label or at the blank behind it.
+    # A path ends at the last label or at the blank after it.
     last = vnp.take_along_axis(final, vnp.clip(2 * lengths, 0, 2 * size)[:, None], 1)
     label = vnp.take_along_axis(final, vnp.clip(2 * lengths - 1, 0, 2 * size)[:, None], 1)
     ends = vnp.stack([last, vnp.where(lengths[:, None] > 0, label, -math.inf)])
@@ -133,13 +133,13 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
 
 
 def _shifted(x: Array, by: int, fill: float) -> Array:
-    """The rows moved to the right, what comes in on the left being `fill`."""
+    """Shift rows to the right, and fill on the left."""
     return vnp.pad(x, ((0, 0), (by, 0)), constant_values=fill)[:, :-by]
 
 
 @custom_jvp
 def _log_sum(x: Array) -> Array:
-    """log(sum(exp(x))) over the first axis; where all are -inf, that is -inf too and its gradient 0."""
+    """Return log(sum(exp(x))) over the first axis; the gradient of -inf is 0."""
     top = vnp.max(x, 0)
     top = vnp.where(top == -math.inf, 0.0, top)
     return top + vnp.log(vnp.sum(vnp.exp(x - top), 0))
@@ -147,7 +147,7 @@ def _log_sum(x: Array) -> Array:
 
 @_log_sum.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (x,), (rate,) = primals, tangents
+    (x,), (tangent,) = primals, tangents
     out = _log_sum(x)
-    shares = vnp.exp(x - vnp.where(out == -math.inf, 0.0, out))
-    return out, vnp.sum(shares * rate, 0)
+    weights = vnp.exp(x - vnp.where(out == -math.inf, 0.0, out))
+    return out, vnp.sum(weights * tangent, 0)

@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergences: how many nats a code for one distribution wastes on data of another."""
+"""Kullback-Leibler divergences."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["kl_div", "kl_divergence_gaussian"]
 def kl_div(
     log_predictions: Any, targets: Any, *, log_target: bool = False, reduction: Literal["mean", "sum", "none", "batchmean"] = "mean"
 ) -> Array:
-    """target (log(target) - log_prediction), the summands of the divergence of the targets from the predictions.
+    """Return target (log(target) - log_prediction), the summands of the divergence.
 
     Args:
         log_predictions: logarithms of probabilities.
         targets: probabilities of the same shape, or one number for all. A target of 0 gives 0, whatever the prediction.
         log_target: whether the targets are logarithms of probabilities, too.
-        reduction: "batchmean" for the sum divided by the size of the first axis, the divergence itself; "mean" over all elements, as
-            in PyTorch; "sum"; or "none" for each by itself.
+        reduction: "batchmean" for the sum divided by the size of the first axis, which is the divergence; "mean" over all elements, as
+            in PyTorch; "sum"; or "none".
 
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
@@ -46,9 +46,10 @@ def kl_div(
 
 
 def kl_divergence_gaussian(mu: Any, logvar: Any, *, reduction: Reduction = "sum") -> Array:
-    """The divergence of normal distributions from the standard normal one, (mu² + exp(logvar) - 1 - logvar) / 2.
+    """Return (mu² + exp(logvar) - 1 - logvar) / 2.
 
-    It is the regularising term of variational autoencoders (Kingma and Welling 2014), summed by default.
+    This is the divergence of normal distributions from the standard normal one. It is the regularising term of variational autoencoders
+    (Kingma and Welling 2014), summed by default.
 
     Args:
         mu: means.

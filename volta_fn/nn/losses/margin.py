@@ -1,4 +1,4 @@
-"""Losses that ask for a margin between right and wrong scores and are zero beyond it: hinge losses and ranking."""
+"""Margin losses: hinge losses and ranking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["hinge_loss", "margin_ranking_loss", "multi_margin_loss"]
 
 
 def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
-    """max(0, margin - target · prediction), for support vector machines (Cortes and Vapnik 1995).
+    """Return max(0, margin - target · prediction) (Cortes and Vapnik 1995).
 
     Args:
         predictions: real numbers.
@@ -37,7 +37,9 @@ def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction
 def multi_margin_loss(
     scores: Any, labels: Any, weight: Any = None, *, p: float = 1, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Array:
-    """The hinge loss of many classes: the mean over the C classes, the label's own apart, of max(0, margin - score[label] + score)^p.
+    """Return the hinge loss of many classes.
+
+    It is the sum of max(0, margin - score[label] + score)^p over the other classes, divided by the number C of classes.
 
     Args:
         scores: of shape (N, C) or (C,).
@@ -57,23 +59,24 @@ def multi_margin_loss(
     dtype, (x,) = real_operands("multi_margin_loss", scores)
     if x.ndim not in (1, 2):
         raise ShapeError(f"multi_margin_loss: scores have shape (N, C) or (C,), got {x.shape}")
-    place = class_axis("multi_margin_loss", x, -1)
-    numbers = class_labels("multi_margin_loss", labels, x.shape, place)
-    score, share = pick(x, numbers, place)
+    dim = class_axis("multi_margin_loss", x, -1)
+    numbers = class_labels("multi_margin_loss", labels, x.shape, dim)
+    score, share = pick(x, numbers, dim)
     if weight is not None:
         factors = as_value(weight).astype(x.dtype)
-        if factors.shape != (x.shape[place],):
-            raise ShapeError(f"multi_margin_loss: a weight of shape ({x.shape[place]},) is needed, got {factors.shape}")
+        if factors.shape != (x.shape[dim],):
+            raise ShapeError(f"multi_margin_loss: a weight of shape ({x.shape[dim]},) is needed, got {factors.shape}")
         share = share * vnp.take(factors, numbers, mode="clip")
-    others = vnp.arange(x.shape[place]) != numbers[..., None]
+    others = vnp.arange(x.shape[dim]) != numbers[..., None]
     terms = vnp.where(others, relu(margin - score[..., None] + x) ** p, 0.0)
-    return reduced("multi_margin_loss", share * vnp.mean(terms, place), reduction, dtype)
+    return reduced("multi_margin_loss", share * vnp.mean(terms, dim), reduction, dtype)
 
 
 def margin_ranking_loss(first: Any, second: Any, targets: Any, *, margin: float = 0.0, reduction: Reduction = "mean") -> Array:
-    """max(0, margin - target · (first - second)): target 1 where `first` should be greater by `margin`, -1 where `second` should.
+    """Return max(0, margin - target · (first - second)).
 
-    All arguments have one shape; `second` and `targets` may also be one number for all. Reduction and errors as for `hinge_loss`.
+    The target is 1 where `first` should be greater by `margin`, -1 where `second` should. All arguments have one shape; `second` and
+    `targets` may also be one number for all. Reduction and errors as for `hinge_loss`.
 
     >>> import volta_fn as vf
     >>> vf.nn.margin_ranking_loss(vf.numpy.array([1.0, 1.0]), vf.numpy.array([3.0, 0.0]), 1, reduction="none")

@@ -1,4 +1,4 @@
-"""Losses between numbers: squared, absolute and Huber's errors, and the likelihoods of normal and Poisson distributions."""
+"""Regression losses: squared, absolute and Huber errors, and likelihoods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mae_loss", "mse_loss",
 
 
 def mse_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -> Array:
-    """The squared error (prediction - target)².
+    """Return the squared error (prediction - target)².
 
     Args:
         predictions: real numbers.
@@ -36,7 +36,9 @@ def mse_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -
 
 
 def mae_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -> Array:
-    """The absolute error |prediction - target|; also named `l1_loss`. Arguments and errors as for `mse_loss`.
+    """Return the absolute error |prediction - target|; also named `l1_loss`.
+
+    Arguments and errors are those of `mse_loss`.
 
     >>> import volta_fn as vf
     >>> vf.nn.mae_loss(vf.numpy.array([1.0, 2.0]), vf.numpy.array([1.0, 4.0]))
@@ -51,7 +53,7 @@ l1_loss = mae_loss
 
 
 def huber_loss(predictions: Any, targets: Any, *, delta: float = 1.0, reduction: Reduction = "mean") -> Array:
-    """Half the squared error up to an error of `delta`, and from there on a straight line of slope `delta` (Huber 1964).
+    """Return half the squared error, linear from an error of `delta` on (Huber 1964).
 
     Other arguments and errors as for `mse_loss`; `delta` must be positive (`ArgumentError`).
 
@@ -67,15 +69,16 @@ def huber_loss(predictions: Any, targets: Any, *, delta: float = 1.0, reduction:
 
 
 def _huber(error: Array, delta: float) -> Array:
-    """By the limited error c: c (e - c/2) is e²/2 where c = e, and beyond it the line; so are its first two derivatives."""
+    """Return c (e - c/2) for the clipped error c, whose two derivatives are right."""
     limited = vnp.where(error > delta, delta, vnp.where(error < -delta, -delta, error))
     return limited * (error - 0.5 * limited)
 
 
 def smooth_l1_loss(predictions: Any, targets: Any, *, beta: float = 1.0, reduction: Reduction = "mean") -> Array:
-    """`huber_loss` with delta = `beta`, divided by `beta`: of slope 1 far from zero; `mae_loss` for beta = 0 (Girshick 2015).
+    """Return `huber_loss` with delta = `beta`, divided by `beta` (Girshick 2015).
 
-    Other arguments and errors as for `mse_loss`; `beta` must not be negative (`ArgumentError`).
+    It has slope 1 far from zero; for beta = 0 it is `mae_loss`. Other arguments and errors as for `mse_loss`; `beta` must not be negative
+    (`ArgumentError`).
 
     >>> import volta_fn as vf
     >>> vf.nn.smooth_l1_loss(vf.numpy.array([1.0, 3.0]), 0.0, beta=2.0, reduction="none")
@@ -91,7 +94,9 @@ def smooth_l1_loss(predictions: Any, targets: Any, *, beta: float = 1.0, reducti
 def gaussian_nll_loss(
     means: Any, targets: Any, variances: Any, *, full: bool = False, eps: float = 1e-6, reduction: Reduction = "mean"
 ) -> Array:
-    """Minus the log-likelihood of `targets` under normal distributions (Nix and Weigend 1994).
+    """Return minus the log-likelihood of targets under normal distributions.
+
+    See Nix and Weigend (1994).
 
     Args:
         means: of the distributions.
@@ -118,7 +123,9 @@ def gaussian_nll_loss(
 def poisson_nll_loss(
     predictions: Any, targets: Any, *, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: Reduction = "mean"
 ) -> Array:
-    """Minus the log-likelihood of counts under Poisson distributions, without the term log(target!).
+    """Return minus the log-likelihood of counts under Poisson distributions.
+
+    The term log(target!) is omitted unless `full`.
 
     Args:
         predictions: logarithms of the rates, or the rates if not `log_input`.

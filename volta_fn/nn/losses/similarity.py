@@ -1,4 +1,4 @@
-"""How alike vectors are: cosines and distances, and the losses that draw vectors together or push them apart."""
+"""Similarities and distances of vectors, and losses of pairs and triplets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["cosine_embedding_loss", "cosine_similarity", "pairwise_distance", "t
 
 
 def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1e-8) -> Array:
-    """The cosine of the angle between vectors along `axis`, whose lengths count as at least `eps`.
+    """Return the cosine of the angle between vectors along `axis`.
 
-    The other dimensions broadcast. Of zero vectors it is 0, with a gradient of 0 through their length.
+    Their lengths count as at least `eps`. The other dimensions broadcast. Of zero vectors it is 0, with a gradient of 0 through their
+    length.
 
     >>> import volta_fn as vf
     >>> vf.nn.cosine_similarity(vf.numpy.array([[3.0, 4.0], [0.0, 0.0]]), vf.numpy.array([1.0, 0.0])).round(4)
@@ -29,9 +30,9 @@ def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1
 
 
 def pairwise_distance(first: Any, second: Any, *, p: float = 2.0, eps: float = 1e-6) -> Array:
-    """The p-norm of first - second + eps along the last axis; the other dimensions broadcast.
+    """Return the p-norm of first - second + eps along the last axis.
 
-    `eps` keeps the derivative of equal vectors' distance finite, as in PyTorch.
+    The other dimensions broadcast. `eps` keeps the derivative of equal vectors' distance finite, as in PyTorch.
 
     >>> import volta_fn as vf
     >>> vf.nn.pairwise_distance(vf.numpy.array([[3.0, 4.0]]), vf.numpy.array([0.0, 0.0])).round(4)
@@ -46,7 +47,9 @@ def _distance(x: Array, y: Array, p: float, eps: float) -> Array:
 
 
 def cosine_embedding_loss(first: Any, second: Any, targets: Any, *, margin: float = 0.0, reduction: Reduction = "mean") -> Array:
-    """1 - cosine where the target is 1, and max(0, cosine - margin) where it is -1; other targets give 0.
+    """Return 1 - cosine for target 1, and max(0, cosine - margin) for target -1.
+
+    Other targets give 0.
 
     Args:
         first: vectors of shape (N, D) or (D,).
@@ -83,16 +86,18 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: Reduction = "mean",
 ) -> Array:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d being `pairwise_distance` (Schroff et al. 2015).
+    """Return max(0, d(anchor, positive) - d(anchor, negative) + margin).
+
+    d is `pairwise_distance` (Schroff et al. 2015).
 
     Args:
         anchor: vectors along the last axis.
-        positive: of the same shape: what should be close to the anchor.
-        negative: of the same shape: what should be further away by `margin`.
+        positive: of the same shape, which should be close to the anchor.
+        negative: of the same shape, which should be further away by `margin`.
         margin: how much further.
         p: which norm.
         eps: added to differences.
-        swap: whether d(positive, negative) takes the place of d(anchor, negative) where it is smaller (Balntas et al. 2016).
+        swap: whether d(anchor, negative) is replaced by d(positive, negative) where that is smaller (Balntas et al. 2016).
         reduction: "mean" over the triplets (NaN of none), "sum", or "none" for each by itself.
 
     Raises:
@@ -106,10 +111,10 @@ def triplet_margin_loss(
     dtype, (a, near, far) = real_operands("triplet_margin_loss", anchor, positive, negative)
     _check_vectors("triplet_margin_loss", a, near)
     _check_vectors("triplet_margin_loss", a, far)
-    apart = _distance(a, far, p, eps)
+    far_distance = _distance(a, far, p, eps)
     if swap:
-        apart = vnp.minimum(apart, _distance(near, far, p, eps))
-    return reduced("triplet_margin_loss", relu(_distance(a, near, p, eps) - apart + margin), reduction, dtype)
+        far_distance = vnp.minimum(far_distance, _distance(near, far, p, eps))
+    return reduced("triplet_margin_loss", relu(_distance(a, near, p, eps) - far_distance + margin), reduction, dtype)
 
 
 def _check_vectors(loss: str, first: Array, second: Array) -> None:

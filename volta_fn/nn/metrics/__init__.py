@@ -1,8 +1,8 @@
-"""Metrics: how good predictions are. All run under `jit` and `vmap`, and NaN marks what no number can say.
+"""Metrics of predictions.
 
-*Predictions* are class numbers, of the shape of the labels, or scores with one axis more, of which the greatest is the prediction. A
-row of scores that holds NaN predicts nothing and counts as wrong. The axis of classes is that of `cross_entropy`: as given, else 1, or
-0 where there is no other.
+All run under `jit` and `vmap`; a metric without a value is NaN. *Predictions* are class numbers, of the shape of the labels, or scores with
+one more axis, the greatest of which is the prediction. A row of scores with a NaN counts as a wrong prediction. The axis of classes is that
+of `cross_entropy`: as given, else 1, or 0 where there is no other.
 """
 
 from volta_fn.nn.metrics.classification import *

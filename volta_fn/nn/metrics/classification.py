@@ -1,4 +1,4 @@
-"""How often predictions are right: accuracy, top-k accuracy, and perplexity."""
+"""Accuracy, top-k accuracy, perplexity, and the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["accuracy", "perplexity", "roc_auc", "top_k_accuracy"]
 
 
 def accuracy(predictions: Any, labels: Any, *, weight: Any = None, axis: int | None = None) -> Array:
-    """The share of right predictions; NaN of no examples.
+    """Return the fraction of right predictions; NaN of no examples.
 
     Args:
         predictions: class numbers, or scores with an axis of classes.
@@ -38,9 +38,10 @@ def accuracy(predictions: Any, labels: Any, *, weight: Any = None, axis: int | N
 
 
 def top_k_accuracy(scores: Any, labels: Any, k: int = 5, *, weight: Any = None, axis: int | None = None) -> Array:
-    """The share of examples whose label is among the `k` classes of the highest scores; of equal scores, the lower classes come first.
+    """Return the fraction of examples whose label has one of the `k` highest scores.
 
-    Arguments and errors as for `accuracy`; `ArgumentError` for a k that is not from 1 to the number of classes.
+    Of equal scores, the lower classes come first. Arguments and errors as for `accuracy`; `ArgumentError` for a k that is not from 1 to the
+    number of classes.
 
     >>> import volta_fn as vf
     >>> scores = vf.numpy.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
@@ -48,18 +49,20 @@ def top_k_accuracy(scores: Any, labels: Any, k: int = 5, *, weight: Any = None, 
     Array(0.5, dtype=float32)
     """
     _, (values,) = real_operands("top_k_accuracy", scores)
-    place = class_axis("top_k_accuracy", values, axis)
-    truth = class_labels("top_k_accuracy", labels, values.shape, place)
-    if not 1 <= k <= values.shape[place]:
-        raise ArgumentError(f"top_k_accuracy: k is from 1 to {values.shape[place]}, the number of classes, got {k!r}")
-    rows = vnp.moveaxis(values, place, -1)
+    dim = class_axis("top_k_accuracy", values, axis)
+    truth = class_labels("top_k_accuracy", labels, values.shape, dim)
+    if not 1 <= k <= values.shape[dim]:
+        raise ArgumentError(f"top_k_accuracy: k is from 1 to {values.shape[dim]}, the number of classes, got {k!r}")
+    rows = vnp.moveaxis(values, dim, -1)
     _, best = lax.top_k(rows, k)
     hits = vnp.any(best == truth[..., None], -1) & ~vnp.any(vnp.isnan(rows), -1)
     return weighted_share(hits, weight, "top_k_accuracy")
 
 
 def perplexity(logits: Any, labels: Any, weight: Any = None, *, ignore_index: int | None = -100, axis: int | None = None) -> Array:
-    """exp of the mean `cross_entropy`: how many equally likely classes would be as hard to guess. Arguments as there.
+    """Return exp of the mean `cross_entropy`, whose arguments it has.
+
+    It is the number of equally likely classes that would be as hard to predict.
 
     >>> import volta_fn as vf
     >>> vf.nn.metrics.perplexity(vf.numpy.zeros((3, 7)), vf.numpy.array([0, 3, 6])).round(4)
@@ -69,9 +72,10 @@ def perplexity(logits: Any, labels: Any, weight: Any = None, *, ignore_index: in
 
 
 def roc_auc(scores: Any, labels: Any) -> Array:
-    """The area under the receiver operating characteristic: how often a positive example scores above a negative one.
+    """Return the area under the receiver operating characteristic.
 
-    Equal scores count half (Mann and Whitney 1947). NaN if a score is NaN, or if there are no positive or no negative examples.
+    It is the probability that a positive example scores above a negative one. Equal scores count half (Mann and Whitney 1947). NaN if a
+    score is NaN, or if there are no positive or no negative examples.
 
     Args:
         scores: numbers of shape (N,), larger for what seems positive.
@@ -104,14 +108,14 @@ _NONE = np.iinfo(np.int32).min
 
 
 def predicted_classes(metric: str, predictions: Any, labels: Any, axis: int | None) -> tuple[Array, Array]:
-    """Predicted class numbers, one that is no label where there are none, and the labels."""
+    """Return predicted class numbers (an invalid one for NaN scores) and the labels."""
     given, wanted = as_value(predictions), as_value(labels)
     if given.ndim == wanted.ndim + 1:
         _, (scores,) = real_operands(metric, given)
-        place = class_axis(metric, scores, axis)
-        wanted = class_labels(metric, wanted, scores.shape, place)
-        spoilt = vnp.any(vnp.isnan(scores), place)
-        return vnp.where(spoilt, _NONE, vnp.argmax(scores, place)), wanted
+        dim = class_axis(metric, scores, axis)
+        wanted = class_labels(metric, wanted, scores.shape, dim)
+        spoilt = vnp.any(vnp.isnan(scores), dim)
+        return vnp.where(spoilt, _NONE, vnp.argmax(scores, dim)), wanted
     for array in (given, wanted):
         if array.dtype not in INTEGERS | BOOL:
             raise DTypeError(f"{metric}: class numbers are integers, got {array.aval}; scores need one axis more than the labels")
@@ -121,7 +125,7 @@ def predicted_classes(metric: str, predictions: Any, labels: Any, axis: int | No
 
 
 def weighted_share(hits: Array, weight: Any, metric: str) -> Array:
-    """The weighted mean of truth values, NaN of none."""
+    """Return the weighted mean of booleans, NaN of none."""
     if weight is None:
         return vnp.mean(hits.astype("float32"))
     (factors,) = real_operands(metric, weight)[1]

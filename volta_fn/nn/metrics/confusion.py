@@ -1,4 +1,4 @@
-"""Which classes are taken for which: the confusion matrix, and precision, recall and F1, which follow from it."""
+"""The confusion matrix, and precision, recall and F1 from it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Average = Literal["binary", "micro", "macro", "weighted"] | None
 
 
 def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight: Any = None, axis: int | None = None) -> Array:
-    """How often each class (row) was predicted as each class (column): int32 of shape (num_classes, num_classes).
+    """Count how often each class (row) was predicted as each class (column).
 
-    Matrices of batches may be added up. Pairs in which either number is no class (padding, say) are not counted. With a `weight` for
-    each example, the counts are sums of weights. Other arguments and errors as for `accuracy`.
+    The result is an int32 array of shape (num_classes, num_classes). Matrices of batches may be added up. Pairs in which either number is
+    no class (padding, say) are not counted. With a `weight` for each example, the counts are sums of weights. Other arguments and errors as
+    for `accuracy`.
 
     >>> import volta_fn as vf
     >>> vf.nn.metrics.confusion_matrix(vf.numpy.array([0, 1, 1]), vf.numpy.array([0, 0, 1]), 2)
@@ -28,7 +29,7 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight:
            [0, 1]], dtype=int32)
     """
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-        raise ArgumentError(f"confusion_matrix: num_classes is a positive whole number, got {num_classes!r}")
+        raise ArgumentError(f"confusion_matrix: num_classes is a positive integer, got {num_classes!r}")
     guess, truth = predicted_classes("confusion_matrix", predictions, labels, axis)
     counts = vnp.ones(truth.shape, "int32") if weight is None else real_operands("confusion_matrix", weight)[1][0]
     if counts.shape != truth.shape:
@@ -40,7 +41,7 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight:
 
 
 class ClassificationScores(NamedTuple):
-    """What a confusion matrix says of each class, or on average: precision, recall, their harmonic mean, and the number of examples."""
+    """Precision, recall, F1 and number of examples, of each class or on average."""
 
     precision: Array
     recall: Array
@@ -49,7 +50,9 @@ class ClassificationScores(NamedTuple):
 
 
 def classification_scores(matrix: Any, average: Average = "macro", *, zero_division: float = 0.0) -> ClassificationScores:
-    """Precision, recall and F1 from a `confusion_matrix`, which may be the sum of those of many batches.
+    """Return precision, recall and F1 from a `confusion_matrix`.
+
+    The matrix may be the sum of those of many batches.
 
     Args:
         matrix: counts, true classes in rows.
@@ -76,13 +79,11 @@ def classification_scores(matrix: Any, average: Average = "macro", *, zero_divis
         right, said, true = vnp.sum(right), vnp.sum(said), vnp.sum(true)
     elif average not in ("macro", "weighted", None):
         raise ArgumentError(f"classification_scores: average is binary, micro, macro, weighted or None, got {average!r}")
-    pairs = [(right, said), (right, true), (2 * right, said + true)]
-    rates = [_ratio(top, bottom, zero_division) for top, bottom in pairs]
-    support = true
+    rates = [_ratio(top, bottom, zero_division) for top, bottom in ((right, said), (right, true), (2 * right, said + true))]
+    support = true if average is None else vnp.sum(true)
     if average == "macro":
-        rates, support = [vnp.mean(r) for r in rates], vnp.sum(true)
+        rates = [vnp.mean(r) for r in rates]
     elif average == "weighted":
-        support = vnp.sum(true)
         rates = [_ratio(vnp.sum(r * true), support, zero_division) for r in rates]
     return ClassificationScores(rates[0], rates[1], rates[2], support)
 
@@ -92,57 +93,44 @@ def _ratio(top: Array, bottom: Array, zero_division: float) -> Array:
 
 
 def precision(
-    predictions: Any,
-    labels: Any,
-    num_classes: int = 2,
-    average: Average = "binary",
-    *,
-    zero_division: float = 0.0,
-    axis: int | None = None,
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
 ) -> Array:
-    """The share of predictions of a class that are right. Arguments as for `confusion_matrix` and `classification_scores`.
+    """Return the fraction of predictions of a class that are right.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
 
     >>> import volta_fn as vf
     >>> vf.nn.metrics.precision(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.6667, dtype=float32)
     """
-    matrix = confusion_matrix(predictions, labels, num_classes, axis=axis)
-    return classification_scores(matrix, average, zero_division=zero_division).precision
+    return classification_scores(
+        confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division
+    ).precision
 
 
 def recall(
-    predictions: Any,
-    labels: Any,
-    num_classes: int = 2,
-    average: Average = "binary",
-    *,
-    zero_division: float = 0.0,
-    axis: int | None = None,
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
 ) -> Array:
-    """The share of a class's examples that are predicted. Arguments as for `confusion_matrix` and `classification_scores`.
+    """Return the fraction of a class's examples that are predicted.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
 
     >>> import volta_fn as vf
     >>> vf.nn.metrics.recall(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.6667, dtype=float32)
     """
-    matrix = confusion_matrix(predictions, labels, num_classes, axis=axis)
-    return classification_scores(matrix, average, zero_division=zero_division).recall
+    return classification_scores(confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division).recall
 
 
 def f1_score(
-    predictions: Any,
-    labels: Any,
-    num_classes: int = 2,
-    average: Average = "binary",
-    *,
-    zero_division: float = 0.0,
-    axis: int | None = None,
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
 ) -> Array:
-    """The harmonic mean of precision and recall. Arguments as for `confusion_matrix` and `classification_scores`.
+    """Return the harmonic mean of precision and recall.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
 
     >>> import volta_fn as vf
     >>> vf.nn.metrics.f1_score(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.8, dtype=float32)
     """
-    matrix = confusion_matrix(predictions, labels, num_classes, axis=axis)
-    return classification_scores(matrix, average, zero_division=zero_division).f1
+    return classification_scores(confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division).f1

@@ -14,9 +14,9 @@ __all__ = ["Mean"]
 
 
 class Mean(NamedTuple):
-    """A running weighted mean over batches, as a pytree: it may be carried through `jit` and `scan`, and means of parts may be merged.
+    """A running weighted mean over batches, a pytree for `jit` and `scan`.
 
-    Sums are kept in the dtype given to `init`. Float32 counts single examples exactly up to 2²⁴.
+    Means of separate data may be merged. Sums are kept in the dtype given to `init`. Float32 counts single examples exactly up to 2²⁴.
 
     >>> import volta_fn as vf
     >>> mean = vf.nn.metrics.Mean.init()
@@ -31,15 +31,14 @@ class Mean(NamedTuple):
 
     @classmethod
     def init(cls, shape: tuple[int, ...] = (), dtype: Any = "float32") -> Mean:
-        """The mean of nothing, NaN; `shape` is that of the single values."""
+        """Return the mean of no values, NaN; `shape` is that of single values."""
         return cls(vnp.zeros(shape, dtype), vnp.zeros((), dtype))
 
     def update(self, values: Any, weight: Any = None) -> Mean:
-        """With more values, along leading dimensions.
+        """Add values along leading dimensions.
 
-        `weight`, of the shape of those leading dimensions or 0-d, says how much each counts: 0 for not at all; the size of
-        the batch for a batch's mean.
-        Raises `ShapeError` for values or weights of other shapes.
+        `weight`, of the shape of those leading dimensions or 0-d, says how much each counts: 0 for not at all; the size of the batch for a
+        batch's mean. Raises `ShapeError` for values or weights of other shapes.
         """
         _, (new,) = real_operands("Mean.update", values)
         lead = new.ndim - self.total.ndim
@@ -57,7 +56,7 @@ class Mean(NamedTuple):
         return Mean((self.total + weighted).astype(self.total.dtype), (self.weight + vnp.sum(factors)).astype(self.weight.dtype))
 
     def merge(self, other: Mean) -> Mean:
-        """The mean of both parts' values."""
+        """Return the mean of the values of both."""
         return Mean(self.total + other.total, self.weight + other.weight)
 
     @property

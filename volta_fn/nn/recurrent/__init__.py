@@ -1,1 +1,1 @@
-"""Recurrent networks: cells, which take one step, and layers, which run cells over whole sequences."""
+"""Recurrent networks: `cells` make one step, `layers` run them over sequences."""

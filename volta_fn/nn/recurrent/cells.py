@@ -1,8 +1,8 @@
 """Recurrent cells: one step of a recurrent network.
 
-A *carry* is what a cell hands from step to step: the hidden features h, for an LSTM the pair (h, c) of them and the cell's memory. A cell
-has several *gates*, each a linear function of the input and h; their weights lie side by side, in PyTorch's order. Matrices are stored
-(in, out), as `Linear` does, so they are PyTorch's transposed:
+A *carry* is the value that a cell passes from step to step: the hidden features h, for an LSTM the pair (h, c) of them and the cell's
+memory. A cell has several *gates*, each a linear function of the input and h; their weights are concatenated in PyTorch's order.
+Matrices are stored as (in, out), as in `Linear`, so they are the transposes of PyTorch's:
 
     weight_ih   (input_size, gates * hidden_size)
     weight_hh   (hidden_size, gates * hidden_size)
@@ -28,9 +28,10 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
 
 class Cell(Module):
-    """What the cells share: weights, their initial values, and the product of the input with its weights.
+    """Base of recurrent cells.
 
-    That product depends on no earlier step, so `project` makes it for all steps of a sequence at once, and `step` does the rest.
+    The product of input and weights depends on no earlier step, so `project` computes it for all steps of a sequence at once, and `step`
+    does the rest.
     """
 
     weight_ih: Array
@@ -39,12 +40,15 @@ class Cell(Module):
     bias_hh: Array | None = None
 
     gates: ClassVar[int] = 1
-    #: How many arrays of shape (…, hidden_size) a carry holds; one stands for itself, several are a tuple.
-    parts: ClassVar[int] = 1
+    #: The number of arrays of shape (…, hidden_size) in a carry; several are a tuple.
+    carry_length: ClassVar[int] = 1
 
     @classmethod
     def init(cls, key: Any, input_size: int, hidden_size: int, *, bias: bool = True, dtype: Any = "float32") -> Self:
-        """Weights and biases uniform between ±1/√hidden_size. Raises `ArgumentError` for sizes that are no natural numbers."""
+        """Create the cell with weights and biases uniform between ±1/√hidden_size.
+
+        Raises `ArgumentError` for sizes that are negative or not integers.
+        """
         check_sizes(cls.__name__, input_size=input_size, hidden_size=hidden_size)
         width = cls.gates * hidden_size
         shapes: list[tuple[int, ...]] = [(input_size, width), (hidden_size, width)] + [(width,)] * (2 * bias)
@@ -62,53 +66,53 @@ class Cell(Module):
         return self.weight_hh.shape[0]
 
     def __call__(self, x: Any, carry: Any = None) -> Any:
-        """One step: the new carry.
+        """Make one step; return the new carry.
 
         Args:
             x: the input, shape (…, input_size).
-            carry: what the last step returned (default: zeros), of shape (…, hidden_size) each.
+            carry: the carry of the last step (default: zeros), each array of shape (…, hidden_size).
 
         Raises:
             ShapeError: the shapes do not fit.
         """
         value = as_value(x)
         check_features(type(self).__name__, value, self.input_size)
-        projected, parts = self.begin(self.project(value), carry, (*value.shape[:-1], self.hidden_size))
-        return self.joined(self.step(projected, parts))
+        projected, arrays = self.begin(self.project(value), carry, (*value.shape[:-1], self.hidden_size))
+        return self.joined(self.step(projected, arrays))
 
     def project(self, x: Array) -> Array:
-        """The input's share of the gates, shape (…, gates * hidden_size)."""
+        """Return x weight_ih + bias_ih, of shape (…, gates * hidden_size)."""
         product = vnp.matmul(x, self.weight_ih)
         return product if self.bias_ih is None else product + self.bias_ih
 
     @abstractmethod
-    def step(self, projected: Array, parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The next carry's parts, of which the first is the output, from the projected input and the carry's."""
+    def step(self, projected: Array, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the arrays of the next carry; the first one is the output."""
 
     def begin(self, projected: Array, carry: Any, shape: tuple[int, ...]) -> tuple[Array, tuple[Array, ...]]:
-        """The projected input and the parts of the first carry, each of that shape, in one dtype."""
-        given = self.checked_parts(carry, shape)
+        """Return the projected input and the initial carry's arrays in one dtype."""
+        given = self.checked_carry(carry, shape)
         dtype = result_type(projected, self.weight_hh, *given)
-        parts = given or [vnp.zeros(shape, dtype)] * self.parts
-        return projected.astype(dtype), tuple([part.astype(dtype) for part in parts])
+        arrays = given or [vnp.zeros(shape, dtype)] * self.carry_length
+        return projected.astype(dtype), tuple([array.astype(dtype) for array in arrays])
 
     @classmethod
-    def checked_parts(cls, carry: Any, shape: tuple[int, ...]) -> list[Array]:
-        """The parts of a carry, none if it is None. Raises `ShapeError` if they are not as many as the cell has, of that shape."""
+    def checked_carry(cls, carry: Any, shape: tuple[int, ...]) -> list[Array]:
+        """Return the arrays of a carry, after a check of their number and shape."""
         if carry is None:
             return []
         several = isinstance(carry, (tuple, list))
-        parts = [as_value(part) for part in carry] if several else [as_value(carry)]
-        if several != (cls.parts > 1) or len(parts) != cls.parts or any(part.shape != shape for part in parts):
-            given = tuple([part.shape for part in parts]) if several else parts[0].shape
-            wanted = (shape,) * cls.parts if cls.parts > 1 else shape
+        arrays = [as_value(array) for array in carry] if several else [as_value(carry)]
+        if several != (cls.carry_length > 1) or len(arrays) != cls.carry_length or any(array.shape != shape for array in arrays):
+            given = tuple([array.shape for array in arrays]) if several else arrays[0].shape
+            wanted = (shape,) * cls.carry_length if cls.carry_length > 1 else shape
             raise ShapeError(f"{cls.__name__}: the carry needs shape {wanted}, got {given}")
-        return parts
+        return arrays
 
     @staticmethod
-    def joined(parts: tuple[Array, ...]) -> Any:
-        """A carry as users see it."""
-        return parts if len(parts) > 1 else parts[0]
+    def joined(arrays: tuple[Array, ...]) -> Any:
+        """Return a carry from its arrays: one array, or a tuple."""
+        return arrays if len(arrays) > 1 else arrays[0]
 
     def _recurrent(self, h: Array) -> Array:
         product = vnp.matmul(h, self.weight_hh)
@@ -116,7 +120,9 @@ class Cell(Module):
 
 
 class RNNCell(Cell):
-    """h' = tanh(x weight_ih + bias_ih + h weight_hh + bias_hh), or relu in place of tanh (Elman 1990).
+    """h' = tanh(x weight_ih + bias_ih + h weight_hh + bias_hh), or relu for tanh.
+
+    See Elman (1990).
 
     >>> import volta_fn as vf
     >>> cell = vf.nn.RNNCell.init(vf.random.key(0), 3, 4)
@@ -136,24 +142,26 @@ class RNNCell(Cell):
     def init(
         cls, key: Any, input_size: int, hidden_size: int, *, bias: bool = True, nonlinearity: str = "tanh", dtype: Any = "float32"
     ) -> Self:
-        """Weights and biases uniform between ±1/√hidden_size; `nonlinearity` is "tanh" or "relu".
+        """Create the cell with weights and biases uniform between ±1/√hidden_size.
+
+        `nonlinearity` is "tanh" or "relu".
 
         Raises:
-            ArgumentError: a size is no natural number, or the nonlinearity another.
+            ArgumentError: a size is negative or no integer, or the nonlinearity another.
         """
         plain = super().init(key, input_size, hidden_size, bias=bias, dtype=dtype)
         return plain.replace(nonlinearity=nonlinearity)
 
-    def step(self, projected: Array, parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The next h."""
+    def step(self, projected: Array, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the next h."""
         function = tanh if self.nonlinearity == "tanh" else relu
-        return (function(projected + self._recurrent(parts[0])),)
+        return (function(projected + self._recurrent(arrays[0])),)
 
 
 class LSTMCell(Cell):
-    """Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000). The carry is the pair (h, c).
+    """Long short-term memory; the carry is the pair (h, c).
 
-    With the gates i, f, g, o in this order along the weights' last axis:
+    See Hochreiter & Schmidhuber (1997) and Gers et al. (2000). With the gates i, f, g, o in this order along the weights' last axis:
 
         i, f, o = sigmoid(…)    g = tanh(…)    of x weight_ih + bias_ih + h weight_hh + bias_hh
         c' = f c + i g
@@ -168,20 +176,20 @@ class LSTMCell(Cell):
     """
 
     gates = 4
-    parts = 2
+    carry_length = 2
 
-    def step(self, projected: Array, parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The next h and c."""
-        h, c = parts
+    def step(self, projected: Array, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the next h and c."""
+        h, c = arrays
         i, f, g, o = lax.split(projected + self._recurrent(h), [self.hidden_size] * 4, -1)
         c = sigmoid(f) * c + sigmoid(i) * tanh(g)
         return sigmoid(o) * tanh(c), c
 
 
 class GRUCell(Cell):
-    """The gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as PyTorch and cuDNN have it.
+    """The gated recurrent unit (Cho et al. 2014).
 
-    With the gates r, z, n in this order along the weights' last axis:
+    The reset gate follows the product, as in PyTorch and cuDNN. With the gates r, z, n in this order along the weights' last axis:
 
         r = sigmoid(x W_ir + b_ir + h W_hr + b_hr)
         z = sigmoid(x W_iz + b_iz + h W_hz + b_hz)
@@ -197,9 +205,9 @@ class GRUCell(Cell):
 
     gates = 3
 
-    def step(self, projected: Array, parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The next h."""
-        (h,) = parts
+    def step(self, projected: Array, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the next h."""
+        (h,) = arrays
         sizes = [self.hidden_size] * 3
         (x_r, x_z, x_n), (h_r, h_z, h_n) = lax.split(projected, sizes, -1), lax.split(self._recurrent(h), sizes, -1)
         z = sigmoid(x_z + h_z)

@@ -1,4 +1,4 @@
-"""Recurrent layers: cells run over whole sequences, forward and backward in time, several on top of each other."""
+"""Recurrent layers: stacked, optionally bidirectional cells over sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class RecurrentLayer(Module):
-    """What the layers share; see `LSTM`."""
+    """Base of recurrent layers; see `LSTM`."""
 
     cells: tuple[Cell, ...]
     reverse_cells: tuple[Cell, ...] = ()
@@ -43,22 +43,22 @@ class RecurrentLayer(Module):
         dtype: Any = "float32",
         **options: Any,
     ) -> Self:
-        """Cells with weights and biases uniform between ±1/√hidden_size.
+        """Create cells with weights and biases uniform between ±1/√hidden_size.
 
         Args:
             key: of the random weights.
             input_size: features of the input.
             hidden_size: features of the output, per direction.
-            num_layers: how many layers stand on top of each other, each reading the outputs of the one below.
+            num_layers: the number of stacked layers, each of which reads the outputs of the previous one.
             bidirectional: whether each layer has a second cell that reads the sequence from its end.
-            dropout: the share of each layer's outputs but the last's that is dropped in training.
+            dropout: the probability of dropping an output of any layer but the last, in training.
             bias: whether the cells have biases.
             batch_first: sequences are (batch, time, features) instead of (time, batch, features).
             dtype: of the parameters.
-            options: others of the cell's `init` (`nonlinearity` of an `RNN`).
+            options: other arguments of the cell's `init` (`nonlinearity` of an `RNN`).
 
         Raises:
-            ArgumentError: a size is no natural number, there are no layers, or there is dropout but no second layer.
+            ArgumentError: a size is negative or no integer, there are no layers, or there is dropout but no second layer.
         """
         check_sizes(cls.__name__, num_layers=num_layers)
         if num_layers == 0 or (dropout and num_layers == 1):
@@ -73,15 +73,15 @@ class RecurrentLayer(Module):
         return cls(rows[0], rows[1] if bidirectional else (), Dropout.init(dropout), batch_first)
 
     def __call__(self, x: Any, carry: Any = None, lengths: Any = None, *, key: Any = None, training: bool = False) -> tuple[Array, Any]:
-        """The outputs of the last layer at every step, and the carry after the last step.
+        """Return the last layer's outputs at every step, and the last carry.
 
         Args:
             x: sequences of shape (time, batch, input_size), with `batch_first` (batch, time, input_size), or one (time, input_size).
-            carry: what each cell starts from (default: zeros), as it is returned: arrays of shape (layers * directions, batch,
-                hidden_size), the two directions of a layer one after the other; without `batch` for one sequence.
-            lengths: how many steps of each sequence count, integers of shape (batch,); the others are padding, whose output is 0 and
-                which leaves the carry alone, so that the backward direction starts at the last step that counts.
-            key: of the dropout; needed if there is some, in training.
+            carry: the initial carry (default: zeros), of the form returned: arrays of shape (layers * directions, batch, hidden_size), the
+                two directions of a layer one after another; without `batch` for one sequence.
+            lengths: the number of steps of each sequence, integers of shape (batch,). Later steps are padding: their output is 0 and they
+                leave the carry unchanged, so that the backward direction starts at the last step that counts.
+            key: of the dropout; needed if there is dropout, in training.
             training: whether to drop.
 
         Returns:
@@ -109,11 +109,11 @@ class RecurrentLayer(Module):
             runs = [_run(cell, y, starts[level][i], counts, reverse=i == 1) for i, cell in enumerate(pair)]
             y = vnp.concatenate([out for out, _ in runs], -1) if len(runs) > 1 else runs[0][0]
             ends += [end for _, end in runs]
-        last = self.cell.joined(tuple([vnp.stack(part) for part in zip(*ends, strict=True)]))
+        last = self.cell.joined(tuple([vnp.stack(array) for array in zip(*ends, strict=True)]))
         return (y.swapaxes(0, 1) if swapped else y), last
 
     def _counting(self, lengths: Any, shape: tuple[int, ...]) -> Array:
-        """Which steps count, shape (time, batch, 1)."""
+        """Return a mask of the steps that count, of shape (time, batch, 1)."""
         numbers = as_value(lengths)
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"{type(self).__name__}: lengths are integers, got {numbers.aval}")
@@ -123,28 +123,28 @@ class RecurrentLayer(Module):
         return steps < numbers[..., None]
 
     def _split_carry(self, carry: Any, batch: tuple[int, ...], directions: int) -> list[list[Any]]:
-        """For each layer and direction the cell's carry, None for zeros."""
+        """Return each layer's and direction's carry, None for zeros."""
         layers = len(self.cells)
         if carry is None:
             return [[None] * directions] * layers
         hidden_size = self.cells[0].hidden_size
-        parts = self.cell.checked_parts(carry, (layers * directions, *batch, hidden_size))
-        starts = [self.cell.joined(tuple(rows)) for rows in zip(*parts, strict=True)]
+        arrays = self.cell.checked_carry(carry, (layers * directions, *batch, hidden_size))
+        starts = [self.cell.joined(tuple(rows)) for rows in zip(*arrays, strict=True)]
         return [starts[level * directions : (level + 1) * directions] for level in range(layers)]
 
 
 def _run(cell: Cell, x: Array, carry: Any, counts: Array | None, reverse: bool) -> tuple[Array, tuple[Array, ...]]:
-    """One cell over the leading axis of `x`: its outputs, and the parts of its last carry."""
+    """Run a cell over the leading axis of `x`; return outputs and the last carry."""
     projected, start = cell.begin(cell.project(x), carry, (*x.shape[1:-1], cell.hidden_size))
 
-    def step(parts: tuple[Array, ...], row: Sequence[Array]) -> tuple[tuple[Array, ...], Array]:
-        new = cell.step(row[0], parts)
+    def step(arrays: tuple[Array, ...], row: Sequence[Array]) -> tuple[tuple[Array, ...], Array]:
+        new = cell.step(row[0], arrays)
         return new, new[0]
 
-    def padded_step(parts: tuple[Array, ...], row: Sequence[Array]) -> tuple[tuple[Array, ...], Array]:
+    def padded_step(arrays: tuple[Array, ...], row: Sequence[Array]) -> tuple[tuple[Array, ...], Array]:
         now, count = row
-        new = cell.step(now, parts)
-        return tuple([vnp.where(count, n, old) for n, old in zip(new, parts, strict=True)]), vnp.where(count, new[0], 0)
+        new = cell.step(now, arrays)
+        return tuple([vnp.where(count, n, old) for n, old in zip(new, arrays, strict=True)]), vnp.where(count, new[0], 0)
 
     body, rows = (step, (projected,)) if counts is None else (padded_step, (projected, counts))
     end, out = lax.scan(body, start, rows, reverse=reverse)
@@ -152,7 +152,9 @@ def _run(cell: Cell, x: Array, carry: Any, counts: Array | None, reverse: bool) 
 
 
 class RNN(RecurrentLayer):
-    """Elman's network over sequences (1990): `RNNCell` at every step. Built and called as `LSTM`; the carry is one array h.
+    """Elman's network (1990): `RNNCell` over sequences.
+
+    It is created and called like `LSTM`; the carry is one array h.
 
     >>> import volta_fn as vf
     >>> rnn = vf.nn.RNN.init(vf.random.key(0), 3, 4, nonlinearity="relu")
@@ -165,13 +167,14 @@ class RNN(RecurrentLayer):
 
 
 class LSTM(RecurrentLayer):
-    """Long short-term memory over sequences (Hochreiter & Schmidhuber 1997): `LSTMCell` at every step. The carry is the pair (h, c).
+    """Long short-term memory (Hochreiter & Schmidhuber 1997) over sequences.
 
-    Sequences are (time, batch, features), as in PyTorch, unless `batch_first` is set. `cells` holds the cells of the layers,
-    `reverse_cells` those that read from the end, if it is bidirectional, so PyTorch's `weight_ih_l1` is the transpose of
-    `cells.1.weight_ih`, its `weight_ih_l1_reverse` that of `reverse_cells.1.weight_ih`; biases are the same.
+    It runs `LSTMCell` at every step; the carry is the pair (h, c). Sequences are (time, batch, features), as in PyTorch, unless
+    `batch_first` is set. `cells` holds the cells of the layers, `reverse_cells` those that read from the end, if it is bidirectional, so
+    PyTorch's `weight_ih_l1` is the transpose of `cells.1.weight_ih`, its `weight_ih_l1_reverse` that of `reverse_cells.1.weight_ih`; biases
+    are the same.
 
-    A call returns a pair, which `Sequential` would hand on as it is: put the layer into a module of your own that picks what it needs.
+    A call returns a pair, which `Sequential` would pass on as it is: write a module that selects what the next layer needs.
 
     >>> import volta_fn as vf
     >>> lstm = vf.nn.LSTM.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
@@ -185,7 +188,9 @@ class LSTM(RecurrentLayer):
 
 
 class GRU(RecurrentLayer):
-    """Gated recurrent units over sequences (Cho et al. 2014): `GRUCell` at every step. Built and called as `LSTM`; the carry is an array h.
+    """Gated recurrent units (Cho et al. 2014): `GRUCell` over sequences.
+
+    It is created and called like `LSTM`; the carry is one array h.
 
     >>> import volta_fn as vf
     >>> gru = vf.nn.GRU.init(vf.random.key(0), 3, 4, batch_first=True)

@@ -19,7 +19,7 @@ from volta_fn.transforms.checkpoint import checkpoint
 
 
 class TransformerLayer(Module):
-    """Base of encoder and decoder layers, which declare their sublayers and norms as fields."""
+    """Base of encoder and decoder layers, which declare sublayers and norms."""
 
     _has_memory: ClassVar[bool] = False
 
@@ -42,7 +42,7 @@ class TransformerLayer(Module):
         rotary_interleaved: bool = False,
         dtype: Any = "float32",
     ) -> Self:
-        """Create the layer with the initial weights of `MultiHeadAttention` and `FeedForward`.
+        """Create the layer, with weights as in `MultiHeadAttention` and `FeedForward`.
 
         Args:
             key: of the random weights.
@@ -81,7 +81,7 @@ class TransformerLayer(Module):
 
 
 def residual(layer: Any, x: Array, sublayer: Callable[[Array], Any], norm: Any, key: Any, training: bool) -> tuple[Array, Any]:
-    """Return x + dropout(sublayer(x)) with a norm before or after, and the new cache or None."""
+    """Return x + dropout(sublayer(x)) with a norm, and the new cache or None."""
     out = sublayer(norm(x) if layer.norm_first else x)
     out, cache = out if isinstance(out, tuple) else (out, None)
     total = x + layer.dropout(out, key=key, training=training)
@@ -132,11 +132,11 @@ class Stack(Module):
         return cls(tuple(layers), norm(d_model, dtype=dtype) if last else None, remat)
 
     def init_cache(self, *args: Any, **options: Any) -> tuple[Any, ...]:
-        """Return an empty cache for each layer; the arguments are those of the layers' `init_cache`."""
+        """Return an empty cache for each layer; arguments are those of its `init_cache`."""
         return tuple([layer.init_cache(*args, **options) for layer in self.layers])
 
     def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool], cache: Sequence[Any] | None, key: Any) -> Any:
-        """Return the output; with caches (one for each layer) the pair of the output and the new caches.
+        """Return the output; with caches, one per layer, paired with the new ones.
 
         `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans.
         """

@@ -1,4 +1,4 @@
-"""Transformer decoders: layers that write a sequence while they read another, the memory."""
+"""Transformer decoders: layers that write a sequence and read another, the memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DecoderCache", "TransformerDecoder", "TransformerDecoderLayer"]
 
 
 class DecoderCache(NamedTuple):
-    """The cache of a decoder layer: that of its self-attention, and the memory's keys and values."""
+    """The cache of the self-attention, and the memory's keys and values."""
 
     own: KVCache
     memory: KeysValues
@@ -73,7 +73,7 @@ class TransformerDecoderLayer(TransformerLayer):
         key: Any = None,
         training: bool = False,
     ) -> Any:
-        """Return the layer's output; with a cache the pair of the output and the new cache.
+        """Return the layer's output; with a cache, paired with the new cache.
 
         Args:
             x: shape (…, T, d_model).
@@ -134,7 +134,7 @@ class TransformerDecoder(Stack):
         key: Any = None,
         training: bool = False,
     ) -> Any:
-        """Return the output; with a cache for each layer the pair of the output and the new cache.
+        """Return the output; with a cache for each layer, paired with the new ones.
 
         The arguments are those of `TransformerDecoderLayer`.
         """

@@ -1,4 +1,4 @@
-"""Transformer encoders: layers of one sequence; with `is_causal`, language models such as GPT and Llama."""
+"""Transformer encoders; with `is_causal`, language models such as GPT and Llama."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TransformerEncoderLayer(TransformerLayer):
         key: Any = None,
         training: bool = False,
     ) -> Any:
-        """Return the layer's output; with a cache the pair of the output and the new cache.
+        """Return the layer's output; with a cache, paired with the new cache.
 
         Args:
             x: shape (…, T, d_model).
@@ -99,7 +99,7 @@ class TransformerEncoder(Stack):
         key: Any = None,
         training: bool = False,
     ) -> Any:
-        """Return the output; with a cache for each layer the pair of the output and the new cache.
+        """Return the output; with a cache for each layer, paired with the new ones.
 
         The arguments are those of `TransformerEncoderLayer`.
         """

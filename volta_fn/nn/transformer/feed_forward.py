@@ -16,7 +16,7 @@ __all__ = ["FeedForward"]
 
 
 class FeedForward(Module):
-    """linear2(activation(linear1(x))); gated, linear2(activation(gate(x)) * linear1(x)).
+    """linear2(activation(linear1(x))), optionally gated (Shazeer 2020).
 
     See Shazeer (2020). The gated form with `nn.silu` is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1` and `linear2`. Dropout
     applies to the input of `linear2`.

@@ -13,7 +13,7 @@ __all__ = ["KVCache", "KeysValues"]
 
 
 class KeysValues(NamedTuple):
-    """The keys and values of a sequence for each head, of shape (…, groups, S, features).
+    """Keys and values of a sequence for each head, shape (…, groups, S, features).
 
     `MultiHeadAttention.project` computes them.
     """
@@ -23,7 +23,7 @@ class KeysValues(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """Keys and values of the first `length` positions of a sequence, with room for more.
+    """Keys and values of a sequence's first `length` positions, with room for more.
 
     It is a pytree of arrays of constant shapes: `keys` and `values` have shape (…, groups, max_length, features), `length` is an int32
     scalar. More positions than there is room for make the values NaN, which is visible even in compiled programs.

@@ -1,4 +1,4 @@
-"""Attention as a layer: several heads, each with its own view of queries, keys and values."""
+"""Attention as a layer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["MultiHeadAttention"]
 
 
 class MultiHeadAttention(Module):
-    """softmax(q kᵀ / √features) v for several heads side by side (Vaswani et al. 2017), of inputs (batch, time, embed_dim).
+    """Computes softmax(q kᵀ / √features) v for several heads (Vaswani et al. 2017).
 
-    `q_proj`, `k_proj`, `v_proj` and `out_proj` are `Linear`. PyTorch's `in_proj_weight` is the transposes of the first three's weights
-    on top of each other, its `in_proj_bias` their biases one after the other. Unlike in PyTorch the batch always comes first, and a
-    mask is True where a query MAY attend to a key, as in `jax.nn.dot_product_attention`.
+    Inputs are (batch, time, embed_dim). `q_proj`, `k_proj`, `v_proj` and `out_proj` are `Linear`. PyTorch's `in_proj_weight` stacks the
+    transposed weights of the first three, its `in_proj_bias` their biases. Unlike in PyTorch the batch always comes first, and a mask is
+    True where a query MAY attend to a key, as in `jax.nn.dot_product_attention`.
 
-    With fewer `num_kv_heads` than `num_heads` each head of keys and values serves several of queries (Ainslie et al. 2023). With a
-    `rotary_base` queries and keys are turned by `apply_rotary`.
+    With fewer `num_kv_heads` than `num_heads` each head of keys and values serves several heads of queries (Ainslie et al. 2023). With a
+    `rotary_base` queries and keys are rotated by `apply_rotary`.
 
     >>> import volta_fn as vf
     >>> mha = vf.nn.MultiHeadAttention.init(vf.random.key(0), 16, 4)
@@ -38,7 +38,7 @@ class MultiHeadAttention(Module):
     >>> mha(x, is_causal=True).shape, mha(x, memory).shape
     ((2, 5, 16), (2, 5, 16))
 
-    Decoding place by place, in `jit` and `scan`, too, gives what one causal pass over all places gives:
+    Step-by-step decoding, which also works in `jit` and `scan`, has the same result as one causal pass over all positions:
 
     >>> cache = mha.init_cache(2, max_length=8)
     >>> y, cache = mha(x[:, :4], cache=cache)
@@ -73,7 +73,9 @@ class MultiHeadAttention(Module):
         rotary_interleaved: bool = False,
         dtype: Any = "float32",
     ) -> Self:
-        """Weights by Xavier's uniform rule, as PyTorch's (those that read one input count as one matrix); biases 0.
+        """Create the layer with Xavier's uniform weights, as PyTorch's, and biases 0.
+
+        The projections of one input count as one matrix.
 
         Args:
             key: of the random weights.
@@ -83,13 +85,13 @@ class MultiHeadAttention(Module):
             kdim: features of the keys' input (default: embed_dim).
             vdim: features of the values' input (default: embed_dim).
             bias: whether the four products have biases.
-            dropout: the share of the attention weights that is dropped in training.
+            dropout: the probability of dropping an attention weight in training.
             rotary_base: the base of rotary positions (10000 is usual); None for none.
             rotary_interleaved: how features pair up for rotary positions, see `apply_rotary`.
             dtype: of the parameters.
 
         Raises:
-            ArgumentError: sizes are no natural numbers, or one does not divide the other.
+            ArgumentError: sizes are negative or not integers, or do not divide one another.
         """
         groups = num_heads if num_kv_heads is None else num_kv_heads
         inputs = [embed_dim, embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim]
@@ -112,7 +114,10 @@ class MultiHeadAttention(Module):
         return cls(q, k, v, out, num_heads, groups, Dropout.init(dropout), rotary_base, rotary_interleaved)
 
     def init_cache(self, batch: int | tuple[int, ...], max_length: int, *, dtype: Any = None) -> KVCache:
-        """An empty cache for `batch` sequences of at most `max_length` places, in `dtype` (default: that of the weights)."""
+        """Return an empty cache for `batch` sequences of at most `max_length` positions.
+
+        Its default dtype is that of the weights.
+        """
         check_sizes("MultiHeadAttention.init_cache", max_length=max_length)
         lead = (batch,) if isinstance(batch, int) else tuple(batch)
         weight = self.k_proj.weight
@@ -120,7 +125,7 @@ class MultiHeadAttention(Module):
         return KVCache.empty(lead, self.num_kv_heads, max_length, features, weight.dtype if dtype is None else dtype)
 
     def project(self, context: Any, values: Any = None) -> KeysValues:
-        """The keys and values of a context, for calls that attend to it again and again.
+        """Return the keys and values of a context, for repeated calls that attend to it.
 
         Args:
             context: shape (…, S, kdim).
@@ -148,7 +153,7 @@ class MultiHeadAttention(Module):
         key: Any = None,
         training: bool = False,
     ) -> Any:
-        """What each place of `x` gathers from the context.
+        """Return the attention of each position of `x` to the context.
 
         Args:
             x: the queries' input, shape (…, T, embed_dim).
@@ -157,9 +162,9 @@ class MultiHeadAttention(Module):
             mask: bool, True where a query may attend to a key, or float, added to the logits; broadcasts to (…, heads, T, S).
             key_mask: bool, shape (…, S), True for keys that are no padding (PyTorch's `key_padding_mask` is its opposite).
             is_causal: query t attends to the keys up to t only.
-            positions: of the places of `x`, for rotary positions; broadcast to (…, T) (default: 0, 1, …, or those after the cache's).
-            cache: the places before those of `x` (self-attention only). It implies `is_causal`; S is then the cache's max_length.
-            key: of the dropout; needed if there is some, in training.
+            positions: those of `x`, for rotary positions; they broadcast to (…, T) (default: 0, 1, …, or those after the cache's).
+            cache: keys and values of previous positions (self-attention only). It implies `is_causal`; S is then its max_length.
+            key: of the dropout; needed if there is dropout, in training.
             training: whether to drop.
 
         Returns:
@@ -178,8 +183,8 @@ class MultiHeadAttention(Module):
         known = context if isinstance(context, KeysValues) else self.project(value if context is None else context, values)
         start = 0 if cache is None else cache.length
         if self.rotary_base is not None:
-            places = vnp.arange(value.shape[-2]) + start if positions is None else as_value(positions)
-            q, k = (_rotate(rows, places, self.rotary_base, self.rotary_interleaved) for rows in (q, known.keys))
+            indices = vnp.arange(value.shape[-2]) + start if positions is None else as_value(positions)
+            q, k = (_rotate(rows, indices, self.rotary_base, self.rotary_interleaved) for rows in (q, known.keys))
             known = KeysValues(k, known.values)
         if cache is not None:
             cache = cache.append(known)
@@ -204,18 +209,18 @@ class MultiHeadAttention(Module):
 
     @staticmethod
     def _heads(x: Array, count: int) -> Array:
-        """(…, T, count * features) as (…, count, T, features)."""
+        """Reshape (…, T, count * features) to (…, count, T, features)."""
         return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-2, -3)
 
 
-def _rotate(rows: Array, places: Array, base: float, interleaved: bool) -> Array:
-    """Queries or keys turned by the angles of their positions, which are the same for all heads."""
-    for_heads = places[..., None, :] if places.ndim > 1 else places
+def _rotate(rows: Array, indices: Array, base: float, interleaved: bool) -> Array:
+    """Rotate queries or keys by their positions, which are the same for all heads."""
+    for_heads = indices[..., None, :] if indices.ndim > 1 else indices
     return apply_rotary(rows, for_heads, base, interleaved)
 
 
 def _fitting(q: Array, k: Array, v: Array) -> list[Array]:
-    """Queries, keys and values in one dtype. Raises `ShapeError` if they are for other sequences or other heads."""
+    """Return queries, keys and values in one dtype, after a check of their shapes."""
     if (*q.shape[:-3], q.shape[-1]) != (*k.shape[:-3], k.shape[-1]) or q.shape[-3] % max(k.shape[-3], 1):
         raise ShapeError(
             f"MultiHeadAttention: queries (…, heads, T, features) {q.shape} and keys (…, groups, S, features) {k.shape} do not fit"
@@ -225,7 +230,7 @@ def _fitting(q: Array, k: Array, v: Array) -> list[Array]:
 
 
 def _for_heads(key_mask: Any, keys: Array) -> Array:
-    """Which keys are real, for keys (…, groups, S, features), as a mask that broadcasts to (…, heads, T, S)."""
+    """Return a mask of keys as one that broadcasts to (…, heads, T, S)."""
     real = as_value(key_mask)
     if real.dtype not in BOOL:
         raise DTypeError(f"MultiHeadAttention: key_mask is bool, True for keys that are no padding, got {real.aval}")

@@ -1,7 +1,7 @@
-"""Positions: how attention, which does not see the order of its inputs, is told of it.
+"""Encodings of positions, since attention itself ignores the order of its inputs.
 
-A position is the number of an input in its sequence. Sinusoidal and learned positions are vectors added to the inputs; rotary positions
-turn queries and keys, so that their products depend on how far apart they are.
+A position is the index of an input in its sequence. Sinusoidal and learned positions are vectors added to the inputs. Rotary positions
+rotate queries and keys, so that their products depend on differences of positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LearnedPositions", "SinusoidalPositions", "apply_rotary", "sinusoida
 
 
 def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:
-    """positions / base**(2 i / features) for each pair i of features, shape (*positions.shape, ceil(features / 2))."""
+    """Return positions / base**(2 i / features) for each pair i of features."""
     if not base > 0:
         raise ArgumentError(f"positions: the base is a number above 0, got {base}")
     rates = np.power(float(base), -np.arange(0, features, 2) / max(features, 1)).astype(dtype)
@@ -31,21 +31,21 @@ def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Arra
 
 
 def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0, dtype: Any = "float32") -> Array:
-    """Sines (even features) and cosines (odd features) of positions, at ever lower frequencies (Vaswani et al. 2017).
+    """Return sines and cosines of positions at ever lower frequencies.
 
-    Feature 2i is sin(p / base**(2i / features)) at position p, feature 2i + 1 the cosine of the same.
+    See Vaswani et al. (2017). Feature 2i is sin(p / base**(2i / features)) at position p, feature 2i + 1 the cosine of the same.
 
     Args:
         positions: numbers, of any shape.
         features: how many features a position gets.
-        base: the slowest wave is 2π base long.
+        base: the longest wavelength is 2π base.
         dtype: of the result; float16 and bfloat16 compute in float32.
 
     Returns:
         Shape (*positions.shape, features).
 
     Raises:
-        ArgumentError, DTypeError: `features` is no natural number, the base not above 0, or the dtype not float.
+        ArgumentError, DTypeError: `features` is negative or no integer, the base not above 0, or the dtype not float.
 
     >>> import volta_fn as vf
     >>> vf.nn.sinusoidal_positions(vf.numpy.arange(2), 4).round(3)
@@ -62,7 +62,7 @@ def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0
 
 
 def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: bool = False) -> Array:
-    """Rotary positions (Su et al. 2021): pair i of features is turned by the angle position / base**(2 i / features).
+    """Rotate pair i of features by position / base**(2 i / features) (Su et al. 2021).
 
     Args:
         x: queries or keys, shape (…, T, features), features even. float16 and bfloat16 compute in float32.
@@ -80,26 +80,28 @@ def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: boo
     >>> vf.nn.apply_rotary(q, vf.numpy.arange(5)).shape
     (2, 4, 5, 8)
     """
-    value, places = as_value(x), positions if isinstance(positions, np.ndarray) else as_value(positions)
+    value, indices = as_value(x), positions if isinstance(positions, np.ndarray) else as_value(positions)
     if value.dtype not in FLOATS:
         raise DTypeError(f"apply_rotary: x is float, got {value.aval}")
     lead, features = value.shape[:-1], value.shape[-1] if value.ndim else 1
-    if features % 2 or not broadcasts_to(places.shape, lead):
+    if features % 2 or not broadcasts_to(indices.shape, lead):
         raise ShapeError(
             f"apply_rotary: x (…, T, features) with an even number of features and positions that broadcast to (…, T) are needed, got "
-            f"{value.shape} and {places.shape}"
+            f"{value.shape} and {indices.shape}"
         )
-    angles = _angles(places, features, base, accumulator(value.dtype))
+    angles = _angles(indices, features, base, accumulator(value.dtype))
     cos, sin = vnp.cos(angles), vnp.sin(angles)
     pairs = value.reshape(*lead, *((features // 2, 2) if interleaved else (2, features // 2)))
     axis = -1 if interleaved else -2
     first, second = (lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
-    turned = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
-    return turned.reshape(value.shape).astype(value.dtype)
+    rotated = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
+    return rotated.reshape(value.shape).astype(value.dtype)
 
 
 class SinusoidalPositions(Module):
-    """Adds `sinusoidal_positions` to its input. It has no parameters and no longest sequence.
+    """Adds `sinusoidal_positions` to its input.
+
+    It has no parameters and no maximum length.
 
     >>> import volta_fn as vf
     >>> vf.nn.SinusoidalPositions()(vf.numpy.zeros((2, 5, 8))).shape
@@ -109,7 +111,7 @@ class SinusoidalPositions(Module):
     base: float = static(default=10000.0)
 
     def __call__(self, x: Any, positions: Any = None) -> Array:
-        """x plus the vectors of its positions.
+        """Return x plus the vectors of its positions.
 
         Args:
             x: shape (…, T, features).
@@ -118,14 +120,14 @@ class SinusoidalPositions(Module):
         Raises:
             ShapeError: `x` has fewer than two axes, or the positions do not fit.
         """
-        value, places = _placed("SinusoidalPositions", x, positions)
-        return value + sinusoidal_positions(places, value.shape[-1], base=self.base, dtype=value.dtype)
+        value, indices = _checked("SinusoidalPositions", x, positions)
+        return value + sinusoidal_positions(indices, value.shape[-1], base=self.base, dtype=value.dtype)
 
 
 class LearnedPositions(Module):
-    """Adds a learnt vector for each position. `weight` has shape (max_length, features).
+    """Adds a learnt vector for each position; `weight` is (max_length, features).
 
-    Positions beyond the table give NaN, so that they are noticed even in compiled programs.
+    Positions beyond the table give NaN, which is visible even in compiled programs.
 
     >>> import volta_fn as vf
     >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
@@ -137,36 +139,39 @@ class LearnedPositions(Module):
 
     @classmethod
     def init(cls, key: Any, max_length: int, features: int, *, std: float = 0.02, dtype: Any = "float32") -> Self:
-        """Normal vectors of standard deviation `std`, 0.02 as in GPT-2. Raises `ArgumentError` for sizes that are no natural numbers."""
+        """Create normal vectors of standard deviation `std`, by default that of GPT-2.
+
+        Raises `ArgumentError` for sizes that are negative or not integers.
+        """
         check_sizes("LearnedPositions", max_length=max_length, features=features)
         if std < 0:
             raise ArgumentError(f"LearnedPositions: the standard deviation is at least 0, got {std}")
         return cls(random.normal(key, (max_length, features), dtype) * std)
 
     def __call__(self, x: Any, positions: Any = None) -> Array:
-        """x plus the vectors of its positions.
+        """Return x plus the vectors of its positions.
 
         Args:
             x: shape (…, T, features).
-            positions: whole numbers that broadcast to (…, T) (default: 0, 1, …, T - 1, at most max_length of them).
+            positions: integers that broadcast to (…, T) (default: 0, 1, …, T - 1, at most max_length of them).
 
         Raises:
-            ShapeError: the shapes do not fit. DTypeError: the positions are not whole.
+            ShapeError: the shapes do not fit. DTypeError: the positions are not integers.
         """
-        value, places = _placed("LearnedPositions", x, positions)
+        value, indices = _checked("LearnedPositions", x, positions)
         check_features("LearnedPositions", value, self.weight.shape[1])
         if positions is None and value.shape[-2] > self.weight.shape[0]:
             raise ShapeError(f"LearnedPositions: {value.shape[-2]} positions, but the table has {self.weight.shape[0]}")
-        return value + Embedding(self.weight)(places)
+        return value + Embedding(self.weight)(indices)
 
 
-def _placed(name: str, x: Any, positions: Any) -> tuple[Array, Array]:
-    """The input and its positions as arrays."""
+def _checked(name: str, x: Any, positions: Any) -> tuple[Array, Array]:
+    """Return the input and its positions as arrays, after a check of their shapes."""
     value = as_value(x)
     if value.ndim < 2:
         raise ShapeError(f"{name}: the input has shape (…, T, features), got {value.shape}")
-    places = vnp.arange(value.shape[-2]) if positions is None else as_value(positions)
+    indices = vnp.arange(value.shape[-2]) if positions is None else as_value(positions)
     lead = value.shape[:-1]
-    if not broadcasts_to(places.shape, lead):
-        raise ShapeError(f"{name}: positions must broadcast to (…, T) = {lead}, got shape {places.shape}")
-    return value, places
+    if not broadcasts_to(indices.shape, lead):
+        raise ShapeError(f"{name}: positions must broadcast to (…, T) = {lead}, got shape {indices.shape}")
+    return value, indices

@@ -1,7 +1,7 @@
-"""Attention as a function in PyTorch's layout, (…, heads, T, features), and its masks.
+"""Attention in PyTorch's layout, (…, heads, T, features), and its masks.
 
-A mask is bool, True where a query may attend to a key, or float, added to the logits; it broadcasts to (…, heads, T, S), T being the
-number of queries and S that of keys.
+A mask is bool, True where a query may attend to a key, or float, added to the logits. It broadcasts to (…, heads, T, S), with T queries
+and S keys.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["causal_mask", "scaled_dot_product_attention"]
 
 
 def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:
-    """Bool, shape (length, key_length): query t may attend to the keys up to t + offset.
+    """Return a (length, key_length) mask: query t attends to keys up to t + offset.
 
     Args:
         length: the number of queries.
         key_length: the number of keys (default: as many).
-        offset: the place of the first query among the keys, a whole number, which may be traced.
+        offset: the index of the first query's key, an integer, which may be traced.
 
     >>> import volta_fn as vf
     >>> vf.nn.causal_mask(3)
@@ -52,20 +52,21 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     key: Any = None,
 ) -> Array:
-    """softmax(scale q kᵀ + mask) v for each head (Vaswani et al. 2017), in the layout of PyTorch's function of this name.
+    """Compute softmax(scale q kᵀ + mask) v for each head, in PyTorch's layout.
 
-    The same as `dot_product_attention` but for the layout and the dropout. A query that may attend to no key weighs all alike.
+    See Vaswani et al. (2017). The same as `dot_product_attention` but for the layout and the dropout. A query that may attend to no key
+    weighs all alike.
 
     Args:
         q: shape (…, heads, T, features), or (T, features).
         k: shape (…, heads, S, features), with the same leading axes.
         v: shape (…, heads, S, value features).
         attn_mask: bool, True where a query may attend to a key, or float, added to the logits; broadcasts to (…, heads, T, S).
-        dropout_p: the share of the weights that is dropped; not 0 only in training.
-        is_causal: query t attends to the keys up to t only, besides what the mask says.
+        dropout_p: the probability of dropping a weight; 0 except in training.
+        is_causal: query t attends only to keys up to t, and only where the mask allows it.
         scale: factor of the logits (default 1 / sqrt(features)).
         enable_gqa: `k` and `v` may have fewer heads, each of which serves as many of q's, next to one another (grouped queries).
-        key: of the dropout; needed if there is some.
+        key: of the dropout; needed if there is dropout.
 
     Returns:
         Shape (…, heads, T, value features).
@@ -93,7 +94,7 @@ def scaled_dot_product_attention(
 def masked_attention(
     q: Array, k: Array, v: Array, masks: Sequence[Array], *, scale: Any = None, drop: Callable[[Array], Array] | None = None
 ) -> Array:
-    """Attention of arrays (…, heads, T, features) under several masks; the weights pass `drop`.
+    """Compute attention under several masks; the weights pass `drop`.
 
     Raises `ShapeError` or `DTypeError` if a mask does not fit.
     """
@@ -115,15 +116,15 @@ def masked_attention(
 
 
 def _fit(mask: Array, shape: tuple[int, ...]) -> Array:
-    """A mask that broadcasts to `shape`, so that it does to a shape in which all but the last three axes are one."""
+    """Reshape a mask for attention whose leading axes are merged into one."""
     if mask.dtype not in BOOL | FLOATS:
         raise DTypeError(f"attention: a mask is bool (True: may attend) or float (added to the logits), got {mask.aval}")
     if not broadcasts_to(mask.shape, shape):
         raise ShapeError(f"attention: a mask must broadcast to (…, heads, T, S) = {shape}, got shape {mask.shape}")
     if mask.ndim <= 3 or len(shape) == 4:
         return mask
-    whole = vnp.broadcast_to(mask, (*shape[:-3], *mask.shape[-3:]))
-    return whole.reshape(math.prod(shape[:-3]), *mask.shape[-3:])
+    full = vnp.broadcast_to(mask, (*shape[:-3], *mask.shape[-3:]))
+    return full.reshape(math.prod(shape[:-3]), *mask.shape[-3:])
 
 
 def _check(q: Array, k: Array, v: Array, grouped: bool) -> None:

@@ -54,8 +54,7 @@ class EmaState(NamedTuple):
 def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformation:
     """Replace updates by their exponential moving average.
 
-    It starts at zero, which `debias` corrects. For an average of parameters, call ``update(params, state)``; see also
-    `incremental_update`.
+    It starts at zero, which `debias` corrects. For an average of parameters, call ``update(params, state)``; see also `incremental_update`.
 
     >>> import volta_fn as vf
     >>> average = vf.optim.ema(0.9)
