@@ -38,7 +38,7 @@ def test_a_folder_has_splits(tmp_path):
     ("content", "error", "message"),
     [
         (b"", CorruptFileError, "has 0 bytes"),
-        (record(1, 2, 3, 4)[:-1], CorruptFileError, "3,072 bytes, no multiple of a record's 3,073"),
+        (record(1, 2, 3, 4)[:-1], CorruptFileError, "3,072 bytes, not a multiple of a record's 3,073"),
         (record(1, 2, 3, 4) + record(10, 0, 0, 0), DataError, "label 10 at position 1"),
     ],
 )

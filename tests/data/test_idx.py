@@ -44,18 +44,18 @@ def test_reads_what_was_written(tmp_path_factory, compress, values):
 GOOD = idx_bytes(np.arange(12, dtype=np.int16).reshape(3, 4))
 HUGE = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1)
 DAMAGED = {
-    "empty": (b"", "cut off: the magic number"),
-    "magic": (b"\x89PNG\r\n", "no IDX file: it starts with 89 50 4e 47"),
-    "dtype": (b"\0\0\x0a\1\0\0\0\0", "no IDX file"),
-    "sizes": (GOOD[:9], "cut off: the 2 sizes should take 8 bytes, but only 5 are left"),
-    "elements": (GOOD[:-1], r"cut off: the data, int16 of shape \(3, 4\), should take 24 bytes, but only 23"),
-    "longer": (GOOD + b"\0", "goes on where it should end"),
+    "empty": (b"", "truncated: the magic number"),
+    "magic": (b"\x89PNG\r\n", "not an IDX file: it starts with 89 50 4e 47"),
+    "dtype": (b"\0\0\x0a\1\0\0\0\0", "not an IDX file"),
+    "sizes": (GOOD[:9], "truncated: the 2 sizes should take 8 bytes, but only 5 are left"),
+    "elements": (GOOD[:-1], r"truncated: the data, int16 of shape \(3, 4\), should take 24 bytes, but only 23"),
+    "longer": (GOOD + b"\0", "has more data than its header says"),
     "huge": (HUGE + b"abc", "but only 3 are left"),
     "overflow": (HUGE[:-4] + b"\0\0\0\0", "an array cannot have the shape"),
     "rank": (bytes([0, 0, 8, 200]) + struct.pack(">200I", *[1] * 200) + b"a", "an array cannot have the shape"),
-    "gzip cut off": (gzip.compress(GOOD)[:-12], "damaged or cut off"),
-    "gzip damaged": (gzip.compress(GOOD)[:-8] + bytes(8), "damaged or cut off"),
-    "gzip header": (b"\x1f\x8b" + bytes(20), "damaged or cut off"),
+    "gzip truncated": (gzip.compress(GOOD)[:-12], "damaged or truncated"),
+    "gzip damaged": (gzip.compress(GOOD)[:-8] + bytes(8), "damaged or truncated"),
+    "gzip header": (b"\x1f\x8b" + bytes(20), "damaged or truncated"),
 }
 
 

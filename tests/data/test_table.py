@@ -97,7 +97,7 @@ def test_missing_values_are_dropped_or_filled(table):
     [
         ("", {}, DataError, "has no rows of data"),
         ("a,b\n", {}, DataError, "has no rows of data"),
-        ("a,a\n1,2\n", {}, DataError, "two columns have one name"),
+        ("a,a\n1,2\n", {}, DataError, "two columns have the same name"),
         ("a,b\n1,2\n\n3\n", {}, CorruptFileError, r"line 4: 1 fields for 2 columns \(a, b\)"),
         ("a,b\n1,2,3\n", {}, CorruptFileError, "line 2: 3 fields for 2 columns"),
         ('a\n1\n"2', {}, CorruptFileError, "line 3: unexpected end of data"),

@@ -93,7 +93,7 @@ def test_read_text(tmp_path):
         assert data.read_text(path) == "ä\nb\nc\n"
     path.write_bytes("ab\xe4".encode("latin-1"))
     assert data.read_text(path, "latin-1") == "abä"
-    with pytest.raises(CorruptFileError, match="no utf-8-sig text: .* at byte 2"):
+    with pytest.raises(CorruptFileError, match="not utf-8-sig text: .* at byte 2"):
         data.read_text(path)
 
 

@@ -131,7 +131,7 @@ def test_crops_refuse():
     with pytest.raises(ShapeError, match=r"window of \(9, 9\) does not fit images of \(5, 6\) padded by 1"):
         data.random_crop(1, (9, 9))(0, IMAGES)
     for fill in (-1, 0.5, 256):
-        with pytest.raises(ArgumentError, match="is no value of uint8"):
+        with pytest.raises(ArgumentError, match="is not a value of uint8"):
             data.random_crop(1, fill=fill)(0, IMAGES)
     with pytest.raises(ShapeError, match="channels, height, width"):
         data.random_horizontal_flip()(0, IMAGES[0, 0])

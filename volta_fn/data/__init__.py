@@ -1,4 +1,4 @@
-"""Data: datasets from files and arrays, transforms, and the loader that makes batches of them.
+"""Datasets from files and arrays, transforms, and a loader of batches.
 
 >>> import numpy as np, volta_fn as vf
 >>> points = vf.data.ArrayDataset(np.eye(4, dtype=np.float32), np.array([0, 1, 1, 0], np.int32))

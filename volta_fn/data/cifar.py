@@ -1,4 +1,7 @@
-"""CIFAR-10 in its binary format: records of a byte for the label and 3,072 for the image's red, green and blue planes."""
+"""CIFAR-10 in its binary format.
+
+A record has a byte for the label and 3,072 bytes for the image's red, green and blue planes.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_
 
 
 class CIFAR10(ArrayDataset):
-    """Small photographs of ten kinds of things (Krizhevsky 2009).
+    """Small photographs of ten kinds of objects (Krizhevsky 2009).
 
     Examples are (image, label): uint8 of shape (3, 32, 32), and int32 from 0 to 9, which stands for `CIFAR10.classes[label]`.
     `path` is the folder of the binary version's files, with `split` "train" (the default) or "test", or a single file of the format.
-    `images` and `labels` are the whole arrays. Raises `CorruptFileError` for a damaged file, `DataError` for a missing one
+    `images` and `labels` are the arrays of all examples. Raises `CorruptFileError` for a damaged file, `DataError` for a missing one
     or a label beyond 9.
     """
 
@@ -28,7 +31,7 @@ class CIFAR10(ArrayDataset):
 
     def __init__(self, path: Path, split: Literal["train", "test"] | None = None) -> None:
         records = [_read_records(file) for file in _files(path, split)]
-        super().__init__(*(np.concatenate(parts) for parts in zip(*records, strict=True)))
+        super().__init__(*(np.concatenate(arrays) for arrays in zip(*records, strict=True)))
         self.images, self.labels = self.arrays
 
 
@@ -47,12 +50,12 @@ def _files(path: Path, split: str | None) -> list[str]:
 
 
 def _read_records(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of one file."""
+    """Return the images and labels of one file."""
     with open_data(path) as file:
         content = file.read()
     if not content or len(content) % _RECORD:
         raise CorruptFileError(
-            f"{path} has {len(content):,} bytes, no multiple of a record's {_RECORD:,}: cut off, or not CIFAR-10's binary format"
+            f"{path} has {len(content):,} bytes, not a multiple of a record's {_RECORD:,}: truncated, or not CIFAR-10's binary format"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), class_labels(records[:, 0], 10, path)

@@ -1,4 +1,4 @@
-"""Datasets made of datasets: some of the examples, several datasets in a row, a random division."""
+"""Datasets made of datasets: subsets, concatenations, random splits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from volta_fn.errors import ArgumentError, DataError
 
 
 class Subset(Dataset):
-    """The examples of a dataset with the given numbers, in that order.
+    """The examples of a dataset at the given indices, in that order.
 
     >>> from volta_fn import data
     >>> list(data.Subset("abcd", [3, 0]))
     ['d', 'a']
 
-    Raises `OutOfBoundsError` for a number that the dataset lacks.
+    Raises `OutOfBoundsError` for an index without example.
     """
 
     def __init__(self, dataset: Examples, indices: Indices) -> None:
@@ -35,12 +35,14 @@ class Subset(Dataset):
         return self.dataset[int(self.indices[position(index, len(self))])]
 
     def gather(self, indices: Indices) -> Any:
-        """The batch of the examples with these numbers."""
+        """Return the batch of the examples at these indices."""
         return gather(self.dataset, self.indices[positions(indices, len(self))])
 
 
 class ConcatDataset(Dataset):
-    """The examples of several datasets, one after the other; they must be alike in structure, shapes and dtypes.
+    """The examples of several datasets, one after the other.
+
+    They must agree in structure, shapes and dtypes.
 
     >>> from volta_fn import data
     >>> list(data.ConcatDataset("ab", "c"))
@@ -56,20 +58,25 @@ class ConcatDataset(Dataset):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def _start(self, part: int) -> int:
-        return int(self._ends[part - 1]) if part else 0
+    def _start(self, source: int) -> int:
+        return int(self._ends[source - 1]) if source else 0
 
     def __getitem__(self, index: int, /) -> Any:
         number = position(index, len(self))
-        part = int(np.searchsorted(self._ends, number, side="right"))
-        return self.datasets[part][number - self._start(part)]
+        source = int(np.searchsorted(self._ends, number, side="right"))
+        return self.datasets[source][number - self._start(source)]
 
     def gather(self, indices: Indices) -> Any:
-        """The batch of the examples with these numbers: one batch from each dataset, put in order."""
+        """Return the batch of the examples at these indices.
+
+        It gathers one batch from each dataset, and reorders them.
+        """
         numbers = positions(indices, len(self))
-        parts = np.searchsorted(self._ends, numbers, side="right")
-        batches = [gather(self.datasets[part], numbers[parts == part] - self._start(part)) for part in np.unique(parts).tolist() or [0]]
-        order = np.argsort(np.argsort(parts, kind="stable"))
+        sources = np.searchsorted(self._ends, numbers, side="right")
+        batches = [
+            gather(self.datasets[source], numbers[sources == source] - self._start(source)) for source in np.unique(sources).tolist() or [0]
+        ]
+        order = np.argsort(np.argsort(sources, kind="stable"))
         return tree.map(lambda *leaves: _joined(leaves)[order], *batches)
 
 
@@ -83,10 +90,10 @@ def _joined(leaves: Sequence[Any]) -> np.ndarray:
 
 
 def random_split(key: Any, dataset: Examples, lengths: Sequence[int] | Sequence[float]) -> list[Subset]:
-    """A dataset divided at random into parts of the given lengths, or of the given fractions, which sum to 1.
+    """Split a dataset randomly in subsets of the given lengths or fractions.
 
-    `key` is a key or an integer seed; the same one gives the same division. What fractions leave over by rounding goes to the first parts.
-    Raises `ArgumentError` if the lengths do not sum to the dataset's.
+    Fractions sum to 1; examples that remain by rounding go to the first subsets. `key` is a key or an integer seed, which determines the
+    split. Raises `ArgumentError` if lengths do not sum to the dataset's length, or fractions to 1.
 
     >>> from volta_fn import data
     >>> train, held_out = data.random_split(0, range(10), [0.8, 0.2])
@@ -115,5 +122,5 @@ def _sizes(lengths: Sequence[int] | Sequence[float], total: int) -> list[int]:
 
 
 def as_key(key: Any) -> Any:
-    """A key as it is, an integer seed as the key that it makes."""
+    """Return a key as it is, or the key of an integer seed."""
     return random.key(key) if isinstance(key, (int, np.integer)) else key

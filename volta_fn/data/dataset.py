@@ -1,8 +1,8 @@
-"""Datasets: sequences of examples, and how a batch is made of some of them.
+"""Datasets: sequences of examples, and how to make batches of them.
 
 An *example* is a pytree of arrays and scalars; a *batch* is the same pytree with a new first dimension. Whatever has `__len__` and
-`__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a whole batch at once, which is faster than stacking
-examples; the datasets here have it where it pays. Datasets live in the host's memory, as NumPy arrays; `DataLoader` moves batches.
+`__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a batch at once, which is faster than stacking examples; the
+datasets here have it where it pays. Datasets are NumPy arrays in the host's memory; `DataLoader` moves batches to the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Indices: TypeAlias = Sequence[int] | np.ndarray
 
 
 class Examples(Protocol):
-    """What can be loaded: anything with a length and examples by number."""
+    """A dataset for the loader: anything with a length and examples by index."""
 
     def __len__(self) -> int: ...
 
@@ -28,7 +28,9 @@ class Examples(Protocol):
 
 
 class Dataset:
-    """A base for datasets, with what follows from their length and their examples. To inherit from it is a convenience, no duty.
+    """A base class for datasets, which need to define only a length and examples.
+
+    Inheriting from it is optional.
 
     >>> from volta_fn import data
     >>> class Squares(data.Dataset):
@@ -53,13 +55,13 @@ class Dataset:
         return f"{type(self).__name__}({len(self):,} examples)"
 
     def gather(self, indices: Indices) -> Any:
-        """The batch of the examples with these numbers."""
+        """Return the batch of the examples at these indices."""
         return stack([self[int(i)] for i in indices])
 
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> Mapped:
-        """The dataset of `function(example)`, computed when asked for.
+        """Return the dataset of `function(example)`, computed on demand.
 
-        With `batched`, `function` takes batches instead and must treat their rows independently; then it runs once a batch.
+        With `batched`, `function` takes batches, once each, and must treat their rows independently.
 
         >>> from volta_fn import data
         >>> data.ArrayDataset(np.array([1, 2, 3])).map(lambda x: 10 * x)[2]
@@ -69,7 +71,10 @@ class Dataset:
 
 
 class Mapped(Dataset):
-    """`dataset` with `function` applied to each example, or, `batched`, to each batch: what `Dataset.map` returns."""
+    """`dataset` with `function` applied to each example, or (`batched`) each batch.
+
+    `Dataset.map` returns it.
+    """
 
     def __init__(self, dataset: Examples, function: Callable[[Any], Any], *, batched: bool = False) -> None:
         self.dataset = dataset
@@ -85,7 +90,7 @@ class Mapped(Dataset):
         return tree.map(lambda leaf: leaf[0], self.gather([position(index, len(self))]))
 
     def gather(self, indices: Indices) -> Any:
-        """The batch of the examples with these numbers."""
+        """Return the batch of the examples at these indices."""
         return self.function(gather(self.dataset, indices)) if self.batched else super().gather(indices)
 
 
@@ -117,15 +122,15 @@ class ArrayDataset(Dataset):
         return tree.map(lambda values: values[row], self.arrays)
 
     def gather(self, indices: Indices) -> Any:
-        """The batch of the rows with these numbers: one indexing of each array."""
+        """Return the batch of the rows at these indices, by one lookup in each array."""
         rows = positions(indices, self._length)
         return tree.map(lambda values: np.take(values, rows, axis=0), self.arrays)
 
 
 def _host_array(leaf: Any) -> np.ndarray:
-    """A read-only view of an array in the host's memory."""
+    """Return a read-only view of an array in the host's memory."""
     values = np.asarray(leaf)
-    dtypes.as_dtype(values.dtype)  # DTypeError for what no array can hold
+    dtypes.as_dtype(values.dtype)  # raises DTypeError for unsupported dtypes
     view = values.view()
     view.flags.writeable = False
     return view
@@ -138,16 +143,16 @@ def _common_length(arrays: Any) -> int:
     for name, values in named:
         if not values.ndim:
             raise DataError(
-                f"ArrayDataset: {name} is a scalar, which has no rows. A list is taken for several arrays: write np.asarray(list) for one."
+                f"ArrayDataset: {name} is a scalar, which has no rows. A list is a tree of several arrays: write np.asarray(list) for one."
             )
     lengths = {name: len(values) for name, values in named}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"ArrayDataset: all arrays have a row for each example, but their lengths differ: {lengths}")
+        raise DataError(f"ArrayDataset: all arrays need a row for each example, but their lengths differ: {lengths}")
     return next(iter(lengths.values()))
 
 
 def position(index: int, length: int) -> int:
-    """`index` counted from the start; `OutOfBoundsError` if there is no such example."""
+    """Count `index` from the start; raise `OutOfBoundsError` for a missing example."""
     number = operator.index(index)
     if not -length <= number < length:
         raise OutOfBoundsError(f"there is no example {number} among {length:,}")
@@ -155,7 +160,7 @@ def position(index: int, length: int) -> int:
 
 
 def positions(indices: Indices, length: int) -> np.ndarray:
-    """`indices` counted from the start, as an array; `OutOfBoundsError` if there is no such example."""
+    """Count `indices` from the start; raise `OutOfBoundsError` for missing examples."""
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentTypeError(f"examples are chosen by a sequence of integers, got an array of {numbers.dtype} of shape {numbers.shape}")
@@ -167,7 +172,9 @@ def positions(indices: Indices, length: int) -> np.ndarray:
 
 
 def gather(dataset: Examples, indices: Indices) -> Any:
-    """The batch of a dataset's examples with these numbers, by its own `gather` if it has one.
+    """Return the batch of a dataset's examples at these indices.
+
+    The dataset's own `gather` makes it, if it has one.
 
     >>> from volta_fn import data
     >>> data.gather(["ab", "cd"], [0])
@@ -179,7 +186,9 @@ def gather(dataset: Examples, indices: Indices) -> Any:
 
 
 def stack(examples: Sequence[Any]) -> Any:
-    """The batch of examples of one structure: each leaf's arrays stacked along a new first dimension. The loader's default `collate`.
+    """Stack examples of one structure along a new first dimension.
+
+    This is the loader's default `collate`.
 
     Python's numbers become int32, float32, bool. Raises `TreeError` if structures differ, `DataError` if shapes or dtypes do.
 
@@ -208,12 +217,12 @@ def _stack_leaf(path: str, leaves: Sequence[Any]) -> np.ndarray:
     return np.stack(arrays)
 
 
-def _leaf_array(leaf: Any, what: str) -> np.ndarray:
+def _leaf_array(leaf: Any, name: str) -> np.ndarray:
     if isinstance(leaf, (bool, int, float, complex)):
         return np.asarray(leaf, dtypes.scalar_dtype(leaf)[0])
     values = np.asarray(leaf)
     if values.dtype.kind in "OSUV" and values.dtype not in dtypes.ALL:
         raise DTypeError(
-            f"{what} is of type {type(leaf).__name__}, not an array or a number; map it to numbers, or give a collate function"
+            f"{name} is of type {type(leaf).__name__}, not an array or a number; map it to numbers, or give a collate function"
         )
     return values

@@ -1,4 +1,7 @@
-"""Reading files of data: plain ones and gzip's, and never more of them than was asked for, so that a damaged header costs nothing."""
+"""Read data files, plain or gzipped, and never more bytes than expected.
+
+A damaged header can so cause no large allocation.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _CHUNK = 1 << 22
 
 @contextlib.contextmanager
 def open_data(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, decompressed if gzip made it, which its first two bytes tell.
+    """Open a file for reading bytes; gzip files are recognised and decompressed.
 
     Raises `CorruptFileError` if the compressed data are damaged or end too soon, OSError if the file cannot be opened.
     """
@@ -30,31 +33,36 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
             return
         try:
             with gzip.GzipFile(fileobj=file) as content:
-                yield content  # type: ignore[misc]  # it reads like a BinaryIO, though no subclass of it
+                yield content  # type: ignore[misc]  # it reads like a BinaryIO, but is no subclass
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CorruptFileError(f"{os.fspath(path)}: the gzip file is damaged or cut off: {error}") from error
+            raise CorruptFileError(f"{os.fspath(path)}: the gzip file is damaged or truncated: {error}") from error
 
 
-def read_exactly(file: BinaryIO, path: Path, count: int, what: str) -> bytes:
-    """The next `count` bytes; `CorruptFileError`, naming them as `what`, if the file ends before."""
+def read_exactly(file: BinaryIO, path: Path, count: int, name: str) -> bytes:
+    """Read the next `count` bytes.
+
+    Raises `CorruptFileError`, which calls them `name`, if the file ends before.
+    """
     content = bytearray()
     while len(content) < count and (chunk := file.read(min(count - len(content), _CHUNK))):
         content += chunk
     if len(content) < count:
-        raise CorruptFileError(f"{os.fspath(path)} is cut off: {what} should take {count:,} bytes, but only {len(content):,} are left")
+        raise CorruptFileError(f"{os.fspath(path)} is truncated: {name} should take {count:,} bytes, but only {len(content):,} are left")
     return bytes(content)
 
 
 def expect_end(file: BinaryIO, path: Path) -> None:
-    """`CorruptFileError` if there is more in the file."""
+    """Raise `CorruptFileError` if there is more in the file."""
     if file.read(1):
-        raise CorruptFileError(f"{os.fspath(path)} goes on where it should end; its header does not fit its contents")
+        raise CorruptFileError(f"{os.fspath(path)} has more data than its header says")
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """The text of a file, plain or gzipped, with every end of a line as ``\\n``; UTF-8 (with or without its mark) unless told otherwise.
+    r"""Read a text file, plain or gzipped, with ``\n`` at the end of each line.
 
-    Raises `CorruptFileError` with the place of the first byte that is none of the encoding's.
+    The encoding is UTF-8, with or without a byte order mark, by default.
+
+    Raises `CorruptFileError` with the position of the first byte that is not valid in the encoding.
     """
     with open_data(path) as file:
         content = file.read()
@@ -62,12 +70,12 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
         return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise CorruptFileError(
-            f"{os.fspath(path)} is no {encoding} text: {error.reason} at byte {error.start:,}; name its encoding, such as latin-1"
+            f"{os.fspath(path)} is not {encoding} text: {error.reason} at byte {error.start:,}; name its encoding, such as latin-1"
         ) from error
 
 
 def class_labels(labels: np.ndarray, classes: int, where: str) -> np.ndarray:
-    """Labels as int32; `DataError` for the first that is not in 0 … classes - 1."""
+    """Return labels as int32; raise `DataError` for one beyond `classes`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         raise DataError(f"{where}: label {labels[wrong[0]]} at position {wrong[0]:,} is not one of 0 … {classes - 1}")

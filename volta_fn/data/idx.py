@@ -1,4 +1,7 @@
-"""IDX, the format of MNIST: two zero bytes, a byte for the dtype, one for the rank, big-endian sizes, then the elements, big-endian."""
+"""IDX, the format of MNIST.
+
+Two zero bytes, a byte for the dtype, one for the rank, big-endian sizes, then the elements, big-endian.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,17 @@ _PREFIX = {"train": "train", "test": "t10k"}
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in an IDX file, plain or gzipped: uint8, int8, int16, int32, float32 or float64.
+    """Read the array in an IDX file, plain or gzipped.
 
-    Raises `CorruptFileError` if it is no IDX file, ends too soon or goes on too long.
+    Dtypes are uint8, int8, int16, int32, float32 and float64.
+
+    Raises `CorruptFileError` if it is not an IDX file, is too short or too long.
     """
     with open_data(path) as file:
         dtype, rank = _parse_magic(path, read_exactly(file, path, 4, "the magic number"))
         sizes = np.frombuffer(read_exactly(file, path, 4 * rank, f"the {rank} sizes"), ">u4").tolist()
-        what = f"the data, {dtype.name} of shape {tuple(sizes)},"
-        content = read_exactly(file, path, math.prod(sizes) * dtype.itemsize, what)
+        name = f"the data, {dtype.name} of shape {tuple(sizes)},"
+        content = read_exactly(file, path, math.prod(sizes) * dtype.itemsize, name)
         expect_end(file, path)
     try:
         values = np.frombuffer(content, dtype).reshape(sizes)
@@ -35,20 +40,20 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _parse_magic(path: Path, magic: bytes) -> tuple[np.dtype, int]:
-    """The dtype and the rank."""
+    """Return the dtype and the rank."""
     if magic[:2] != b"\0\0" or magic[2] not in _DTYPES:
         codes = ", ".join(f"{code:02x}" for code in _DTYPES)
         raise CorruptFileError(
-            f"{os.fspath(path)} is no IDX file: it starts with {magic.hex(' ')}, expected 00 00, a dtype (one of {codes}) and the rank"
+            f"{os.fspath(path)} is not an IDX file: it starts with {magic.hex(' ')}, expected 00 00, a dtype (one of {codes}) and the rank"
         )
     return np.dtype(_DTYPES[magic[2]]), magic[3]
 
 
 class MNIST(ArrayDataset):
-    """Handwritten digits (LeCun, Cortes and Burges), or whatever else comes in four IDX files of the same names.
+    """Handwritten digits (LeCun, Cortes and Burges), or data in files of these names.
 
     Examples are (image, label): uint8 of shape (1, 28, 28), and int32 from 0 to 9. `split` is "train" (60,000 images) or "test"
-    (10,000); `folder` holds the files, plain or with ".gz". `images` and `labels` are the whole arrays.
+    (10,000); `folder` holds the files, plain or with ".gz". `images` and `labels` are the arrays of all examples.
     Raises `CorruptFileError` for a damaged file, `DataError` for files that are missing or do not fit one another.
     """
 
@@ -65,7 +70,7 @@ class MNIST(ArrayDataset):
 
 
 def _find(folder: Path, name: str) -> str:
-    """The path of a file, plain or gzipped."""
+    """Return the path of a file, plain or gzipped."""
     for candidate in (name, f"{name}.gz"):
         path = os.path.join(folder, candidate)
         if os.path.exists(path):
@@ -74,7 +79,7 @@ def _find(folder: Path, name: str) -> str:
 
 
 def _read_bytes(path: str, rank: int) -> np.ndarray:
-    """An IDX file that must hold bytes and have the given rank."""
+    """Read an IDX file that must hold bytes and have the given rank."""
     values = read_idx(path)
     if values.dtype != np.uint8 or values.ndim != rank:
         raise DataError(f"{path} should hold uint8 of rank {rank}, but holds {values.dtype} of shape {values.shape}")

@@ -1,4 +1,4 @@
-"""The loader: batches of a dataset as arrays on a device, shuffled by a key, made on threads ahead of time, resumable."""
+"""The loader: shuffled batches of a dataset on a device, prefetched and resumable."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from volta_fn.errors import ArgumentError, DataError
 
 
 class DataLoader:
-    """The batches of a dataset: each iteration is one epoch of them, as pytrees of arrays on a device.
+    """An iterable of a dataset's batches, one epoch in each iteration.
 
-    What a batch holds depends on the dataset, the arguments before `workers`, the epoch and the batch's number, and on nothing else:
-    not on the number of workers, nor on what was loaded before.
+    Batches are pytrees of arrays on a device.
+
+    The examples of a batch depend only on the dataset, the arguments before `workers`, the epoch and the batch's number: not on the
+    number of workers, nor on what was loaded before.
 
     Args:
-        dataset: anything with `__len__` and `__getitem__`; one with `gather(indices)` makes whole batches at once.
+        dataset: anything with `__len__` and `__getitem__`; one with `gather(indices)` makes batches at once.
         batch_size: the number of examples in a batch.
-        shuffle: whether every epoch has a random order of its own; then a key is needed.
+        shuffle: whether every epoch has a random order, which needs a key.
         key: a key or an integer seed for everything random.
-        drop_last: whether to leave out a last batch that is smaller than the others.
+        drop_last: whether to drop a last batch that is smaller than the others.
         collate: makes a batch of a list of examples; by default the dataset's `gather`, or else `stack`.
         augment: a random transform of batches, ``augment(key, batch)``, which the workers run.
-        workers: how many threads load batches ahead of time; with 0 they are loaded when asked for.
-        prefetch: how many batches for each worker may be ready or in the making before they are asked for.
-        device: where the arrays go; default: the default device.
+        workers: the number of threads that load batches ahead of time; 0 loads them on demand.
+        prefetch: the number of batches per worker that may be loaded ahead of time.
+        device: the device of the arrays (default: the default device).
 
     Raises:
-        DataError: the dataset is empty, or `drop_last` leaves nothing of it. ArgumentError: an argument is out of its range.
+        DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range.
 
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
@@ -74,21 +76,21 @@ class DataLoader:
         self._collate, self._augment = collate, augment
         self._key = None if key is None else as_key(key)
         self._length = len(dataset)
-        self._next = self._position = (0, 0)  # the epoch and batch where the next iteration starts; those where this one stands
+        self._next = self._position = (0, 0)  # (epoch, batch) where the next iteration starts, and of the current one
         if not len(self):
             raise DataError(
                 f"DataLoader: there is no batch to load: {self._length} examples, batch_size={batch_size}, drop_last={drop_last}"
             )
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return self._length // self.batch_size if self.drop_last else -(-self._length // self.batch_size)
 
     def __repr__(self) -> str:
         return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches)"
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch; just after `restore`, those that remain of the one that was left."""
+        """Yield the batches of the next epoch, or after `restore` the remaining ones."""
         epoch, start = self._position = self._next
         self._next = (epoch + 1, 0)
         with contextlib.closing(self.epoch(epoch, start)) as batches:
@@ -96,11 +98,13 @@ class DataLoader:
                 start += 1
                 self._position = (epoch, start)
                 yield batch
-                del batch  # or it would stay alive while the next one is waited for
+                del batch  # so that its memory is free while the loop waits for the next one
         self._position = (epoch + 1, 0)
 
     def epoch(self, number: int, start: int = 0) -> Generator[Any, None, None]:
-        """The batches of the epoch with this number, from batch `start` on. It leaves the loader's own position alone.
+        """Yield the batches of an epoch, from batch `start` on.
+
+        The loader's own position does not change.
 
         >>> import numpy as np, volta_fn as vf
         >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(6, dtype=np.int32)), 2)
@@ -110,19 +114,24 @@ class DataLoader:
         if number < 0 or not 0 <= start <= len(self):
             raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
         order = self._order(number)
-        parts = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
-        tasks = (functools.partial(self._load, number, i, rows) for i, rows in parts)
+        chunks = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
+        tasks = (functools.partial(self._load, number, i, rows) for i, rows in chunks)
         return prefetched(tasks, self.workers, self.workers * self.prefetch)
 
     def state(self) -> dict[str, int]:
-        """Where the loader stands, a dict of ints: the epoch, how many of its batches have been taken, and what must not change."""
+        """Return the position as a dict of ints.
+
+        It has the epoch, the number of batches taken from it, and what identifies the data and their order.
+        """
         epoch, batch = self._position
         return {"epoch": epoch, "batch": batch, **self._identity()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the position that `state` gave, here or in another process: the next iteration has exactly the remaining batches.
+        """Continue from a position that `state` returned, maybe in another process.
 
-        Raises `ArgumentError` if the state is of a loader with other data, batch size, order or key.
+        The next iteration yields exactly the remaining batches.
+
+        Raises `ArgumentError` if the state belongs to a loader with other data, batch size, order or key.
 
         >>> import numpy as np, volta_fn as vf
         >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(4, dtype=np.int32)), 1, shuffle=True, key=7)
@@ -138,25 +147,25 @@ class DataLoader:
             raise ArgumentError(f"DataLoader.restore: a state has epoch, batch, {', '.join(own)}; got {sorted(state)}")
         changed = {name: (int(state[name]), value) for name, value in own.items() if int(state[name]) != value}
         if changed:
-            raise ArgumentError(f"DataLoader.restore: the state is of another loader; it has (then, now) {changed}")
+            raise ArgumentError(f"DataLoader.restore: the state is of another loader; these differ (saved, now): {changed}")
         epoch, batch = int(state["epoch"]), int(state["batch"])
         if epoch < 0 or not 0 <= batch <= len(self):
             raise ArgumentError(f"DataLoader.restore: there is no batch {batch} of epoch {epoch}; an epoch has {len(self)} batches")
         self._next = self._position = (epoch, batch)
 
     def _identity(self) -> dict[str, int]:
-        """What decides which examples a batch has; of the key 31 bits, to notice another one."""
+        """Return what determines the examples of a batch (of the key only 31 bits)."""
         seed = 0 if self._key is None else int(np.bitwise_xor.reduce(np.asarray(random.key_data(self._key)))) & 0x7FFFFFFF
         return {"length": self._length, "batch_size": self.batch_size, "shuffle": int(self.shuffle), "seed": seed}
 
     def _order(self, epoch: int) -> np.ndarray:
-        """The numbers of the examples in the order of an epoch."""
+        """Return the indices of the examples in the order of an epoch."""
         if not self.shuffle:
             return np.arange(self._length)
         return np.asarray(random.permutation(random.fold_in(random.fold_in(self._key, 0), epoch), self._length))
 
     def _load(self, epoch: int, number: int, rows: np.ndarray) -> Any:
-        """One batch; an exception is told which one it was."""
+        """Load one batch; add its number to an exception."""
         try:
             batch = self._assemble(rows)
             if self._augment is not None:
@@ -174,7 +183,7 @@ class DataLoader:
 
 
 def _check(**arguments: tuple[int, int]) -> None:
-    """`ArgumentError` unless each argument is an integer and at least so large."""
+    """Raise `ArgumentError` unless each argument is an integer and at least a minimum."""
     for name, (value, least) in arguments.items():
         if not isinstance(value, (int, np.integer)) or value < least:
             raise ArgumentError(f"DataLoader: {name} is an integer, at least {least}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Running tasks on threads ahead of who needs their results, but only so far ahead."""
+"""Run tasks on threads, a limited number ahead of their consumer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _THREADS = "volta_fn.data"
 
 
 def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
-    """The results of the tasks, in their order. With workers, that many threads run up to `ahead` tasks before they are asked for.
+    """Yield the results of the tasks in order.
+
+    With workers, that many threads run up to `ahead` tasks before their results are needed.
 
     Each task runs in a copy of the consumer's context, so that context variables such as the default device reach it. A task's exception
-    is raised in its turn, with the traceback of the thread. When the iterator ends, for whatever reason, no thread is left.
+    is raised when its result is due, with the traceback of the thread. No thread remains when the iterator ends, for whatever reason.
     """
     if workers == 0:
         for task in tasks:
@@ -39,15 +41,18 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
             result = _result(pending.popleft())
             pending.extend(submit(task) for task in itertools.islice(tasks, 1))
             yield result
-            del result  # or it would stay alive while the next one is waited for
+            del result  # so that its memory is free while the next one is awaited
     finally:
-        # An iterator that was forgotten may be collected by one of its own threads, which cannot wait for itself.
+        # The garbage collector may close the iterator in one of its own threads, which cannot wait for itself.
         by_worker = threading.current_thread().name.startswith(_THREADS)
         pool.shutdown(wait=not by_worker, cancel_futures=True)
 
 
 def _result(future: Future[T]) -> T:
-    """A task's result; a typed error from a thread that had no line of the user's gets the consumer's."""
+    """Return a task's result.
+
+    A typed error without a line of the user's code gets the consumer's.
+    """
     try:
         return future.result()
     except VoltaError as error:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ProgressBar(Generic[T]):
-    """An iterable that shows how far its loop has come, the time it took and what the loop reports; `progress` makes one."""
+    """An iterable that shows the progress of its loop; made by `progress`."""
 
     def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
         self._iterable, self._total = iterable, total
@@ -29,21 +29,21 @@ class ProgressBar(Generic[T]):
         return operator.length_hint(self._iterable) if self._total is None else self._total
 
     def report(self, text: str) -> None:
-        """Show a text, such as the latest loss, behind the bar."""
+        """Show a text, such as the latest loss, after the bar."""
         self._display.update(self._task, report=text)
 
     def describe(self, text: str) -> None:
-        """Show a text, such as the latest accuracy, in front of the bar."""
+        """Show a text, such as the latest accuracy, before the bar."""
         self._display.update(self._task, description=text)
 
 
 def progress(iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
-    """`iterable` with a progress bar that is drawn while it is looped over.
+    """Wrap `iterable` with a progress bar, which is drawn while a loop runs over it.
 
     Args:
         iterable: what to loop over.
-        description: the text in front of the bar.
-        total: the number of items; by default `len(iterable)` where it has one, else the bar only shows that things move.
+        description: the text before the bar.
+        total: the number of items, by default `len(iterable)`; without a length the bar only shows activity.
 
     Raises `MissingDependencyError` if the package rich is not installed.
 

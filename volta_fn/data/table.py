@@ -1,4 +1,4 @@
-"""Tables from CSV files: each column an array of one dtype, and nothing guessed about what is missing."""
+"""Tables from CSV files: columns are arrays, and missing values are never guessed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 
 
 class CSV(ArrayDataset):
-    """A table from a file of comma-separated values, plain or gzipped; examples are dicts from column names to numbers.
+    r"""A table from a CSV file, plain or gzipped.
 
-    `arrays` has the columns. `categories` has, for each column of categories, the names that its numbers (int32) stand for.
-    Empty lines are skipped; ends of lines within quotes are read as ``\\n``.
+    Examples are dicts from column names to numbers.
+
+    `arrays` has the columns. `categories` has, for each column of categories, the names of its numbers (int32).
+    Empty lines are skipped; ends of lines within quotes are read as ``\n``.
 
     Args:
         path: the file.
         columns: names to types, for the columns that are wanted: `float`, `int` or any dtype of theirs, "category" for names that
             are numbered in sorted order, or the sequence of the names. By default all columns, each of ints if all its values
             are, else of floats if all are, else of categories.
-        missing: what to do about missing values: "error", "drop" (the row), or a value to put there, such as `math.nan`; or a mapping
+        missing: how to treat missing values: "error", "drop" (the row), or a value to use, such as `math.nan`; or a mapping
             from column names to one of those, with "error" for the rest.
         missing_values: the fields that mean a missing value.
         header: whether the first line has the names; or the names, if it has none.
@@ -41,7 +43,7 @@ class CSV(ArrayDataset):
 
     >>> import tempfile, volta_fn as vf
     >>> with tempfile.NamedTemporaryFile("w+", suffix=".csv") as file:
-    ...     _ = file.write("price,rooms,city\\n1.5,3,Rome\\n,2,Oslo\\n")
+    ...     _ = file.write("price,rooms,city\n1.5,3,Rome\n,2,Oslo\n")
     ...     file.flush()
     ...     table = vf.data.CSV(file.name, missing={"price": 0.0})
     >>> table[1], table.categories
@@ -72,7 +74,7 @@ class CSV(ArrayDataset):
         super().__init__(arrays)
 
     def _array(self, column: _Column, kind: Any, fill: Any) -> np.ndarray:
-        """A column as numbers; the names of categories are noted."""
+        """Convert a column to numbers, and record the names of its categories."""
         kind = _inferred(column, fill) if kind is None else kind
         if not isinstance(kind, (list, tuple)) and kind != "category":
             return _numbers(column, dtypes.as_dtype(kind), fill)
@@ -84,42 +86,40 @@ class CSV(ArrayDataset):
 
 @dataclass(frozen=True)
 class _Column:
-    """A column's fields, None where the value is missing, and the lines that they stand in."""
+    """A column's fields, with None for missing values, and their line numbers."""
 
     path: str
     name: str
     fields: list[str | None]
-    lines: list[int]
+    line_numbers: list[int]
 
     def error(self, row: int, message: str) -> DataError:
-        return DataError(f"{self.path}, line {self.lines[row]}, column {self.name!r}: {message}")
+        return DataError(f"{self.path}, line {self.line_numbers[row]}, column {self.name!r}: {message}")
 
     def filled(self, fill: Any, kind: type) -> list[Any]:
-        """The fields, with `fill`, which must be of that kind, for missing ones."""
+        """Return the fields, with `fill`, which must be of that kind, for missing ones."""
         if None not in self.fields:
             return self.fields
         row = self.fields.index(None)
         if isinstance(fill, str) and fill == "error":
-            raise self.error(
-                row, f"the value is missing; missing={{{self.name!r}: 'drop'}} leaves such rows out, any other value takes its place"
-            )
+            raise self.error(row, f"the value is missing; missing={{{self.name!r}: 'drop'}} drops such rows, any other value replaces it")
         if not isinstance(fill, kind):
-            raise self.error(row, f"the value is missing, and {fill!r}, which should take its place, is no {kind.__name__}")
+            raise self.error(row, f"the value is missing, and {fill!r}, which should replace it, is no {kind.__name__}")
         return [fill if field is None else field for field in self.fields]
 
-    def parse(self, parser: Callable[[Any], Any], row: int, field: Any, what: str) -> Any:
-        """`parser(field)`, an error of which becomes a `DataError` with the place."""
+    def parse(self, parser: Callable[[Any], Any], row: int, field: Any, expected: str) -> Any:
+        """Return `parser(field)`; its error becomes a `DataError` with the position."""
         try:
             return parser(field)
         except (ValueError, KeyError):
-            raise self.error(row, f"{field!r} is not {what}") from None
+            raise self.error(row, f"{field!r} is not {expected}") from None
 
 
 def _read(path: Path, header: bool | Sequence[str], delimiter: str, encoding: str, missing_values: frozenset[str]) -> dict[str, _Column]:
-    """The columns of a file by name."""
-    lines, rows = _read_rows(path, delimiter, encoding)
+    """Return the columns of a file by name."""
+    line_numbers, rows = _read_rows(path, delimiter, encoding)
     if header is True and rows:
-        names, lines, rows = rows[0], lines[1:], rows[1:]
+        names, line_numbers, rows = rows[0], line_numbers[1:], rows[1:]
     elif isinstance(header, bool):
         names = [str(i) for i in range(len(rows[0]))] if rows else []
     else:
@@ -127,27 +127,27 @@ def _read(path: Path, header: bool | Sequence[str], delimiter: str, encoding: st
     if not rows:
         raise DataError(f"{os.fspath(path)} has no rows of data")
     if len(set(names)) < len(names):
-        raise DataError(f"{os.fspath(path)}: two columns have one name among {names}")
-    for line, row in zip(lines, rows, strict=True):
+        raise DataError(f"{os.fspath(path)}: two columns have the same name: {names}")
+    for line_no, row in zip(line_numbers, rows, strict=True):
         if len(row) != len(names):
-            raise CorruptFileError(f"{os.fspath(path)}, line {line}: {len(row)} fields for {len(names)} columns ({', '.join(names)})")
+            raise CorruptFileError(f"{os.fspath(path)}, line {line_no}: {len(row)} fields for {len(names)} columns ({', '.join(names)})")
     present = [[None if field in missing_values else field for field in fields] for fields in zip(*rows, strict=True)]
-    return {name: _Column(os.fspath(path), name, fields, lines) for name, fields in zip(names, present, strict=True)}
+    return {name: _Column(os.fspath(path), name, fields, line_numbers) for name, fields in zip(names, present, strict=True)}
 
 
 def _read_rows(path: Path, delimiter: str, encoding: str) -> tuple[list[int], list[list[str]]]:
-    """The rows that are not empty, and the line that each starts in."""
+    """Return the line numbers and fields of the rows that are not empty."""
     reader = csv.reader(io.StringIO(read_text(path, encoding)), delimiter=delimiter, strict=True)
-    lines, rows, line = [], [], 1
+    line_numbers, rows, line_no = [], [], 1
     try:
         for row in reader:
             if row:
-                lines.append(line)
+                line_numbers.append(line_no)
                 rows.append(row)
-            line = reader.line_num + 1
+            line_no = reader.line_num + 1
     except csv.Error as error:
-        raise CorruptFileError(f"{os.fspath(path)}, line {line}: {error}") from error
-    return lines, rows
+        raise CorruptFileError(f"{os.fspath(path)}, line {line_no}: {error}") from error
+    return line_numbers, rows
 
 
 def _check_names(path: Path, argument: str, given: Collection[str], known: Collection[str]) -> None:
@@ -157,18 +157,18 @@ def _check_names(path: Path, argument: str, given: Collection[str], known: Colle
 
 
 def _drop_rows(columns: list[_Column], needed: set[str]) -> list[_Column]:
-    """The columns without the rows in which one of the `needed` columns lacks its value."""
+    """Drop the rows in which one of the `needed` columns has no value."""
     lacking = {row for column in columns if column.name in needed for row, field in enumerate(column.fields) if field is None}
     if not lacking:
         return columns
     keep = [row for row in range(len(columns[0].fields)) if row not in lacking]
     if not keep:
         raise DataError(f"{columns[0].path}: every row lacks a value of {sorted(needed)}, so none is left")
-    return [_Column(c.path, c.name, [c.fields[row] for row in keep], [c.lines[row] for row in keep]) for c in columns]
+    return [_Column(c.path, c.name, [c.fields[row] for row in keep], [c.line_numbers[row] for row in keep]) for c in columns]
 
 
 def _inferred(column: _Column, fill: Any) -> Any:
-    """The narrowest of int, float and category that all fields of a column fit, and what takes the place of missing ones."""
+    """Return the narrowest of int, float and category for the fields and the `fill`."""
     fields = [str(fill) if field is None else field for field in column.fields if field is not None or fill not in ("error", "drop")]
     for kind, parser in ((int, _integer), (float, _real)):
         try:
@@ -206,14 +206,14 @@ def _reals(column: _Column, dtype: np.dtype, fill: Any) -> np.ndarray:
 
 
 def _real(field: str | float) -> float:
-    """Python's `float`, without underscores between digits."""
+    """Convert like Python's `float`, without underscores between digits."""
     if isinstance(field, str) and "_" in field:
         raise ValueError
     return float(field)
 
 
 def _integer(field: str | int) -> int:
-    """Python's `int`, without underscores between digits."""
+    """Convert like Python's `int`, without underscores between digits."""
     if isinstance(field, str) and "_" in field:
         raise ValueError
     return int(field)

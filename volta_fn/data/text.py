@@ -1,4 +1,4 @@
-"""Text as numbers: a vocabulary of characters, and windows of a text whose targets are the next characters."""
+"""Text as numbers: vocabularies of characters, and windows of a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.errors import ArgumentError, DataError, OutOfBoundsError
 
 
 class Vocabulary:
-    """Numbers for characters: that of a character is its place in `symbols`.
+    """Numbers for characters: their indices in `symbols`.
 
     >>> from volta_fn import data
     >>> letters = data.Vocabulary("abc")
@@ -33,7 +33,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, text: str) -> Vocabulary:
-        """The characters of a text, sorted.
+        """Return the vocabulary of a text's characters, sorted.
 
         >>> from volta_fn import data
         >>> data.Vocabulary.of("hello").symbols
@@ -54,21 +54,24 @@ class Vocabulary:
         return f"Vocabulary({''.join(self.symbols)!r})"
 
     def encode(self, text: str) -> np.ndarray:
-        """The numbers of a text's characters, int32. Raises `DataError` for the first character that is not in the vocabulary."""
+        """Return the numbers of a text's characters, as int32.
+
+        Raises `DataError` for the first character that is not in the vocabulary.
+        """
         points = _code_points(text)
-        places = np.searchsorted(self._points, points, sorter=self._order)
-        numbers = self._order[np.minimum(places, len(self) - 1)]
+        found = np.searchsorted(self._points, points, sorter=self._order)
+        numbers = self._order[np.minimum(found, len(self) - 1)]
         unknown = np.flatnonzero(self._points[numbers] != points)
         if unknown.size:
             raise DataError(
-                f"the character {text[unknown[0]]!r} at position {unknown[0]:,} is not among the vocabulary's {len(self)} symbols"
+                f"the character {text[unknown[0]]!r} at position {unknown[0]:,} is not in the vocabulary of {len(self)} symbols"
             )
         return numbers.astype(np.int32)
 
     def decode(self, numbers: Any) -> str:
-        """The text that the numbers, a sequence or an array of integers, stand for.
+        """Return the text of some numbers, a sequence or an array of integers.
 
-        Raises `ArgumentTypeError` for what is not integers, `OutOfBoundsError` for a number that no symbol has.
+        Raises `ArgumentTypeError` for anything but integers, `OutOfBoundsError` for a number without symbol.
         """
         flat = np.ravel(np.asarray(numbers))
         if flat.size and flat.min() < 0:
@@ -81,9 +84,11 @@ def _code_points(text: str) -> np.ndarray:
 
 
 class CharDataset(Dataset):
-    """Windows of a text for learning to predict the next character: example i is (inputs, targets), two int32 arrays of `length`.
+    """Windows of a text for learning to predict the next character.
 
-    The targets are the inputs moved on by one character. Windows start at every `stride`-th character, so the default ones overlap
+    Example i is (inputs, targets), two int32 arrays of `length`.
+
+    The targets are the inputs shifted by one character. Windows start at every `stride`-th character, so the default ones overlap
     and ``stride=length`` ones touch. `text` is a string, or an array of integers that are numbers already; `vocabulary` is by default
     that of the text. Raises `DataError` if the text is shorter than one window and its next character.
 
@@ -112,13 +117,13 @@ class CharDataset(Dataset):
         return window[:-1], window[1:]
 
     def gather(self, indices: Indices) -> tuple[np.ndarray, np.ndarray]:
-        """The batch of the windows with these numbers."""
+        """Return the batch of the windows at these indices."""
         windows = self._windows[positions(indices, len(self))]
         return windows[:, :-1], windows[:, 1:]
 
 
 def _encoded(text: str | np.ndarray, vocabulary: Vocabulary | None) -> np.ndarray:
-    """The text's numbers."""
+    """Return the text's numbers."""
     if isinstance(text, str):
         return vocabulary.encode(text) if vocabulary else np.zeros(0, np.int32)
     numbers = np.asarray(text)

@@ -1,7 +1,9 @@
-"""Transforms: pure functions of arrays that prepare examples or batches, and random ones, which take a key first.
+"""Transforms of examples or batches: pure functions of arrays.
 
-Images are (…, channels, height, width), with or without dimensions before that. All of them are made of array functions, so they run
-in a loader's workers, for `Dataset.map`, and just as well inside a jitted training step.
+Random transforms take a key first.
+
+Images are (…, channels, height, width), with any number of leading dimensions. Transforms consist of array functions, so they run in
+a loader's workers, in `Dataset.map`, and in a jitted training step.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ Transform: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class RandomTransform:
-    """A transform that draws random numbers: called with a key (or an integer seed) and what to transform."""
+    """A random transform: a function of a key (or an integer seed) and a value."""
 
     function: Callable[[Any, Any], Any]
 
     def __call__(self, key: Any, x: Any) -> Any:
-        """The transformed `x`, the same for the same key."""
+        """Return the transformed `x`, the same for the same key."""
         return self.function(as_key(key), x)
 
 
 def compose(*transforms: Transform | RandomTransform) -> Any:
-    """The transforms one after the other, the first one first; a `RandomTransform` if one of them is, each with a key of its own.
+    """Chain transforms, the first one first.
+
+    The chain is a `RandomTransform` if one of them is; each has a key of its own.
 
     >>> import numpy as np, volta_fn as vf
     >>> prepare = vf.data.compose(vf.data.to_float, vf.data.normalize(0.5, 0.25))
@@ -56,7 +60,9 @@ def compose(*transforms: Transform | RandomTransform) -> Any:
 
 
 def to_float(x: Any) -> Array:
-    """Unsigned integers, such as the bytes of images, as float32 from 0 to 1. Raises `DTypeError` for other dtypes.
+    """Convert unsigned integers, such as bytes of images, to float32 from 0 to 1.
+
+    Raises `DTypeError` for other dtypes.
 
     >>> import numpy as np, volta_fn as vf
     >>> vf.data.to_float(np.array([0, 51, 255], np.uint8))
@@ -69,7 +75,9 @@ def to_float(x: Any) -> Array:
 
 
 def normalize(mean: Any, std: Any, axis: int = -3) -> Transform:
-    """The transform ``(x - mean) / std`` of floats; `mean` and `std` are numbers, or sequences with one for each index of `axis`.
+    """Make the transform ``(x - mean) / std`` of floats.
+
+    `mean` and `std` are numbers, or sequences with one for each index of `axis`.
 
     The default axis is that of images' channels. Raises `ArgumentError` for a std that is not positive; the transform raises
     `DTypeError` for arrays of integers and `ShapeError` for a size of the axis that is not the sequences' length.
@@ -88,7 +96,7 @@ def normalize(mean: Any, std: Any, axis: int = -3) -> Transform:
     def transform(x: Any) -> Array:
         values = as_value(x)
         if values.dtype not in dtypes.FLOATS:
-            raise DTypeError(f"normalize: takes floats, got {values.aval}; to_float makes them of bytes")
+            raise DTypeError(f"normalize: takes floats, got {values.aval}; to_float converts bytes")
         if sizes and not (-values.ndim <= axis < values.ndim and {values.shape[axis]} == sizes):
             raise ShapeError(f"normalize: axis {axis} should have size {max(sizes)}, one for each mean and std; got shape {values.shape}")
         return (values - _along(values, axis, means)) / _along(values, axis, stds)
@@ -97,13 +105,13 @@ def normalize(mean: Any, std: Any, axis: int = -3) -> Transform:
 
 
 def _along(values: Array, axis: int, numbers: np.ndarray) -> Array:
-    """A row of numbers laid along an axis of `values`, or a single number, in the dtype of `values`."""
+    """Reshape numbers for an axis of `values`, in the dtype of these."""
     shape = [-1 if i in (axis, axis + values.ndim) else 1 for i in range(values.ndim)] if numbers.ndim else []
     return vnp.asarray(numbers.reshape(shape), values.dtype)
 
 
 def one_hot(num_classes: int, dtype: Any = None) -> Transform:
-    """The transform of integer labels to rows that have 1 at the label and 0 elsewhere, float32 unless told otherwise.
+    """Make the transform of integer labels to one-hot rows, float32 by default.
 
     It is `nn.one_hot` with a check: a label that is not in 0 … num_classes - 1 raises `DataError` (unless it is traced).
 
@@ -128,7 +136,7 @@ def one_hot(num_classes: int, dtype: Any = None) -> Transform:
 
 
 def random_horizontal_flip(probability: float = 0.5) -> RandomTransform:
-    """The random transform that mirrors each image left to right with the given probability.
+    """Make the random transform that mirrors images left to right.
 
     >>> import numpy as np, volta_fn as vf
     >>> vf.data.random_horizontal_flip(1.0)(0, np.float32([[[0, 1, 2]]]))
@@ -146,9 +154,11 @@ def random_horizontal_flip(probability: float = 0.5) -> RandomTransform:
 
 
 def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0) -> RandomTransform:
-    """The random transform that pads each image by `padding` pixels of `fill` on all sides and cuts a window of `size` out of it.
+    """Make the random transform that pads images and cuts out a window.
 
-    The window's place is uniform; its size, (height, width), is by default the image's. The transform raises `ShapeError` if it is
+    Images are padded by `padding` pixels of `fill` on all sides.
+
+    The window's position is uniform; its size, (height, width), is by default the image's. The transform raises `ShapeError` if it is
     larger than the padded image, `ArgumentError` if the images' dtype lacks the value `fill`.
 
     >>> import numpy as np, volta_fn as vf
@@ -166,7 +176,7 @@ def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0
         if min(room) < 0 or min(window) < 1:
             raise ShapeError(f"random_crop: a window of {window} does not fit images of {(height, width)} padded by {padding}")
         if images.dtype not in dtypes.INEXACT and np.asarray(fill).astype(images.dtype) != fill:
-            raise ArgumentError(f"random_crop: fill={fill} is no value of {images.dtype}, the images' dtype")
+            raise ArgumentError(f"random_crop: fill={fill} is not a value of {images.dtype}, the images' dtype")
         sides = [(0, 0)] * (images.ndim - 2) + [(padding, padding)] * 2
         padded = vnp.pad(images, sides, constant_values=fill).reshape(-1, channels, height + 2 * padding, width + 2 * padding)
         corners = random.randint(key, (padded.shape[0], 2), 0, np.asarray(room, np.int32) + 1)
