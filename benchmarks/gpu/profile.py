@@ -47,7 +47,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
 
     def recorded(self: Call, run: Run) -> Step:
         step = one(self, run)
-        made[id(step)] = self, step, (run.source, tuple([p.size for p in run.places]), run.groups)
+        made[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.groups)
         return step
 
     def watched(queue: Queue, steps: Sequence[Step]) -> None:

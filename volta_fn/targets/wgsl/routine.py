@@ -1,11 +1,11 @@
-"""Routines: pieces of GPU code that programs run.
+"""Define routines, the GPU code that programs run.
 
 A routine is a list of *dispatches*, each a compute shader over a number of workgroups; a dispatch begins when those before it are done.
 Every array is a storage buffer that holds the bytes of NumPy's contiguous array, rounded up to a multiple of four: 32-bit numbers are
-what they are, complex64 is ``vec2<f32>``, and dtypes of one or two bytes (bool, int8, float16, bfloat16, …) lie packed in ``u32``
-words, low bits first. Bytes after the last element may hold anything, and be left with anything.
+what they are, complex64 is ``vec2<f32>``, and dtypes of one or two bytes (bool, int8, float16, bfloat16, …) are packed in ``u32``
+words, low bits first. Bytes after the last element are undefined.
 
-Sizes are part of a shader's text: there are no uniforms. Equal texts are one pipeline.
+Sizes are literals in a shader: there are no uniforms. Equal texts are one pipeline.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Dispatch:
 
     #: Its i-th binding is the i-th of `buffers`.
     shader: ShaderModule
-    #: Numbers of buffers, no one twice: the operands, the results, and the workspaces, in this order.
+    #: Distinct buffer numbers: operands, results and workspaces are numbered in this order.
     buffers: tuple[int, ...]
     #: Which of them the shader declares as ``read_write``; the others are ``read``.
     written: frozenset[int]
     #: Workgroups along x, y and z.
     groups: tuple[int, int, int]
-    #: Multiplications, or other steps of innermost loops, if they may be very many.
+    #: Multiplications, or other iterations of innermost loops, if there may be very many.
     work: int = 0
-    #: Writes a module that does the same, bit by bit, in less time, but takes longer to compile; None: there is none.
+    #: Generates a faster module that takes longer to compile and gives the same bits; None if there is none.
     better: Callable[[], ShaderModule] | None = field(default=None, compare=False)
 
     @property
@@ -40,13 +40,13 @@ class Dispatch:
 
     @property
     def best(self) -> str:
-        """The WGSL of the shader that takes the least time, however long it takes to compile."""
+        """The WGSL of the fastest shader, however long it takes to compile."""
         return self.source if self.better is None else self.better().text
 
     @property
-    def places_written(self) -> frozenset[int]:
-        """The places, among its bindings, of the buffers that it writes."""
-        return frozenset([place for place, number in enumerate(self.buffers) if number in self.written])
+    def written_bindings(self) -> frozenset[int]:
+        """The binding numbers of the buffers that it writes."""
+        return frozenset([binding for binding, number in enumerate(self.buffers) if number in self.written])
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,15 @@ class Routine:
     """What to run for a kernel or an equation."""
 
     dispatches: tuple[Dispatch, ...]
-    #: Bytes of each buffer that it needs besides operands and results. They hold anything at first.
+    #: Bytes of each workspace, a buffer with undefined contents.
     workspaces: tuple[int, ...] = ()
 
 
 def grid(count: int, most: int = 65535) -> tuple[int, int, int]:
-    """A grid of at least `count` workgroups, which shaders number ``id.x + id.y * x``; numbers from `count` on have nothing to do."""
+    """Return a grid of at least `count` workgroups.
+
+    Shaders index them by ``id.x + id.y * x``; those from `count` on have nothing to do.
+    """
     if count <= most:
         return count, 1, 1
     rows = -(-count // most)

@@ -1,4 +1,4 @@
-"""The routines of kernels and single equations."""
+"""List the routines of kernels and equations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute shaders as objects, from the code generator to the driver: `ShaderModule` prints its WGSL at the very end.
+"""Represent compute shaders as objects, which print their WGSL at the very end.
 
 A module lists its declarations in the order in which they are printed: bindings (numbered in that order), workgroup variables, and
 functions and constants as WGSL. The functions of `transforms` take modules and return modules; inside statements they work on `tokens`.
@@ -6,8 +6,8 @@ functions and constants as WGSL. The functions of `transforms` take modules and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Binding(NamedTuple):
 
 
 class WorkgroupVariable(NamedTuple):
-    """A variable in workgroup memory: an array of `length` elements, or, if that is 0, one element."""
+    """A variable in workgroup memory: an array, or one element if `length` is 0."""
 
     name: str
     element: str
@@ -121,11 +121,6 @@ class ShaderModule:
         """Whether invocations wait for each other or exchange values."""
         return any(word in self.text for word in ("Barrier", "subgroup"))
 
-    def mapped(self, change: Callable[[str], str]) -> ShaderModule:
-        """Return the module with `change` applied to the WGSL of functions, constants and statements."""
-        declarations = tuple([change(d) if isinstance(d, str) else d for d in self.declarations])
-        return replace(self, declarations=declarations, body=change(self.statements), group=None, prologue="")
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShaderModule) and self.text == other.text
 
@@ -136,6 +131,9 @@ class ShaderModule:
 def hand_written(
     bindings: tuple[Binding, ...], body: str, builtins: Mapping[str, tuple[str, str]], invocations: int, functions: str = ""
 ) -> ShaderModule:
-    """Make a module of WGSL written by hand. `builtins` maps built-in values to names and types of parameters."""
+    """Make a module of WGSL written by hand.
+
+    `builtins` maps built-in values to names and types of parameters.
+    """
     parameters = tuple([Builtin(value, *parameter) for value, parameter in builtins.items()])
     return ShaderModule((*bindings, *([functions] if functions else [])), invocations, parameters, body)

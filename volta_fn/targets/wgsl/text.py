@@ -1,4 +1,4 @@
-"""Writing WGSL: modules of functions, whose statements are lines of text."""
+"""Write WGSL: modules of functions, whose statements are lines of text."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from volta_fn.targets.wgsl.shader_module import WorkgroupVariable
 
 
 class Module:
-    """Declarations and functions for a device, each written once however often it is asked for."""
+    """Declarations and functions for a device, each added once."""
 
     def __init__(self, facts: TargetCapabilities) -> None:
         self.facts = facts
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:
-        """Add a declaration or a function by name, unless it is there. Returns the name."""
+        """Add a declaration or a function by name, unless it is there; return the name."""
         self._declared.setdefault(name, declaration)
         return name
 
     def define(self, name: str, write: Callable[[], str]) -> str:
-        """Add the text that `write` gives under a name, unless it is there. Returns the name."""
+        """Add the WGSL that `write` returns under a name, unless it is there."""
         if name not in self._declared:
-            self._declared[name] = ""  # so that functions may ask for one another
+            self._declared[name] = ""  # so that functions may refer to each other
             self._declared[name] = write()
         return name
 
@@ -33,7 +33,7 @@ class Module:
 
     @property
     def declarations(self) -> list[str | WorkgroupVariable]:
-        """All declarations, in the order in which they were added; those that are WGSL end with a line break."""
+        """All declarations in the order in which they were added, as printed."""
         return [d if isinstance(d, WorkgroupVariable) else f"{d}\n" for d in self._declared.values()]
 
 
@@ -47,35 +47,38 @@ class Function:
         self._count = 0
 
     def fresh(self, prefix: str) -> str:
-        """A new name."""
+        """Return a new name."""
         self._count += 1
         if self._count in (16, 32, 64):
             self._count += 1  # i32 is a type
         return f"{prefix}{self._count}"
 
     def line(self, text: str) -> None:
-        """A statement (with its semicolon)."""
+        """Add a statement (with its semicolon)."""
         self.lines.append("  " * self._depth + text)
 
     def let(self, type_: str, expression: str) -> str:
-        """Names a value in the current block."""
+        """Name a value in the current block."""
         name = self.fresh("v")
         self.line(f"let {name}: {type_} = {expression};")
         return name
 
     def named(self, type_: str, expression: str) -> str:
-        """A name for a value; of a name or a literal, itself."""
+        """Name a value, unless it is a name or a literal."""
         return expression if expression.isalnum() else self.let(type_, expression)
 
     def var(self, type_: str, expression: str) -> str:
-        """Names a variable, with its first value, in the current block."""
+        """Declare a variable with its initial value in the current block."""
         name = self.fresh("x")
         self.line(f"var {name}: {type_} = {expression};")
         return name
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """What is written inside ``with`` stands in braces after `head`: ``if (…)``, ``else``, ``for (…; …; …)``, …"""
+        """Enclose what is written within ``with`` in braces after `head`.
+
+        `head` is ``if (…)``, ``else``, ``for (…; …; …)``, …
+        """
         self.line(f"{head} {{")
         self._depth += 1
         yield
@@ -84,14 +87,20 @@ class Function:
 
     @contextmanager
     def loop(self, end: int | str, start: int | str = 0, step: int | str = 1) -> Iterator[str]:
-        """``with f.loop(8) as i``: for i from `start` by `step` while it is less than `end`, as u32."""
+        """Write a loop over u32: ``with f.loop(8) as i``.
+
+        It counts from `start` to `end` (exclusive) by `step`.
+        """
         index = self.fresh("i")
         start, end, step = [f"{n}u" if isinstance(n, int) else n for n in (start, end, step)]
         with self.block(f"for (var {index} = {start}; {index} < {end}; {index} += {step})"):
             yield index
 
     def function(self, name: str, types: Sequence[str], write: Callable[[Function], tuple[str, str]]) -> str:
-        """Adds a function of parameters a0, a1, … to the module, once. `write` writes its body and gives the result's type and text."""
+        """Add a function of parameters a0, a1, … to the module, once.
+
+        `write` writes its body and returns the result's type and text.
+        """
 
         def define() -> str:
             inner = Function(self.module)
@@ -102,5 +111,5 @@ class Function:
         return self.module.define(name, define)
 
     def helper(self, name: str, text: str) -> str:
-        """Adds a function to the module, once. Returns its name."""
+        """Add a function to the module, once, and return its name."""
         return self.module.declare(name, text)

@@ -1,4 +1,4 @@
-"""Tokens of WGSL: as much of a lexer as the transformations of shaders need."""
+"""Split WGSL into tokens: as much of a lexer as the transformations need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def closing(tokens: Sequence[str], start: int, depth: int = 0) -> int:
-    """Return the position of the bracket that closes the one at `start`, or, of `depth` brackets before it, the outermost."""
+    """Return the position of the bracket that closes the one at `start`.
+
+    With `depth`, so many brackets are open before `start`, and the outermost one counts.
+    """
     for position in range(start, len(tokens)):
         depth += (tokens[position] in _OPENING) - (tokens[position] in _CLOSING)
         if not depth:
@@ -36,13 +39,16 @@ def closing(tokens: Sequence[str], start: int, depth: int = 0) -> int:
 
 
 def accesses(tokens: Sequence[str], position: int) -> bool:
-    """Return whether the name at a position is indexed, or its address taken: of a local variable of a buffer's name neither is."""
+    """Return whether the name at a position is indexed, or its address taken.
+
+    That is not so for a local variable of a buffer's name.
+    """
     before, after = tokens[max(position - 1, 0)], tokens[min(position + 1, len(tokens) - 1)]
     return before == "&" or after == "["
 
 
 def skip_space(tokens: Sequence[str], position: int) -> int:
-    """Return the position of the first token from `position` on that is no white space."""
+    """Return the position of the next token that is no white space."""
     while position < len(tokens) and tokens[position].isspace():
         position += 1
     return position
@@ -59,7 +65,7 @@ def _module_scope(text: str) -> list[str]:
 
 
 def declared_names(text: str) -> list[str]:
-    """Return the names of functions, constants and variables that WGSL declares outside of functions."""
+    """Return the functions, constants and variables declared at module scope."""
     tokens, found = _module_scope(text), []
     for position, token in enumerate(tokens):
         if token in ("fn", "const"):

@@ -189,11 +189,11 @@ def test_memory_that_grows_from_step_to_step_is_warned_of_before_it_is_exhausted
 def test_growth_that_ends_before_the_limit_is_no_matter() -> None:
     trend = Trend()
     for call in range(1, 5000):
-        trend.look(1000 * min(call, 300), 1 << 20)
+        trend.sample(1000 * min(call, 300), 1 << 20)
 
 
 def test_an_evaluation_by_numpy_that_gives_another_shape(device: Device) -> None:
     first = Primitive("first", lambda x: x.update(shape=(2,)), evaluate=lambda x: x[:1], listed=False)
-    with pytest.raises(vf.errors.ShapeError, match=r"first promises an array of shape \(2,\).*gave \(1,\)"):
+    with pytest.raises(vf.errors.ShapeError, match=r"first declares a result of shape \(2,\).*gave \(1,\)"):
         np.asarray(bind(first, jnp.ones(3)))
     assert float(jnp.ones(3).sum()) == 3

@@ -14,7 +14,7 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.runtime import program
-from volta_fn.targets.wgsl.runtime.commands import Run, place
+from volta_fn.targets.wgsl.runtime.commands import Run, range_of
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
 from volta_fn.targets.wgsl.shader_module import Binding, Builtin, ShaderModule, WorkgroupVariable
 
@@ -89,7 +89,7 @@ def sharing(slots: Slots, shared: tuple[str, int], *, deferred: bool) -> Run:
     """A dispatch of a few workgroups that share some memory and wait, each writing to a slot of its own."""
     declarations = (Binding("b0", "f32", written=True), WorkgroupVariable("room", *shared))
     shader = ShaderModule(declarations, 64, (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),), "  workgroupBarrier();\n")
-    return Run(shader, frozenset({0}), (place(slots.caller(), 64),), (4, 1, 1), deferred=deferred)
+    return Run(shader, frozenset({0}), (range_of(slots.caller(), 64),), (4, 1, 1), deferred=deferred)
 
 
 @pytest.mark.parametrize("shared", [("vec4<f32>", 100), ("vec4<f32>", 7)])

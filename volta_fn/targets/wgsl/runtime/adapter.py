@@ -1,6 +1,6 @@
-"""Which GPU is used, and what it can do.
+"""Select a GPU and describe its capabilities.
 
-VOLTA_GPU_ADAPTER chooses by a part of the name. VOLTA_GPU_LIMITS=webgpu forces features and limits down to what every WebGPU device has.
+VOLTA_GPU_ADAPTER selects by a substring of the name. VOLTA_GPU_LIMITS=webgpu restricts features and limits to what every WebGPU device has.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import ArgumentError, DeviceError
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import FORKED, native, wgpu
 
-#: Features that shaders may use, and the names of their facts.
+#: Features that shaders may use, and the fields of `TargetCapabilities` that tell of them.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
-#: Limits that facts speak of: names, and what every WebGPU device has.
+#: Limits that `TargetCapabilities` holds, with the values that every WebGPU device guarantees.
 _LIMITS = {
     "max-storage-buffers-per-shader-stage": 8,
     "max-storage-buffer-binding-size": 1 << 27,
@@ -35,7 +35,7 @@ _LIMITS = {
 
 
 class Opened(NamedTuple):
-    """A device, opened."""
+    """An open device."""
 
     device: Any
     name: str
@@ -50,7 +50,10 @@ class Opened(NamedTuple):
 
 @functools.cache
 def adapters() -> list[Any]:
-    """The machine's GPUs, each through one driver, the fastest first. Raises `DeviceError` if there is none."""
+    """Return the machine's GPUs, each through one driver, the fastest first.
+
+    Raises `DeviceError` if there is none.
+    """
     native()
     with _without_noise():
         found = wgpu().gpu.enumerate_adapters_sync()
@@ -75,7 +78,7 @@ def adapters() -> list[Any]:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Drivers on Linux look for a screen, and complain if this variable is not set."""
+    """Set XDG_RUNTIME_DIR meanwhile: drivers on Linux complain without it."""
     unset = "XDG_RUNTIME_DIR" not in os.environ
     if unset:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
@@ -93,7 +96,10 @@ def _rank(adapter: Any) -> tuple[int, int]:
 
 
 def open_device(adapter: Any) -> Opened:
-    """A device with all that its adapter has, or with what every WebGPU device has. Raises `DeviceError` if it cannot be opened."""
+    """Open a device with all features and limits of its adapter.
+
+    VOLTA_GPU_LIMITS=webgpu restricts it to those of every WebGPU device. Raises `DeviceError` if it cannot be opened.
+    """
     if native().process != os.getpid():
         raise DeviceError(FORKED)
     wanted = os.environ.get("VOLTA_GPU_LIMITS", "")
@@ -111,7 +117,7 @@ def open_device(adapter: Any) -> Opened:
     return Opened(device, adapter.info["device"], kind, facts, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits)
 
 
-#: Subgroups of a vendor's devices whose driver does not say that they have but one size.
+#: Subgroup sizes of vendors whose driver does not report that there is only one.
 _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 

@@ -1,6 +1,6 @@
-"""Schedules of contractions tried on the device while programs are compiled, if VOLTA_GPU_TUNE=1.
+"""Time schedules of contractions on the device, if VOLTA_GPU_TUNE=1.
 
-The fastest are kept for later processes.
+It happens while programs are compiled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from volta_fn.targets.wgsl.runtime.replay import Step, play
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.gpu import Gpu
 
-#: Seconds that a measurement takes, about, and how many are made, of which the least counts.
-_TURN, _TURNS = 0.004, 4
-#: So many runs tell how many it takes.
+#: The approximate seconds of a measurement, and how many are made, of which the least counts.
+_ROUND_SECONDS, _ROUNDS = 0.004, 4
+#: Runs that tell how many a measurement needs.
 _FEW = 8
 
 
@@ -44,17 +44,17 @@ class Trials:
         self._leases: list[Lease] = []
 
     def __call__(self, c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule:
-        """The fastest schedule."""
+        """Return the fastest schedule."""
         with self._lock:
             routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), BufferNumbers()) for schedule in tried(c, work, facts)]
-            self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.places_written) for routine in routines for d in routine.dispatches])
+            self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches])
             found = tune(c, work, facts, self.trial, path=users_file())
             self._operands, self._leases = (), []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
         return found[0].schedule
 
     def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
-        """See `Trial`."""
+        """Run a routine, and return its result and seconds (see `Trial`)."""
         gpu = self.gpu
         if self._operands is not operands:
             self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
@@ -62,22 +62,22 @@ class Trials:
         with gpu.queue.lock:
             leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
         self._run(routine, leases, 1)
-        once = self._least(routine, leases, 1, _TURNS)  # the waiting, for the most part, and a run
+        once = self._least(routine, leases, 1, _ROUNDS)  # mostly latency, and one run
         made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
         each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
-        more = int(min(400, max(1, _TURN / max(each, 1e-6))))
-        return made, (self._least(routine, leases, 1 + more, _TURNS) - once) / more
+        more = int(min(400, max(1, _ROUND_SECONDS / max(each, 1e-6))))
+        return made, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
 
-    def _least(self, routine: Routine, leases: Sequence[Lease], times: int, turns: int) -> float:
-        """The least time that so many runs together take."""
-        return min(self._run(routine, leases, times) for _ in range(turns))
+    def _least(self, routine: Routine, leases: Sequence[Lease], times: int, iterations: int) -> float:
+        """Return the least time of `iterations` measurements of `times` runs."""
+        return min(self._run(routine, leases, times) for _ in range(iterations))
 
     def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
-        """Run a routine so many times. Returns the seconds that all took together."""
+        """Run a routine `times` times and return the seconds that all take."""
         pipelines, queue = self.gpu.pipelines, self.gpu.queue
         bound = []
         for d in routine.dispatches:
-            pipeline = pipelines.find(d.best, len(d.buffers), d.places_written)
+            pipeline = pipelines.find(d.best, len(d.buffers), d.written_bindings)
             blocks = [leases[number].block for number in d.buffers]
             bound.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
         queue.wait()

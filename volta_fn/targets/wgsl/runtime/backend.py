@@ -1,4 +1,4 @@
-"""The GPU as a backend: buffers, single primitives, and whole programs."""
+"""Run buffers, single primitives and programs on a GPU, as a backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.runtime.program import Program
 
 
 class GpuBackend:
-    """One GPU. It is opened when it is first needed."""
+    """One GPU, which is opened when it is first needed."""
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
@@ -28,12 +28,12 @@ class GpuBackend:
 
     @property
     def gpu(self) -> Gpu:
-        """The device, opened; again if it was lost."""
+        """The open device; a lost one is opened again."""
         found = self._gpu
         if found is not None and not found.watched.lost:
             return found
         with self._lock:
-            if self._gpu is found:  # no other thread has opened it meanwhile
+            if self._gpu is found:  # no other thread has opened it in the meantime
                 self._gpu = Gpu(self.adapter)
                 if found is not None:
                     self._gpu.pool.limit = found.pool.limit
@@ -41,27 +41,30 @@ class GpuBackend:
             return self._gpu
 
     def put(self, values: np.ndarray) -> Buffer:
-        """A buffer with these elements."""
+        """Return a buffer with the elements of an array."""
         return self.gpu.put(values)
 
     def get(self, buffer: Buffer) -> np.ndarray:
-        """A buffer's elements, when they are computed."""
+        """Return a buffer's elements once they are computed."""
         return self.gpu.get(buffer)
 
     def wait(self, buffer: Buffer) -> None:
-        """Return when the buffer's elements are computed."""
+        """Wait until a buffer's elements are computed."""
         self.gpu.wait(buffer)
 
     def known(self, buffer: Buffer) -> np.ndarray | None:
-        """The elements, if they are there to read without asking the device."""
+        """Return the elements if they are on the host already."""
         return buffer.known
 
     def exclusive(self, buffers: Sequence[Buffer]) -> bool:
-        """Whether no other buffers have the same memory as one of these."""
+        """Return whether no other buffer shares its memory with one of these."""
         return exclusive(buffers)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
-        """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
+        """Return a primitive as a function of buffers.
+
+        It returns a buffer or, for several results, a tuple.
+        """
         invars = [Var(a) for a in avals]
         made = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
@@ -72,7 +75,7 @@ class GpuBackend:
         return lambda *buffers: program(False, *buffers)[0]
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
-        """A program as a function (donate, *buffers) -> buffers."""
+        """Compile a program to a function ``(donate, *buffers) -> buffers``."""
         return self._compiled(closed, donated, pipeline, reads_ahead=True)
 
     def _compiled(
@@ -89,42 +92,42 @@ class GpuBackend:
         return run
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
-        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        """Return the most bytes of values that are neither arguments nor results."""
         return Program(self.gpu, closed, donated, pipeline, called=False).temporaries
 
     def hardware(self) -> Hardware:
-        """The device as it was opened: with fewer features and lower limits than it has, if that was asked for."""
+        """Describe the device as it was opened, with the limits in force."""
         opened = self.gpu.opened
         return Hardware(opened.kind, opened.features, opened.limits)
 
     def memory(self) -> MemoryStats:
-        """The device's memory."""
+        """Return the device's memory statistics."""
         return self.gpu.memory()
 
     def work(self) -> WorkStats:
-        """What the device has been given to do."""
+        """Return the device's work statistics."""
         queue = self.gpu.queue
         under_way = queue.submitted - queue.done
         return WorkStats(queue.dispatches, queue.submitted, under_way, queue.reads, queue.waits, queue.waited, queue.timeouts)
 
     def synchronize(self, timeout: float | None) -> None:
-        """Return when all of it is done."""
+        """Wait until all work is done."""
         self.gpu.queue.wait(timeout=timeout)
 
     def limit_memory(self, most: int | None) -> None:
-        """Allow so many bytes at most (None: as many as there is room for)."""
+        """Limit the memory to `most` bytes (None: no limit)."""
         self.gpu.pool.limit = most
 
     def free_memory(self) -> None:
-        """Give back memory that is only kept to be used again."""
+        """Release memory that is only kept for reuse."""
         self.gpu.free_memory()
 
     @property
     def counters(self) -> Counters:
-        """What the device has done so far."""
+        """Return counts of what the device has done."""
         return self.gpu.counters
 
 
 def discover() -> list[Device]:
-    """The machine's GPUs."""
+    """Return the machine's GPUs."""
     return [Device("gpu", number, adapter.info["device"], GpuBackend(adapter)) for number, adapter in enumerate(adapters())]

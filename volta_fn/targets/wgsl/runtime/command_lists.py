@@ -1,8 +1,8 @@
-"""Command lists: what the GPU does without the host in between.
+"""Record and replay command lists: the work of the GPU between steps of the host.
 
 The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as a
 *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
-since blocks are given out in a fixed order.
+since blocks are leased in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.runtime.commands import Command, Loop, While, uninter
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.runtime.replay import AT_A_TIME, WORDS, Step, compiled, packed
 
-#: Recordings kept of a command list.
+#: Recordings kept per command list.
 _RECORDINGS = 8
 
 #: Bytes of a step in a packed recording.
@@ -28,12 +28,15 @@ class Recording:
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
-        #: The same as a table for machine code, made when it is first replayed, and its address.
+        #: The packed steps, made when it is first replayed, and their address.
         self.table: np.ndarray | None = None
         self.first = 0
 
     def replay(self, queue: Queue) -> bool:
-        """Write it to the queue again, by machine code; False if there is none. Mistakes are reported when a pass is finished."""
+        """Write the recording to the queue by machine code.
+
+        Returns False without a compiler. Errors are reported when the pass is finished.
+        """
         write = compiled()
         if write is None:
             return False
@@ -41,48 +44,51 @@ class Recording:
             self.table = packed(self.steps)
             self.first = self.table.ctypes.data
         for start in range(0, len(self.steps), AT_A_TIME):
-            part = min(AT_A_TIME, len(self.steps) - start)
-            write(queue.begin(), self.first + start * _STEP, part)
-            queue.wrote(part)
+            count = min(AT_A_TIME, len(self.steps) - start)
+            write(queue.begin(), self.first + start * _STEP, count)
+            queue.wrote(count)
         return True
 
 
 class CommandList:
-    """Commands that the GPU does without the host."""
+    """Commands that run without the host."""
 
     def __init__(self, commands: list[Command]) -> None:
         self.commands = commands
-        #: By the blocks of a call and the turns of the loops around the list.
+        #: By the blocks of a call and the iterations of the loops around the list.
         self.recordings: dict[Any, Recording] = {}
         self.trims = -1
 
     def recording(self, key: tuple[Any, ...], trims: int) -> Recording | None:
-        """The recording of some blocks and turns, unless blocks were given back since."""
+        """Return the recording for some blocks and iterations.
+
+        None if there is none, or if blocks were released since.
+        """
         if self.trims != trims:
             self.recordings.clear()
             self.trims = trims
         return self.recordings.get(key)
 
     def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
-        """Keep what was written for some blocks and turns."""
+        """Keep what was written for some blocks and iterations."""
         if len(self.recordings) >= _RECORDINGS:
             self.recordings.clear()
         self.recordings[key] = Recording(steps)
 
 
 def command_lists(commands: Sequence[Command]) -> list[Any]:
-    """Commands, with runs of those that need no host as command lists."""
+    """Group consecutive commands that need no host into command lists."""
     found: list[Any] = []
-    together: list[Command] = []
+    pending: list[Command] = []
     for command in [*commands, None]:
         if command is not None and uninterrupted(command):
-            together.append(command)
+            pending.append(command)
             continue
-        if together:
-            found.append(CommandList(together))
-            together = []
+        if pending:
+            found.append(CommandList(pending))
+            pending = []
         if isinstance(command, Loop):
-            found.append(Loop(command.number, command.turns, command_lists(command.body)))
+            found.append(Loop(command.number, command.iterations, command_lists(command.body)))
         elif isinstance(command, While):
             found.append(While(command.flag, command_lists(command.body)))
         elif command is not None:

@@ -1,6 +1,6 @@
-"""Loops and branches as commands, without asking the host but for the end of a `while`.
+"""Emit loops and branches as commands that need no host, except to end a `while`.
 
-A loop's carry goes back and forth between two places, unless a step may make it where it was. A branch, and the turn of a `while`, is a
+A loop's carry alternates between two buffers, unless an iteration may update it in place. A branch, and an iteration of a `while`, is a
 *region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
 """
 
@@ -17,7 +17,7 @@ from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.wgsl.runtime import copying
-from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Moved, Place, Region, Run, While, place
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Loop, MovingSlot, Region, Run, While, range_of
 from volta_fn.targets.wgsl.runtime.writer import ControlFlow, Writer
 from volta_fn.targets.wgsl.shader_module import Binding, hand_written
 
@@ -38,23 +38,29 @@ _GRIDS = """\
 
 
 class _Switch(NamedTuple):
-    """A shader that fills a region's buffer, to be: what it reads and how it chooses (without the outer region), and where it belongs."""
+    """A shader under construction that fills a region's buffer.
+
+    It holds the inputs, the choice (both without the enclosing region), and the position of its command.
+    """
 
     bindings: tuple[Binding, ...]
     choice: str
-    reads: tuple[Place, ...]
+    reads: tuple[BufferRange, ...]
     commands: list[Command]
     position: int
-    #: The region around it, and the number of the branch.
+    #: The enclosing region, and the number of the branch.
     outer: tuple[Region, int] | None
 
 
 def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool) -> _Switch:
-    """Leave room for a switch. `choice` sets `chosen` to the branch that is to be done, or to more than there are."""
+    """Reserve a command for a switch.
+
+    `choice` sets `chosen` to the branch to run, or to a number beyond all branches.
+    """
     writer.touch(block, region.grids, *[slot for _, slot in reads])
     bindings = tuple([binding for binding, _ in reads])
-    found = _Switch(bindings, choice, tuple([place(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
-    writer.commands.append(Loop(-1, 0, []))  # its place
+    found = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    writer.commands.append(Loop(-1, 0, []))  # to be replaced
     writer.slots.time += 1
     if outer and writer.region is not None:
         writer.touch(block, writer.region[0].grids)
@@ -63,21 +69,21 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
 
 
 def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
-    """Write a switch, now that the region's dispatches are known."""
+    """Emit a switch, now that the region's dispatches are known."""
     bindings, choice, reads = switch.bindings, switch.choice, switch.reads
     if switch.outer is not None:
         around, branch = switch.outer
         bindings = (*bindings, Binding("outer", "u32"))
         choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
-        reads = (*reads, Place(around.grids, 0, 4 * around.branches, ()))
+        reads = (*reads, BufferRange(around.grids, 0, 4 * around.branches, ()))
     text = _GRIDS.replace("CHOICE", choice).replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
     bindings = (Binding("grids", "u32", written=True), Binding("table", "vec4<u32>"), *bindings)
     shader = hand_written(bindings, text, {"local_invocation_index": ("id", "u32")}, _THREADS)
     table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
     rows = max(len(region.entries), 1)
     region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
-    places = (Place(region.grids, 0, 4 * region.branches + 12 * rows, ()), Place(table, 0, 16 * rows, ()), *reads)
-    switch.commands[switch.position] = Run(shader, frozenset([0]), places, (1, 1, 1))
+    ranges = (BufferRange(region.grids, 0, 4 * region.branches + 12 * rows, ()), BufferRange(table, 0, 16 * rows, ()), *reads)
+    switch.commands[switch.position] = Run(shader, frozenset([0]), ranges, (1, 1, 1))
 
 
 def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -111,7 +117,7 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     flag = writer.slots.memory(4, inner)
     writer.body(condition, [*operands[:first], *results], [flag], inner)
     choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"
-    turn_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
+    iteration_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
         var, made = jaxpr.invars[second + position], jaxpr.outvars[position]
@@ -123,16 +129,16 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
             writer.copy(result, target, bytes_of(out.aval), inner)
     writer.touch(inner, region.grids, *results)
     writer.slots.finish(inner)
-    turn = writer.commands
+    iteration = writer.commands
     writer.commands, writer.region = commands, around
     writer.touch(block, region.grids)
-    writer.commands.append(While(Place(region.grids, 0, 4, ()), turn))
+    writer.commands.append(While(BufferRange(region.grids, 0, 4, ()), iteration))
     _finish(writer, region, start_switch)
-    _finish(writer, region, turn_switch)
+    _finish(writer, region, iteration_switch)
 
 
 class _Row(NamedTuple):
-    """Where a step finds or puts one row of an array, and the commands that bring it there or away."""
+    """The slot of one row in an iteration, and the copies into and out of it."""
 
     slot: Slot
     before: tuple[Run, ...]
@@ -140,7 +146,7 @@ class _Row(NamedTuple):
 
 
 class _Scan:
-    """A scan being written."""
+    """A scan under construction."""
 
     def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         self.writer, self.block = writer, block
@@ -156,7 +162,7 @@ class _Scan:
         self.results = list(results[:carry])
         self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
-        #: The other places of those values of the carry that go back and forth.
+        #: The second buffers of the values of the carry that alternate.
         self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
 
     def _stays(self, position: int) -> bool:
@@ -164,7 +170,10 @@ class _Scan:
         return out is var or self.body.may_share(var, out)
 
     def write(self) -> None:
-        """The first step reads what the carry is at first, the others what the step before made; the last makes the results."""
+        """Emit the scan.
+
+        The first step reads the initial carry, the others that of the step before; the last one makes the results.
+        """
         if not self.length:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
                 self.writer.copy(result, start, bytes_of(var.aval), self.block)
@@ -174,17 +183,17 @@ class _Scan:
                 self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
         self.step(0, 0, None)
         rest = self.length - 1
-        turn = 2 if any(other is not None for other in self.others) else 1
-        if rest // turn > 1:
-            self.loop(1, rest // turn, turn)
-            done = rest // turn * turn
+        iteration = 2 if any(other is not None for other in self.others) else 1
+        if rest // iteration > 1:
+            self.loop(1, rest // iteration, iteration)
+            done = rest // iteration * iteration
         else:
             done = 0
         for step in range(1 + done, self.length):
             self.step(step, 0, None)
 
-    def loop(self, first: int, turns: int, steps: int) -> None:
-        """Some steps, again and again."""
+    def loop(self, first: int, iterations: int, steps: int) -> None:
+        """Emit a loop of `iterations` iterations, each of several steps of the scan."""
         writer = self.writer
         writer.loops += 1
         number, commands = writer.loops, writer.commands
@@ -197,10 +206,10 @@ class _Scan:
                 writer.touch(inner, slot)
         writer.slots.finish(inner)
         body, writer.commands = writer.commands, commands
-        writer.commands.append(Loop(number, turns, body))
+        writer.commands.append(Loop(number, iterations, body))
 
     def step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
-        """One step, at a number that grows by `stride` with each turn of a loop."""
+        """Emit one step, whose index grows by `stride` with each iteration of a loop."""
         writer = self.writer
         block = writer.slots.begin(outer or self.block)
         last = (self.length - 1 - step) % 2 == 0
@@ -236,7 +245,7 @@ class _Scan:
         self.writer.slots.time += 1
 
     def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
-        """One row of an array: a part of it if it can be bound there, else a copy."""
+        """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
         writer, size = self.writer, bytes_of(aval)
         number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
         alignment = writer.facts.alignment
@@ -244,14 +253,14 @@ class _Scan:
         if not size:
             return _Row(base, (), ())
         if size % alignment == 0:
-            return _Row(Moved(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
-        ladder = Moved(block, writer.ladder(self.length), 4, number * alignment, tuple([(n, b * alignment) for n, b in strides]))
+            return _Row(MovingSlot(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
+        ladder = MovingSlot(block, writer.ladder(self.length), 4, number * alignment, tuple([(n, b * alignment) for n, b in strides]))
         copy = writer.slots.memory(size, block)
         writer.touch(block, base, copy)
-        whole, part, word = place(base, size * self.length), place(copy, size), place(ladder, 4)
+        rows, one, word = range_of(base, size * self.length), range_of(copy, size), range_of(ladder, 4)
         if put:
-            return _Row(copy, (), (copying.put(whole, part, word, size, writer.facts),))
-        return _Row(copy, (copying.take(part, whole, word, size, writer.facts),), ())
+            return _Row(copy, (), (copying.put(rows, one, word, size, writer.facts),))
+        return _Row(copy, (copying.take(one, rows, word, size, writer.facts),), ())
 
 
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

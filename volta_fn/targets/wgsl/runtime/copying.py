@@ -1,18 +1,18 @@
-"""Dispatches that move bytes: whole arrays, and rows of arrays that cannot be bound where they begin.
+"""Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
 
-A row's number is read from a word of a *ladder*, a constant that holds 0, 1, 2, … one binding's alignment apart.
+A row's index is read from a word of a *ladder*, a constant that holds 0, 1, 2, … at offsets that can be bound.
 """
 
 from __future__ import annotations
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import grid
-from volta_fn.targets.wgsl.runtime.commands import Place, Run
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Run
 from volta_fn.targets.wgsl.shader_module import Binding, ShaderModule, hand_written
 
 _THREADS = 64
 
-_WHOLE = f"""\
+_COPY = f"""\
   let i = id.x + id.y * groups.x * {_THREADS}u;
   if (i < arrayLength(&target_)) {{ target_[i] = source[i]; }}
 """
@@ -56,20 +56,20 @@ _PUT = """\
 """
 
 
-def whole(to: Place, source: Place, facts: TargetCapabilities) -> Run:
+def copy(to: BufferRange, source: BufferRange, facts: TargetCapabilities) -> Run:
     """Copy an array."""
-    shader = _shader(("target_", "source"), _WHOLE)
+    shader = _shader(("target_", "source"), _COPY)
     return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), facts.groups))
 
 
-def take(row: Place, all_: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
-    """Copy a row of so many bytes out of an array."""
+def take(row: BufferRange, all_: BufferRange, ladder: BufferRange, size: int, facts: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes out of an array."""
     shader = _shader(("row", "all", "ladder"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
     return Run(shader, frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), facts.groups))
 
 
-def put(all_: Place, row: Place, ladder: Place, size: int, facts: TargetCapabilities) -> Run:
-    """Copy a row of so many bytes into an array."""
+def put(all_: BufferRange, row: BufferRange, ladder: BufferRange, size: int, facts: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes into an array."""
     shader = _shader(("all", "row", "ladder"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
     return Run(shader, frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, facts.groups))
 

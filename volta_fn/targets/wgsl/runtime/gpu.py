@@ -1,4 +1,4 @@
-"""One GPU, opened: its memory, queue, pipelines, and the routines that were written for it."""
+"""Represent an open GPU: its memory, queue, pipelines and routines."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from volta_fn.targets.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, 
 from volta_fn.targets.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.runtime.replay import Step, play
-from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, needed_checks, turns_of_loops
+from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched
 from volta_fn.targets.wgsl.target import WgslTarget
 
 
 class Counters(NamedTuple):
-    """What a device has done so far."""
+    """Counts of what a device has done."""
 
-    #: Copies of arrays from the device to the host.
+    #: Copies from the device to the host.
     reads: int
-    #: Equations that NumPy computed, by their primitives' names.
+    #: Equations that NumPy computed, by primitive.
     host_steps: dict[str, int]
     dispatches: int
     submissions: int
 
 
 class Gpu:
-    """A device."""
+    """An open GPU."""
 
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
@@ -48,18 +48,18 @@ class Gpu:
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
         self.pool.make_room = self._make_room
-        #: Blocks from which dispatches may read their grids.
+        #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
         self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
         if opened.kind == "cpu":
-            self.facts = self.facts._replace(iterations=turns_of_loops(self))
+            self.facts = self.facts._replace(iterations=loop_iterations(self))
         self.target = WgslTarget(self.facts)
         self.facts = self.target.capabilities
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
-        #: Blocks for the temporary values of programs: those of one are used by the next.
+        #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
         self._constants: dict[Any, Buffer] = {}
         if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
@@ -70,7 +70,7 @@ class Gpu:
     # routines
 
     def routine(self, key: RoutineKey) -> Routine | None:
-        """Return the routine of a key; generate it if it is new."""
+        """Return the routine of a key, generating it once."""
         if key.key not in self.routines:
             self.routines[key.key] = key.make()
         return self.routines[key.key]
@@ -78,7 +78,7 @@ class Gpu:
     # buffers
 
     def put(self, values: np.ndarray) -> Buffer:
-        """A buffer with these elements; small ones stay on the host until somebody on the device asks for them."""
+        """Return a buffer with an array's elements; small ones are uploaded on first use."""
         self.check_dtype(values.dtype)
         size = values.nbytes
         buffer = Buffer(None, values.shape, values.dtype, size, values if size <= SMALL else None)
@@ -87,7 +87,7 @@ class Gpu:
         return buffer
 
     def lease_of(self, buffer: Buffer) -> Lease:
-        """The memory of a buffer, which is written first if it is still on the host."""
+        """Return the memory of a buffer, uploading its elements first if necessary."""
         lease = buffer.lease
         if lease is None or lease.returned is not self.pool.returned:
             if buffer.known is None:
@@ -109,7 +109,7 @@ class Gpu:
             buffer.lease = lease
 
     def get(self, buffer: Buffer) -> np.ndarray:
-        """The elements of a buffer."""
+        """Return the elements of a buffer."""
         if buffer.known is not None:
             return buffer.known
         if not buffer.size:
@@ -125,12 +125,12 @@ class Gpu:
         return values
 
     def wait(self, buffer: Buffer) -> None:
-        """Return when the elements are computed."""
+        """Wait until the elements of a buffer are computed."""
         if buffer.lease is not None:
             self.queue.wait()
 
     def constant(self, value: Any) -> Buffer:
-        """A buffer for a constant of programs: one for equal small ones."""
+        """Return the buffer of a program's constant; equal small ones share one."""
         if isinstance(value, Buffer):
             return value
         key = value.tobytes() if value.nbytes <= SMALL else None
@@ -152,7 +152,10 @@ class Gpu:
     # memory
 
     def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
-        """Blocks for the temporary values of a program that is one command list: the same for every program."""
+        """Return blocks for a program's temporary values.
+
+        All programs that are one command list share them.
+        """
         used: dict[int, int] = {}
         found = []
         for size in sizes:
@@ -170,14 +173,14 @@ class Gpu:
         self.queue.wait()
 
     def memory(self) -> MemoryStats:
-        """What blocks take."""
+        """Return the memory in use, its peak, and the memory held."""
         with self.queue.lock:
             self.pool.collect()
             kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
             return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
 
     def free_memory(self) -> None:
-        """Give back to the system what is only kept to be used again."""
+        """Release memory that is only kept for reuse."""
         with self.queue.lock:
             self._make_room()
             self.pool.trim()
@@ -186,13 +189,13 @@ class Gpu:
             self.queue.poll()
 
     def copied(self, lease: Lease, size: int) -> Lease:
-        """A copy of the first bytes of a block."""
+        """Copy the first bytes of a block to a new one."""
         copy = self.pool.lease(max(size, 4))
         self.queue.copy(copy.block.handle, lease.block.handle, 0, max(-(-size // 4) * 4, 4))
         return copy
 
     def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
-        """Run one workgroup of a shader, once and by itself."""
+        """Run one workgroup of a shader by itself."""
         pipeline = self.pipelines.make(source, len(buffers), written, checks)
         with self.queue.lock:
             bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
@@ -201,10 +204,10 @@ class Gpu:
 
     @property
     def trims(self) -> int:
-        """A number that changes when prepared commands are of no use any more."""
+        """A number that changes when recorded command lists become invalid."""
         return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
 
     @property
     def counters(self) -> Counters:
-        """What the device has done so far."""
+        """Counts of what the device has done."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)

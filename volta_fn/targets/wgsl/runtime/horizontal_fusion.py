@@ -1,7 +1,7 @@
-"""Horizontal fusion: dispatches that do not depend on each other become one.
+"""Fuse independent dispatches horizontally.
 
-Each dispatch may move to an earlier one that comes after all that it depends on, if both by themselves leave much of a GPU idle; or else to
-a later one, if nothing before that depends on it. This changes slots' lifetimes, which are computed afterwards.
+Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one, if
+nothing in between depends on it. This changes the lifetimes of slots, which are computed afterwards.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.runtime.commands import Command, Run
 from volta_fn.targets.wgsl.transforms.fuse import fused, fused_memory, fused_size
 
-#: Workgroups of a dispatch that leaves a GPU partly idle, and of a fused one, at most.
+#: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
 _FEW, _ENOUGH = 600, 1600
 
-#: Of a fused dispatch, at most: different shaders, their characters (the second limit is that of deferred products), and buffers; and
-#: how many dispatches one moves across.
+#: Limits of a fused dispatch: different shaders, their characters (the second limit is that of deferred products), and buffers; and how
+#: many dispatches one may move across.
 _SHADERS = 8
 _LONGEST, _LONGEST_DEFERRED = 1 << 16, 1 << 18
-#: Programs of more routines than this have many shaders to compile, and a few dispatches less save them little: a shorter limit then.
+#: Programs of more routines than this have many shaders to compile, and fewer dispatches save them little: a shorter limit applies.
 _MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
 
 def longest(routines: int) -> int:
-    """Characters of a fused shader, at most, in a program of `routines` different routines."""
+    """Return the most characters of a fused shader in a program of many routines."""
     return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
 
 
 def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
-    """The commands with independent dispatches fused; the same ones if they are not all dispatches. Updates the slots' lifetimes.
+    """Fuse independent dispatches and update the slots' lifetimes.
 
-    Fused shaders have `most` characters, at most.
+    Programs with other commands stay as they are. Fused shaders have at most `most` characters.
     """
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
@@ -46,15 +46,15 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCa
     read: dict[Slot, int] = {}
     for run in runs:
         first = 0
-        for binding, place in enumerate(run.places):
-            first = max(first, wrote.get(place.slot, -1) + 1)
+        for binding, span in enumerate(run.ranges):
+            first = max(first, wrote.get(span.slot, -1) + 1)
             if binding in run.written:
-                first = max(first, read.get(place.slot, -1) + 1)
+                first = max(first, read.get(span.slot, -1) + 1)
         first = max(first, len(together) - _FORWARD)
         number = _joined(together, run, first, facts, most)
-        for binding, place in enumerate(run.places):
+        for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
-            times[place.slot] = max(times.get(place.slot, -1), number)
+            times[span.slot] = max(times.get(span.slot, -1), number)
     _moved_back(together, facts, most)
     made: list[Command] = [_one(group) for group in together if group]
     _live(made, slots)
@@ -62,13 +62,19 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCa
 
 
 def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
-    """Whether a dispatch is not to be fused: it keeps a GPU busy by itself, is longer than `most` characters, or waits for an upgrade."""
+    """Return whether a dispatch is not to be fused.
+
+    It keeps a GPU busy by itself, is longer than `most` characters, or a faster shader will replace it.
+    """
     limit = _LONGEST_DEFERRED if deferred else most
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
 
 
 def _joined(together: list[list[Run]], run: Run, first: int, facts: TargetCapabilities, most: int) -> int:
-    """The number of the first group from `first` on that a dispatch joins, or of a new one. Deferred ones only join their like."""
+    """Add a dispatch to the first group from `first` on that it fits, or to a new one.
+
+    Deferred dispatches only join each other. Returns the group's number.
+    """
     for number in range(first, len(together)):
         group = together[number]
         if (group[0].deferred or not run.deferred) and _fits(group, run, facts, most):
@@ -79,21 +85,24 @@ def _joined(together: list[list[Run]], run: Run, first: int, facts: TargetCapabi
 
 
 def _moved_back(together: list[list[Run]], facts: TargetCapabilities, most: int) -> None:
-    """Move single dispatches to later groups, and others to the deferred ones, if nothing in between depends on them."""
+    """Move single dispatches to later groups, if nothing in between depends on them.
+
+    Others move to the deferred ones.
+    """
     last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
     for number in reversed(range(len(together))):
         group = together[number]
         for run in [] if group[0].deferred else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
             fitting = [other for other in _free(following, run) if _fits(other, run, facts, most)]
-            # As late as possible, so that what it depends on may move, too.
+            # As late as possible, so that its dependences may move as well.
             if fitting and (len(group) == 1 or fitting[-1] is together[last]):
                 fitting[-1].append(run)
                 group.remove(run)
 
 
 def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
-    """The groups that do not depend on an earlier dispatch, up to the first that does."""
+    """Yield the groups up to the first that depends on an earlier dispatch."""
     for group in following:
         if any(_waits(other, run) for other in group):
             return
@@ -102,17 +111,20 @@ def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
 
 
 def _waits(other: Run, run: Run) -> bool:
-    """Whether a dispatch depends on an earlier one: one of them writes what the other uses."""
-    slots = [place.slot for place in run.places]
+    """Return whether a dispatch depends on an earlier one."""
+    slots = [span.slot for span in run.ranges]
     written = {slots[binding] for binding in run.written}
-    return any(place.slot in (slots if binding in other.written else written) for binding, place in enumerate(other.places))
+    return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
 
 
 def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) -> bool:
-    """Whether a dispatch may join a group, by the limits of shaders, buffers, workgroups and workgroup memory."""
+    """Return whether a dispatch may join a group.
+
+    It depends on the limits of shaders, buffers, workgroups and workgroup memory.
+    """
     runs = [*group, run]
     deferred = group[0].deferred
-    if sum(len(r.places) for r in runs) > min(_BUFFERS, facts.buffers):
+    if sum(len(r.ranges) for r in runs) > min(_BUFFERS, facts.buffers):
         return False
     if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
         return False
@@ -122,23 +134,23 @@ def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) 
         return False
     if not fused_size(shaders):
         return False
-    # Deferred ones fill a GPU: if workgroups took more memory than one of them needs, fewer would be resident at a time.
+    # Deferred ones fill a GPU: with more memory per workgroup than one of them needs, fewer workgroups would be resident.
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else facts.workgroup_memory)
 
 
 def _one(runs: Sequence[Run]) -> Run:
-    """Dispatches as one. Longer shaders come first: it is they that take long."""
+    """Fuse dispatches. Longer shaders come first, since they take longest."""
     if len(runs) == 1:
         return runs[0]
     runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
     counts = tuple([run.groups[0] for run in runs])
     shader = fused(tuple([run.shader for run in runs]), counts)
-    places = tuple([place for run in runs for place in run.places])
+    ranges = tuple([span for run in runs for span in run.ranges])
     written, before = set[int](), 0
     for run in runs:
         written |= {before + binding for binding in run.written}
-        before += len(run.places)
-    return Run(shader, frozenset(written), places, (sum(counts), 1, 1))
+        before += len(run.ranges)
+    return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1))
 
 
 def _live(commands: Sequence[Command], slots: Slots) -> None:
@@ -146,8 +158,8 @@ def _live(commands: Sequence[Command], slots: Slots) -> None:
     times: dict[Slot, tuple[int, int]] = {}
     for time, command in enumerate(commands):
         assert isinstance(command, Run)
-        for place in command.places:
-            times[place.slot] = times.get(place.slot, (time, time))[0], time
+        for span in command.ranges:
+            times[span.slot] = times.get(span.slot, (time, time))[0], time
     for slot in slots.arena:
         if slot in times:
             slot.begin, slot.end = times[slot]

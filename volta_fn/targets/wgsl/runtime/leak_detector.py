@@ -1,4 +1,7 @@
-"""Detecting memory leaks: a warning when memory grows from call to call of a program, long before there is none left."""
+"""Detect memory leaks: warn when memory grows from call to call of a program.
+
+The warning comes long before none is left.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,38 @@ import warnings
 
 from volta_fn.errors import MemoryGrowthWarning
 
-#: Samples that are compared.
-_LOOKS = 10
+#: Samples to compare.
+_SAMPLES = 10
 
-#: Growth in bytes that is worth a warning where the limit is not known.
+#: Growth in bytes that is worth a warning if the limit is unknown.
 _MUCH = 1 << 30
 
 
 class Trend:
-    """Samples of the memory in use before calls of one program, compared after 10 calls and whenever there were twice as many.
+    """Samples of the memory in use before calls of one program.
 
-    If more was in use at each sample than at the one before, and twice as many calls again would reach the limit, there is a warning. So
-    steady growth is detected before it has used three quarters of the room.
+    They are compared after 10 calls and at each doubling. If more was in use at each sample than at the one before, and twice as many calls
+    again would reach the limit, it warns. So it detects steady growth before three quarters of the memory are used.
     """
 
     def __init__(self) -> None:
         self.calls = 0
-        #: Calls from one sample to the next.
-        self.apart = 1
-        self.looks: list[int] = []
+        #: Calls between samples.
+        self.interval = 1
+        self.samples: list[int] = []
 
-    def look(self, in_use: int, limit: int | None) -> None:
-        """Note what is in use before a call."""
+    def sample(self, in_use: int, limit: int | None) -> None:
+        """Record the memory in use before a call."""
         self.calls += 1
-        if self.calls % self.apart:
+        if self.calls % self.interval:
             return
-        self.looks.append(in_use)
-        if len(self.looks) < _LOOKS:
+        self.samples.append(in_use)
+        if len(self.samples) < _SAMPLES:
             return
-        first, last = self.looks[0], in_use
-        grows = all(a < b for a, b in zip(self.looks, self.looks[1:], strict=False))
-        self.looks = self.looks[1::2]
-        self.apart *= 2
+        first, last = self.samples[0], in_use
+        grows = all(a < b for a, b in zip(self.samples, self.samples[1:], strict=False))
+        self.samples = self.samples[1::2]
+        self.interval *= 2
         if grows and (last - first > _MUCH if limit is None else 3 * last - 2 * first > limit):
             room = "an unknown limit" if limit is None else f"{limit} at most"
             warnings.warn(

@@ -1,7 +1,8 @@
-"""Device memory: a pool of blocks in size classes, and buffers, the values that programs take and return.
+"""Manage device memory: a pool of blocks in size classes, and buffers.
 
-A free block may be used again at once, though commands that use it are still waiting: the queue executes them in order. Only writes
-from the host overtake commands that are not submitted yet, so a block that is written must not be used by those.
+Buffers are the values that programs take and return. A free block may be reused at once, even if commands that use it are pending: the
+queue executes them in order. Only writes from the host overtake commands that are not submitted yet, so they must not target a block that
+pending commands use.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ import numpy as np
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched, log, native
 
-#: Elements of arrays of up to so many bytes are kept on the host, too.
+#: Arrays of up to this many bytes are also kept on the host.
 SMALL = 64
 
-#: Results of up to this many bytes are copied to the host at once after they were read there once, and are kept there.
+#: Results of up to this many bytes that the host has read once are copied to it eagerly in later calls, and kept.
 SMALL_READBACK = 1024
 
-#: References to a lease that only one buffer has: its own, and getrefcount's argument.
+#: The reference count of a lease held by one buffer: that reference, and getrefcount's argument.
 _OWN = 2
 
-#: Blocks of all devices have numbers of their own, so that what was prepared for those of a lost one is never found by others.
+#: Numbers are unique across devices, so that what was recorded for a lost device never matches another one.
 _numbers = itertools.count(1)
 
 
 def size_class(size: int) -> int:
-    """The size of the block that holds `size` bytes: four sizes per power of two, sixteen where that would waste megabytes."""
+    """Return the size of the block that holds `size` bytes.
+
+    There are four classes per power of two, and sixteen where four would waste megabytes.
+    """
     if size <= 256:
         return 256
     bits = (size - 1).bit_length()
@@ -54,7 +58,7 @@ class Block:
 
 
 class Lease:
-    """The use of a block: it ends when nothing refers to this object any more."""
+    """The right to use a block, until the last reference to this object is gone."""
 
     __slots__ = ("__weakref__", "block", "returned")
 
@@ -63,37 +67,40 @@ class Lease:
         self.returned = returned
 
     def __del__(self) -> None:
-        self.returned.append(self.block)  # no lock: this may happen at any moment, in any thread
+        self.returned.append(self.block)  # without the lock, since this runs at any moment, in any thread
 
 
 class Pool:
-    """The blocks of a device. All but `Lease.__del__` is called under the queue's lock."""
+    """The blocks of a device.
+
+    All methods are called under the queue's lock; only `Lease.__del__` runs at any time.
+    """
 
     def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device
         self.largest = largest
-        #: The most bytes that blocks may have together (None: as many as there is room for).
+        #: The most bytes in all blocks (None: no limit).
         self.limit = limit
         self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
         self.watched = watched
-        #: The numbers of free blocks by their size, least first, and the blocks.
+        #: The numbers of free blocks by size (heaps), and all blocks by number.
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
         self.returned: list[Block] = []
         self.held = 0
         self.in_use = 0
         self.peak = 0
-        #: The batch of commands that is being written.
+        #: The batch that is being recorded.
         self.batch = 0
-        #: How often blocks were returned to the system: recordings from before refer to blocks that are gone.
+        #: How often blocks were released: older recordings refer to blocks that are gone.
         self.trims = 0
-        #: Called when there is no room: drops what is only cached, and waits for the GPU.
+        #: Called when memory is short: drops caches and waits for the GPU.
         self.make_room: Callable[[], None] = lambda: None
 
     def lease(self, size: int) -> Lease:
-        """A block of at least `size` bytes, with undefined contents."""
+        """Lease a block of at least `size` bytes, with undefined contents."""
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted)
@@ -101,7 +108,7 @@ class Pool:
         return self._leased(block)
 
     def lease_unused(self, size: int) -> Lease | None:
-        """The same, but a block that no waiting command uses. None if all do."""
+        """Lease a block that no pending command uses; None if all free ones are used."""
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted, [])
@@ -155,7 +162,7 @@ class Pool:
         return self.limit is not None and self.held + size > self.limit
 
     def create(self, size: int, usage: int) -> Any:
-        """A new buffer of the system."""
+        """Create a buffer of the driver. Raises `OutOfMemoryError` or `DeviceError`."""
         descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
         if self.watched.lost:
             raise DeviceError(LOST)
@@ -163,7 +170,7 @@ class Pool:
             return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
     def trim(self) -> None:
-        """Give the blocks that nobody uses back to the system."""
+        """Release all free blocks."""
         self.collect()
         for number in [number for numbers in self.free.values() for number in numbers]:
             block = self.blocks.pop(number)
@@ -175,25 +182,25 @@ class Pool:
 
 
 class Buffer:
-    """An array's elements on the GPU, or about to be there."""
+    """An array's elements on the GPU, or about to be uploaded."""
 
     __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "readback", "shape", "size")
 
     def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
-        #: None as long as nobody on the GPU has asked for the elements.
+        #: None until the GPU needs the elements.
         self.lease = lease
         self.shape = shape
         self.dtype = dtype
         #: Bytes.
         self.size = size
-        #: The elements, if they are on the host, too.
+        #: The elements, if they are also on the host.
         self.known = known
-        #: A copy on its way to the host, and what to call when the elements are asked for.
+        #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.asked: Callable[[], None] | None = None
 
     def renew(self) -> Buffer:
-        """The buffer of what is computed in its memory: of what was there before, nothing is known any more."""
+        """Forget the old elements: the buffer receives a new result."""
         self.known = self.readback = self.asked = None
         return self
 
@@ -205,6 +212,6 @@ _lease = attrgetter("lease")
 
 
 def exclusive(buffers: Sequence[Buffer]) -> bool:
-    """Whether no other buffers have the same memory as one of these."""
+    """Return whether no other buffer shares its memory with one of these."""
     leases = map(_lease, buffers)
     return max(map(getrefcount, leases)) <= _OWN or not any(b.lease is not None and getrefcount(b.lease) > _OWN for b in buffers)

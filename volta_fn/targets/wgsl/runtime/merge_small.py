@@ -1,4 +1,4 @@
-"""Small kernels that follow each other and do not depend on each other: one dispatch."""
+"""Merge small, independent kernels that follow each other into one dispatch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.horizontal import Member, Several
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.runtime.commands import Command, Run, place
+from volta_fn.targets.wgsl.runtime.commands import Command, Run, range_of
 
-#: Buffers that a dispatch of several kernels binds, where the device would allow more.
+#: The most buffers that a dispatch of several kernels binds.
 _BUFFERS = 64
 
 
 class Written(NamedTuple):
-    """A kernel that was written, with the slots and bytes of its inputs and outputs."""
+    """A kernel that was emitted, with the slots and bytes of its inputs and outputs."""
 
     kernel: Kernel
     inputs: tuple[Slot, ...]
@@ -26,7 +26,7 @@ class Written(NamedTuple):
     sizes: tuple[int, ...]
 
     def follows(self, others: Sequence[Written]) -> bool:
-        """Whether it is independent of others: none writes what another one reads or writes."""
+        """Return whether it is independent: no kernel writes what another one uses."""
         made = {slot for other in others for slot in other.outputs}
         used = made.union(*[other.inputs for other in others])
         return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
@@ -38,12 +38,15 @@ class Batch:
     def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
         self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
         self._several: Several | None = None
-        #: The numbers of the slots that are bound, and their bytes.
+        #: The binding numbers of slots, and their bytes.
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
     def extended(self, kernel: Written, facts: TargetCapabilities) -> Run | None:
-        """The command that computes one more kernel; None if the batch cannot be extended, by any other kernel either."""
+        """Return the command that computes one more kernel.
+
+        None if the batch cannot be extended any further.
+        """
         if not kernel.follows(self.kernels):
             return None
         new = [kernel]
@@ -58,7 +61,7 @@ class Batch:
         assert dispatch is not None
         slots = list(self._numbers)
         self.kernels.append(kernel)
-        self.run = Run.of(dispatch, [place(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
+        self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
         return self.run
 
     def _add(self, kernel: Written) -> Dispatch | None:

@@ -1,4 +1,4 @@
-"""Caches: pipelines by the text of their shaders, and bind groups by their buffers."""
+"""Cache pipelines by the text of their shaders, and bind groups by their buffers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from volta_fn.targets.wgsl.runtime.selftest import ALL
 from volta_fn.targets.wgsl.runtime.tiered import Upgrades
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import Watched, native
 
-#: Bind groups kept before all are dropped.
+#: Bind groups that are kept before all are released.
 _MOST_GROUPS = 1 << 14
 
-#: Compiling threads, at most, and how many of them start only when all shaders are written: the thread that writes needs a core, too.
+#: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
 _THREADS, _LEFT = 16, 1
 
-#: The key of a pipeline: its text, how many buffers it binds, and which of them it writes.
+#: The key of a pipeline: its WGSL, the number of bindings, and which of them are written.
 Key = tuple[str, int, frozenset[int]]
 
 
 class Pipeline(NamedTuple):
-    """A compiled shader, and the layout of its buffers."""
+    """A compiled shader and the layout of its bind group."""
 
     handle: Any
     layout: Any
 
 
 class Binding(NamedTuple):
-    """A range of bytes of a block, to be bound."""
+    """A range of bytes of a block."""
 
     block: Any
     offset: int
@@ -41,7 +41,7 @@ class Binding(NamedTuple):
 
 
 class Pipelines:
-    """The compiled shaders of a device, with the checks that it needs (`selftest`)."""
+    """The compiled shaders of a device, with the checks that its driver needs."""
 
     def __init__(self, device: Any, watched: Watched) -> None:
         library = native()
@@ -53,13 +53,13 @@ class Pipelines:
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
-        #: How often bind groups were dropped.
+        #: How often bind groups were released.
         self.drops = 0
-        #: Compiles faster shaders in the background, which replace others.
+        #: Compiles faster shaders in the background.
         self.upgrades = Upgrades(self)
 
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
-        """The pipeline of a module that binds `count` buffers, some of which are written."""
+        """Return the pipeline of a module with `count` bindings, some of them written."""
         key = (source, count, written)
         found = self._found.get(key)
         if found is None:
@@ -69,20 +69,23 @@ class Pipelines:
         return found
 
     def replace(self, key: Key, source: str) -> None:
-        """Use another text from now on for the pipeline of a key. It must give the same bits."""
+        """Replace the pipeline of a key by one of another text with the same results."""
         self._found[key] = self.make(source, *key[1:], self.checks)
 
     @contextmanager
     def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
-        """``with ahead() as begin``: `begin` starts compiling a pipeline on another thread; at the end all of these are compiled."""
+        """Compile pipelines on other threads.
+
+        ``with ahead() as begin:`` yields a function that starts one; all are compiled at the end of the block.
+        """
         begun: set[Key] = set()
-        #: What no thread has begun with, longest texts first, as they take longest.
+        #: Keys that no thread has started, longest texts first, since they take longest.
         waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
         work: list[Future[None]] = []
         most = min(os.cpu_count() or 1, _THREADS)
 
         def one() -> None:
-            with suppress(Empty):  # one of the last threads has taken it
+            with suppress(Empty):  # another thread has taken it
                 self.find(*waiting.get_nowait()[2])
 
         with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
@@ -100,24 +103,27 @@ class Pipelines:
             done.result()
 
     def prepare(self, wanted: Iterable[Key]) -> None:
-        """Compile the pipelines that are missing on several threads."""
+        """Compile missing pipelines on several threads."""
         with self.ahead() as begin:
             for key in wanted:
                 begin(*key)
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
-        """A new pipeline. Raises `DeviceError` if the shader cannot be compiled, or the device is lost."""
+        """Compile a pipeline.
+
+        Raises `DeviceError` if the shader is refused or the device is lost.
+        """
         with self._lock:
             if (count, written) not in self._layouts:
                 self._layouts[count, written] = self._layout(count, written)
-            layout, whole = self._layouts[count, written]
+            layout, pipeline_layout = self._layouts[count, written]
         ffi, watched = self.ffi, self.watched
         try:
             with watched:
                 module = self._module(source, checks)
             with watched:
                 entry = ffi.new("char[]", b"main")
-                descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": whole._internal})
+                descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": pipeline_layout._internal})
                 descriptor.compute.module = module
                 descriptor.compute.entryPoint.data = entry
                 descriptor.compute.entryPoint.length = 4
@@ -141,7 +147,7 @@ class Pipelines:
         return self.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, checks)
 
     def _layout(self, count: int, written: frozenset[int]) -> tuple[Any, Any]:
-        """The layouts of a bind group, and of a pipeline with one."""
+        """Create the layouts of a bind group and of a pipeline with one."""
         entries = [
             {"binding": i, "visibility": 4, "buffer": {"type": "storage" if i in written else "read-only-storage"}} for i in range(count)
         ]
@@ -149,7 +155,7 @@ class Pipelines:
         return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
     def group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
-        """The bind group of some ranges of blocks."""
+        """Return the bind group of some ranges of blocks."""
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
         found = self._groups.get(key)
         if found is None:
@@ -166,7 +172,7 @@ class Pipelines:
         return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
     def drop_groups(self) -> None:
-        """Release all bind groups if there are too many. None may be waiting to be written to the queue."""
+        """Release all bind groups if there are too many. None may be pending in the queue."""
         if len(self._groups) < _MOST_GROUPS:
             return
         self.drops += 1

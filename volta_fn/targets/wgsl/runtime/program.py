@@ -1,6 +1,6 @@
-"""Programs ready to run: functions of buffers.
+"""Run compiled programs as functions of buffers.
 
-What they have the GPU do without the host in between is written to the queue once, and then again (see `command_lists`).
+The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
 from volta_fn.targets.wgsl.runtime.writer import Writer
 
-#: The number of a lease's block.
+#: Returns the number of a lease's block.
 _number = attrgetter("block.number")
 
 
@@ -37,9 +37,10 @@ class Program:
     def __init__(
         self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any, *, reads_ahead: bool = True, called: bool = True
     ) -> None:
-        """Compile a program. If `reads_ahead`, readbacks of small results that were read once are requested at once from then on.
+        """Compile a program.
 
-        If it will be `called`, the memory that it needs is asked for meanwhile.
+        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If it will be `called`, the
+        memory that it needs is allocated now.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -49,10 +50,10 @@ class Program:
             _begin_long_ones(gpu, pipeline.early_routine_keys(closed, gpu.target), begin)
             program: LoweredProgram = pipeline.lower(closed, gpu.target)
             results = program.results
-            #: Results that take the memory of donated arguments: pairs of their numbers.
+            #: Results that take the memory of donated arguments: result -> argument.
             self.reuse = dict(program.reusable(donated))
             writer, commands = self._written(program, begin)
-            #: Better shaders than those that it begins with, until they are asked for, and whether it was called.
+            #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
             self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
             self.called = False
             self.slots = [*writer.slots.ordered()]
@@ -65,14 +66,14 @@ class Program:
             self.results = Results(outputs, put, [v.aval for v in results], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
             constants = [gpu.constant(array) for array in writer.slots.arrays()]
             self.constants = [gpu.lease_of(c) for c in constants]
-            #: What is in use from call to call; single operations are called from everywhere.
+            #: Samples of the memory in use; single operations are called from everywhere, so they have none.
             self.trend = Trend() if reads_ahead else None
             self.sizes, self.numbers = _shared(writer.slots.lifetimes())
             self.commands = command_lists(commands)
-            #: Whether the host has something to do in the middle, while other programs may run.
+            #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
-            #: All that a call does, if that depends on nothing but the blocks that it brings.
-            self.whole: CommandList | None = (
+            #: The only command list, if the program is one that depends on nothing but the blocks of a call.
+            self.command_list: CommandList | None = (
                 self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
             )
             if called and not self.interrupted:
@@ -80,7 +81,10 @@ class Program:
                     gpu.temporaries(self.sizes)
 
     def _written(self, program: LoweredProgram, begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
-        """The program's commands, and their writer; shaders are begun with as soon as they are written, those of equations first."""
+        """Emit the program's commands; return them with their writer.
+
+        Shaders are compiled as soon as they are generated, those of equations first.
+        """
         gpu = self.gpu
         _begin_long_ones(gpu, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
         most = longest(len({item.key.key for item in program.items if item.key is not None}))
@@ -99,7 +103,7 @@ class Program:
         return sum(map(size_class, self.sizes))
 
     def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
-        """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
+        """Run the program; donated arguments may be overwritten if `donate` is set."""
         gpu = self.gpu
         if self.better and self.called:
             gpu.pipelines.upgrades.begin(self.better.items())
@@ -109,7 +113,7 @@ class Program:
         with gpu.queue.lock:
             if self.trend is not None:
                 gpu.pool.collect()
-                self.trend.look(gpu.pool.in_use, gpu.pool.limit)
+                self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
             given = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
                 arguments, given = self._with_copies(arguments)
@@ -126,7 +130,7 @@ class Program:
             return self._finished(arguments, given, new)
 
     def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
-        """The arguments, with copies of those that are overwritten; and their memory."""
+        """Copy the arguments that are overwritten; return the arguments and their memory."""
         found = [*arguments]
         for number in self.reuse.values():
             buffer = arguments[number]
@@ -134,10 +138,10 @@ class Program:
         return tuple(found), [self.gpu.lease_of(a) for a in found]
 
     def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
-        """Write what was written before for these blocks, if it was: what a call does that is not one of the first."""
-        if self.whole is None:
+        """Replay the recording for these blocks, if there is one; the common case."""
+        if self.command_list is None:
             return False
-        recording = self.whole.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
+        recording = self.command_list.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
         return recording is not None and recording.replay(self.gpu.queue)
 
     def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
@@ -156,16 +160,19 @@ class Program:
 
 
 def _begin_long_ones(gpu: Gpu, keys: Iterable[RoutineKey], begin: Callable[[str, int, frozenset[int]], None]) -> None:
-    """Begin with what is to stand alone of some routines: those are the shaders that take longest to compile."""
+    """Start compiling the shaders that stand alone, which take longest to compile."""
     for key in keys:
         routine = gpu.routine(key)
         for dispatch in () if routine is None else routine.dispatches:
             if stays_alone(dispatch, deferred=False):
-                begin(dispatch.source, len(dispatch.buffers), dispatch.places_written)
+                begin(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
 
 
 def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
-    """Blocks for values, of which those that are not needed at the same time may share one: the blocks' sizes, and each value's number."""
+    """Assign temporary values to blocks, which values of disjoint lifetimes share.
+
+    Returns the sizes of blocks, and each value's block.
+    """
     sizes: list[int] = []
     numbers = [0] * len(lifetimes)
     free: dict[int, list[int]] = {}

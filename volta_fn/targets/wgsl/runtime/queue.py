@@ -1,8 +1,7 @@
-"""The queue: commands are collected into batches, batches are submitted, and threads may wait for them.
+"""Collect commands into batches, submit them, and wait for them.
 
-A batch is one compute pass. Only so many batches may be in flight; whoever submits more waits. All waiting is by polling, quickly at
-first: so it ends at once when the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
-unless set).
+A batch is one compute pass. The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at first:
+so it ends as soon as the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300 unless set).
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from volta_fn.targets.wgsl.runtime.memory import Block, Pool
 from volta_fn.targets.wgsl.runtime.readback import Readback, Readbacks
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched, log, native
 
-#: Commands in a batch: the most, and how many are worth submitting; the most batches in flight, and bytes written between batches.
+#: Commands in a batch, at most, and how many are worth submitting; batches in flight, at most; and bytes written between batches.
 _COMMANDS = 256
-_ENOUGH = 64
-_UNDER_WAY = 16
-#: Seconds after which commands are submitted without waiting for more of them.
+_WORTH_SUBMITTING = 64
+_MOST_IN_FLIGHT = 16
+#: Seconds after which pending commands are submitted, however few.
 _LATE = 1e-3
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
 
-#: Seconds that waiting takes without progress, unless something else is set.
+#: Seconds without progress after which waiting fails, by default.
 _TIMEOUT = 300.0
 
 
-#: Seconds that the process' end may take, each for threads to let go of a GPU, and without its progress.
-_FAREWELL = 10.0
+#: Seconds to wait at the end of the process for other threads to release a GPU, and for its progress.
+_EXIT_TIMEOUT = 10.0
 
 _OPEN: weakref.WeakSet[Queue] = weakref.WeakSet()
 
@@ -48,18 +47,18 @@ _OPEN: weakref.WeakSet[Queue] = weakref.WeakSet()
 @atexit.register
 def _close() -> None:
     for queue in list(_OPEN):
-        if queue.process == os.getpid():  # a fork has the GPU of its parent in memory only
+        if queue.process == os.getpid():  # a forked process cannot use its parent's GPU
             queue.close()
 
 
-def _leave_to_the_parent() -> None:
-    """In a forked process: its parent's devices are lost to it."""
+def _mark_lost_in_child() -> None:
+    """Mark all devices as lost in a forked process."""
     for queue in _OPEN:
         queue.watched.lost = True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    os.register_at_fork(after_in_child=_mark_lost_in_child)
 
 
 class Queue:
@@ -74,23 +73,23 @@ class Queue:
         self.lock = Lock()
         self.watched = watched
         self.encoder: Any = None
-        #: The compute pass that is being written.
+        #: The compute pass that is being recorded.
         self.run: Any = None
         self.commands = 0
         self.written = 0
         self.submitted = 0
         self.done = 0
-        #: When the last batch was submitted, and how many commands the next one waits for.
+        #: When the last batch was submitted, and how many commands the next one collects.
         self.last = 0.0
-        self.patience = 1
+        self.batch_commands = 1
         #: Counters, for statistics.
         self.dispatches = 0
         self.reads = 0
         self.waits = 0
         self.waited = 0.0
         self.timeouts = 0
-        #: Held while the library is polled.
-        self.hearing = threading.RLock()
+        #: Held while the device is polled.
+        self.polling = threading.RLock()
         self.process = os.getpid()
         _OPEN.add(self)
         timeout = settings.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
@@ -112,46 +111,46 @@ class Queue:
         return self.encoder
 
     def begin(self) -> Any:
-        """The compute pass to write to."""
+        """Return the compute pass to write to."""
         if self.run is None:
             self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.run
 
     def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
-        """Copy bytes at an offset of a buffer to the beginning of another."""
+        """Copy `size` bytes at an offset of a buffer to the beginning of another."""
         self._end_run()
         self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
         self.commands += 1
 
     def wrote(self, commands: int) -> None:
-        """Note that commands were written; submits if there are many."""
+        """Count commands that were written; submit if there are many."""
         self.commands += commands
         self.dispatches += commands
         if self.commands >= _COMMANDS:
             self.submit()
 
     def pause(self) -> None:
-        """Submit if it is worth while, or if the GPU has too little to do.
+        """Submit if enough commands are pending, or if the GPU is about to run idle.
 
-        A GPU that is busy is given the next batch before it needs that. One that is done before it has that waits for the host, whose time
-        submissions take: batches become larger then, until somebody waits for one.
+        A busy GPU gets its next batch before it needs it. If it finishes first, the host is the bottleneck, and submissions cost its time:
+        then batches grow, until a thread waits for one.
         """
-        if self.commands >= _ENOUGH:
+        if self.commands >= _WORTH_SUBMITTING:
             self.submit()
             return
         late = time.perf_counter() - self.last > _LATE
-        if self.commands < self.patience and not late:
+        if self.commands < self.batch_commands and not late:
             return
-        under_way = self._still_under_way()
-        if under_way > 1:
-            self.patience = max(1, self.patience // 2)
+        in_flight = self._in_flight()
+        if in_flight > 1:
+            self.batch_commands = max(1, self.batch_commands // 2)
             return
         self.submit()
-        if not late and (not under_way or self._still_under_way() == 1):
-            self.patience = min(2 * self.patience, _ENOUGH)
+        if not late and (not in_flight or self._in_flight() == 1):
+            self.batch_commands = min(2 * self.batch_commands, _WORTH_SUBMITTING)
 
-    def _still_under_way(self) -> int:
-        """How many batches the GPU has not done."""
+    def _in_flight(self) -> int:
+        """Return the number of batches in flight."""
         if self.submitted != self.done:
             with self.watched:
                 self.poll()
@@ -164,12 +163,12 @@ class Queue:
             self.run = None
 
     def submit(self) -> int:
-        """Submit what is written; the number of the last batch."""
+        """Submit the pending commands; return the number of the last batch."""
         with self.lock:
             if self.encoder is None:
                 return self.submitted
             encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
-            with self.watched:  # what is wrong must not be submitted: the library would end the process
+            with self.watched:  # submitting invalid commands would abort the process
                 self._end_run()
                 commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                 self.lib.wgpuCommandEncoderRelease(encoder)
@@ -187,15 +186,18 @@ class Queue:
     # waiting
 
     def poll(self) -> None:
-        """Hear what the GPU has done."""
-        with held_back, self.hearing:
+        """Poll the device for completed submissions."""
+        with held_back, self.polling:
             self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
     def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until a condition holds. Raises `DeviceTimeoutError` if the GPU makes no progress for too long."""
+        """Wait until a condition holds.
+
+        Raises `DeviceTimeoutError` if the GPU makes no progress for too long.
+        """
         if reached():
             return
-        self.patience = 1
+        self.batch_commands = 1
         self.waits += 1
         start = time.perf_counter()
         try:
@@ -223,7 +225,7 @@ class Queue:
                 progress, last = self.done, now
             elif now - last > timeout:
                 raise DeviceTimeoutError(
-                    f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with something large, or hang: "
+                    f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with a large computation, or hang: "
                     "waiting again may help; VOLTA_GPU_TIMEOUT sets the seconds"
                 )
             waited = now - start
@@ -231,29 +233,30 @@ class Queue:
                 time.sleep(min(waited / 16, 1e-3))
 
     def wait(self, batch: int | None = None, timeout: float | None = None) -> None:
-        """Wait for a batch, else for all that is written."""
+        """Wait for a batch; without one, for all commands."""
         number = self.submit() if batch is None else batch
         self.wait_for(lambda: self.done >= number, timeout)
 
     def close(self) -> None:
-        """At the process' end: no other thread asks for anything any more, and what is under way is finished, if it does not take long.
+        """Finish at the end of the process.
 
-        A thread that Python ends in a function which the library has called back would take the process down.
+        Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a callback
+        of the library, the process would crash.
         """
         with contextlib.suppress(DeviceError):
-            if self.lock.keep(_FAREWELL):
-                self.wait(timeout=_FAREWELL)
-        self.hearing.acquire(timeout=_FAREWELL)
+            if self.lock.keep(_EXIT_TIMEOUT):
+                self.wait(timeout=_EXIT_TIMEOUT)
+        self.polling.acquire(timeout=_EXIT_TIMEOUT)
 
     def hold_back(self) -> None:
-        """Wait while too many batches are under way."""
-        if self.submitted - self.done >= _UNDER_WAY:
-            self.wait(self.submitted - _UNDER_WAY // 2)
+        """Wait while too many batches are in flight."""
+        if self.submitted - self.done >= _MOST_IN_FLIGHT:
+            self.wait(self.submitted - _MOST_IN_FLIGHT // 2)
 
     # data
 
     def write(self, block: Block, data: np.ndarray, offset: int = 0) -> None:
-        """Write bytes to a block that no waiting command uses."""
+        """Write bytes to a block that no pending command uses."""
         size = data.nbytes
         if size % 4:
             data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
@@ -265,12 +268,12 @@ class Queue:
             self.submit()
 
     def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
-        """Bytes of a block, when what is written so far is done."""
+        """Return the bytes of a block as of the commands written so far."""
         with self.lock:
             readback = self.readbacks.request(block, size, offset)
         return self.take(readback)
 
     def take(self, readback: Readback) -> np.ndarray:
-        """The bytes of a readback, when it has arrived. To be called once."""
+        """Wait for a readback and return its bytes. Call it once."""
         self.reads += 1
         return self.readbacks.take(readback)

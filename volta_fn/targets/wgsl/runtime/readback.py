@@ -1,7 +1,7 @@
-"""Readbacks: copies of device memory to buffers that the host can read, requested now and taken later.
+"""Copy device memory to the host: readbacks are requested now and taken later.
 
-A readback has arrived when the batch in which it was requested is done, whatever comes behind. So the readback of a result that is read
-each time, such as a loss, can be requested at once, and taking it waits for no later step.
+A readback arrives when the batch in which it was requested is done, whatever follows. So the readback of a result that is read after each
+step, such as a loss, is requested with the step, and taking it waits for no later step.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _ALLOW_PROCESS_EVENTS = 2
 _MAP_READ, _COPY_DST = 0x1, 0x8
 _ARRIVED = 1
 
-#: Buffers kept of a size, and bytes of the largest that is kept.
+#: Buffers kept per size, and bytes of the largest that is kept.
 _KEPT, _LARGEST = 64, 1 << 24
 
 
 class Readback:
-    """A copy on its way to the host."""
+    """A pending copy to the host."""
 
     __slots__ = ("__weakref__", "capacity", "handle", "number", "readbacks", "size")
 
     def __init__(self, readbacks: Readbacks, handle: Any, capacity: int, size: int) -> None:
         self.readbacks = readbacks
-        #: The buffer that the host can read, and its bytes; None when it has been taken.
+        #: The buffer that the host can read (None once taken), and its bytes.
         self.handle = handle
         self.capacity = capacity
         self.size = size
-        #: Identifies it once it is submitted; 0 before.
+        #: Its number once it is submitted; 0 before.
         self.number = 0
 
     def __del__(self) -> None:
@@ -53,7 +53,7 @@ class Readbacks:
         self.lib, self.ffi = library.lib, library.ffi
         self.queue = queue
         self.count = 0
-        #: Requested, but not submitted; submitted, by number; arrived, with their status; and those that nobody will take.
+        #: Readbacks by state: requested; submitted, by number; arrived, with their status; abandoned before they were taken.
         self.requested: list[Readback] = []
         self.expected: set[int] = set()
         self.arrived: dict[int, int] = {}
@@ -68,7 +68,10 @@ class Readbacks:
             self.arrived[which] = status
 
     def request(self, block: Block, size: int, offset: int = 0) -> Readback:
-        """Request a copy of `size` bytes of a block, as they are after what is written to the queue so far. Under the queue's lock."""
+        """Request a copy of `size` bytes of a block, as of the commands written so far.
+
+        Call it under the queue's lock.
+        """
         self._collect()
         padded = max(-(-size // 4) * 4, 4)
         capacity = min(1 << max(padded - 1, 255).bit_length(), max(self.queue.pool.largest, padded))
@@ -80,9 +83,9 @@ class Readbacks:
         return readback
 
     def _collect(self) -> None:
-        """Reuse the buffers of readbacks that have arrived and that nobody will take, oldest first.
+        """Reuse the buffers of arrived readbacks that were abandoned, oldest first.
 
-        Not before they have arrived: the library would then report the next readback in such a buffer when the first one arrives.
+        They must have arrived: the library would otherwise report the next readback in such a buffer when the first one arrives.
         """
         while self.abandoned and self.abandoned[0][2] in self.arrived:
             handle, capacity, number = self.abandoned.popleft()
@@ -92,7 +95,7 @@ class Readbacks:
             self._keep(handle, capacity)
 
     def submitted(self) -> None:
-        """What is requested has just been submitted: have the library report its arrival."""
+        """Ask the library to report the arrival of the readbacks just submitted."""
         for readback in self.requested:
             self.count += 1
             readback.number = self.count
@@ -102,14 +105,14 @@ class Readbacks:
         self.requested.clear()
 
     def take(self, readback: Readback) -> np.ndarray:
-        """The bytes of a readback, when it has arrived. To be called once."""
+        """Wait for a readback and return its bytes. Call it once."""
         if not readback.number:
             self.queue.submit()
         number = readback.number
         self.queue.wait_for(lambda: number in self.arrived)
         self.expected.discard(number)
         if self.arrived.pop(number) != _ARRIVED:
-            self.queue.watched.lost = True  # there is no other reason why a copy that was asked for rightly does not arrive
+            self.queue.watched.lost = True  # a valid copy fails for no other reason
             raise DeviceError(LOST)
         source = self.lib.wgpuBufferGetConstMappedRange(readback.handle, 0, max(-(-readback.size // 4) * 4, 4))
         result = np.empty(readback.size, np.uint8)
@@ -128,7 +131,7 @@ class Readbacks:
             self.lib.wgpuBufferRelease(handle)
 
     def clear(self) -> None:
-        """Give back the buffers that are kept."""
+        """Release the buffers that are kept for reuse."""
         for handle in [handle for free in self.free.values() for handle in free]:
             self.lib.wgpuBufferRelease(handle)
         self.free.clear()

@@ -1,6 +1,6 @@
-"""Dispatches written to the queue: from Python, or, from a packed recording, by machine code.
+"""Write dispatches to the queue: from Python, or by machine code if packed.
 
-From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls takes a small part of
+From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls takes a small some of
 that. It needs llvmlite; without it, Python replays recordings.
 """
 
@@ -19,18 +19,21 @@ from volta_fn.targets.wgsl.runtime.wgpu_ffi import native
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.queue import Queue
 
-#: How many 64-bit words a step is in a packed recording: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
+#: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
 WORDS = 6
 
-#: How many dispatches are written before a check whether the batch is full.
+#: Dispatches that are written between checks whether the batch is full.
 AT_A_TIME = 256
 
-#: A function ``(pass, first step, how many)``.
+#: A function ``(pass, first step, number of steps)``.
 Replay = Callable[[Any, int, int], None]
 
 
 class Step(NamedTuple):
-    """A dispatch ready to be written. Its grid is at an offset in a buffer, if there is one."""
+    """A dispatch ready to be written.
+
+    An indirect one reads its grid at an offset in the buffer `grids`.
+    """
 
     pipeline: Any
     group: Any
@@ -40,26 +43,29 @@ class Step(NamedTuple):
 
 
 def play(queue: Queue, steps: Sequence[Step]) -> None:
-    """Write steps to the queue. Under its lock, as handles of bind groups live until there are too many."""
+    """Write steps to the queue.
+
+    Call it under the queue's lock, since bind groups may be released otherwise.
+    """
     lib, null = queue.lib, queue.ffi.NULL
     set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
     dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
     for start in range(0, len(steps), AT_A_TIME):
-        part = steps[start : start + AT_A_TIME]
+        some = steps[start : start + AT_A_TIME]
         with queue.watched:
             run = queue.begin()
-            for pipeline, group, (x, y, z), grids, offset in part:
+            for pipeline, group, (x, y, z), grids, offset in some:
                 set_pipeline(run, pipeline)
                 set_group(run, 0, group, 0, null)
                 if grids is None:
                     dispatch(run, x, y, z)
                 else:
                     indirect(run, grids, offset)
-        queue.wrote(len(part))
+        queue.wrote(len(some))
 
 
 def packed(steps: Sequence[Step]) -> np.ndarray:
-    """Steps as a table of words."""
+    """Pack steps into a table of 64-bit words for `compiled`."""
     ffi = native().ffi
     table = np.empty((len(steps), WORDS), np.uint64)
 
@@ -73,7 +79,10 @@ def packed(steps: Sequence[Step]) -> np.ndarray:
 
 @functools.cache
 def compiled() -> Replay | None:
-    """What writes steps of a packed recording to a compute pass, without holding up other threads; None if there is no compiler."""
+    """Return machine code that writes packed steps to a compute pass without the GIL.
+
+    None without a compiler.
+    """
     if not may_compile():
         return None
     ffi, lib = native().ffi, native().lib
@@ -84,7 +93,7 @@ def compiled() -> Replay | None:
     return lambda run, first, count: call(run, first, count)
 
 
-#: The loop that writes steps to a pass. A pipeline that is set already is not set again.
+#: The loop that writes steps to a pass. It skips setting the pipeline that is set.
 _LOOP = """
 define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
 entry:
@@ -123,7 +132,7 @@ end:
 }
 """
 
-#: What loads a word of a step, as it is and as a u32.
+#: Loads a word of a step, and truncates it to 32 bits.
 _LOAD = """\
   %p{i} = getelementptr i64, ptr %step, i64 {i}
   %w{i} = load i64, ptr %p{i}
@@ -131,7 +140,7 @@ _LOAD = """\
 
 
 def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
-    """The loop with the addresses of the functions that it calls."""
+    """Return the LLVM IR of the loop, with the addresses of the functions it calls."""
     text = _LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
     for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
         text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")

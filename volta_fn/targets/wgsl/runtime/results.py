@@ -1,7 +1,7 @@
-"""What a call of a program gives back: buffers.
+"""Make the buffers that a call of a program returns.
 
-A result that takes a donated argument's memory is the argument's own buffer again, if it has its type: a step of training gives most of its
-arguments back so, and nothing is called more often.
+A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: a training step returns most of its
+arguments so, and nothing is called more often.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.runtime.memory import SMALL_READBACK, Buffer, Lease
 from volta_fn.targets.wgsl.runtime.readback import Readbacks
 
-#: For how many calls readbacks of a result are requested at once after one was read.
+#: Calls for which readbacks of a result are requested eagerly after one was read.
 _AHEAD = 16
 
-#: Makes a buffer from a call's arguments, their memory, and the blocks that the call brings.
+#: Makes a buffer from a call's arguments, their memory, and the new blocks of the call.
 _Maker = Callable[[Sequence[Buffer], Sequence[Lease], Sequence[Lease]], Buffer]
 
 
@@ -27,12 +27,12 @@ class Results:
     """The results of a program's calls.
 
     Args:
-        outputs: what they are.
+        outputs: descriptions of the results.
         constants: the buffers of those that are constants.
-        made: the types of what the program computes.
-        reuse: which of that takes the memory of a donated argument: pairs of their numbers.
+        made: the types of the values that the program computes.
+        reuse: which of these take the memory of a donated argument: computed value -> argument.
         arguments: the arguments' types.
-        reads_ahead: whether readbacks of small results are requested at once if those of earlier calls were read.
+        reads_ahead: whether to request readbacks of small results eagerly if those of earlier calls were read.
     """
 
     def __init__(
@@ -47,36 +47,36 @@ class Results:
     ) -> None:
         self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
         self.uses = Counter([output.made for output in outputs])
-        #: What the program computes in blocks of its own, and their bytes.
+        #: The computed values in blocks of their own, and the bytes of these.
         self.own = [number for number in range(len(made)) if number not in reuse]
         self.blocks = [max(made[number].nbytes, 4) for number in self.own]
-        #: What makes the buffers that are neither arguments nor constants.
+        #: The makers of buffers that are neither arguments nor constants.
         self.makers: list[_Maker] = []
-        #: The arguments that are results and about whose former elements something may be known.
+        #: The arguments that become results and may hold knowledge of their old elements.
         self.renewed: list[int] = []
         waiting = iter(range(len(arguments), len(arguments) + len(constants)))
         numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
-        #: Takes the results out of arguments, constants and those that are made.
+        #: Selects the results from arguments, constants and new buffers.
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
         self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
         small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
-        #: For how many more calls readbacks are requested at once, by the results' numbers.
+        #: For how many more calls readbacks are requested eagerly, by result.
         self.asked: dict[int, int] = {}
-        #: The results that may be read ahead, and what to call when they are read.
+        #: The results that may be read ahead, and callbacks for when they are read.
         self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
 
     def _number(self, output: Output) -> int:
-        """Which of arguments, constants and made buffers a result is."""
-        place, aval = output.argument, None
+        """Return the position of a result in (arguments, constants, new buffers)."""
+        argument_number, aval = output.argument, None
         if output.made is not None:
             aval = self.made[output.made]
-            place = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
-        if place is not None:
-            argument = self.arguments[place]
+            argument_number = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
+        if argument_number is not None:
+            argument = self.arguments[argument_number]
             if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
                 if aval is not None and aval.nbytes <= SMALL_READBACK:
-                    self.renewed.append(place)
-                return place
+                    self.renewed.append(argument_number)
+                return argument_number
         self.makers.append(self._maker(output))
         return len(self.arguments) + len(self.constants) + len(self.makers) - 1
 
@@ -87,13 +87,16 @@ class Results:
             return lambda arguments, given, new: shaped(arguments[argument], shape)
         dtype, size = self.made[output.made].dtype, self.made[output.made].nbytes
         if output.made in self.reuse:
-            place = self.reuse[output.made]
-            return lambda arguments, given, new: Buffer(given[place], shape, dtype, size)
+            argument_number = self.reuse[output.made]
+            return lambda arguments, given, new: Buffer(given[argument_number], shape, dtype, size)
         block = self.own.index(output.made)
         return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
 
     def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
-        """The results of a call by arguments, of which those that are overwritten belong to nobody else."""
+        """Return the results of a call.
+
+        No other buffer shares the memory of the arguments that are overwritten.
+        """
         for number in self.renewed:
             arguments[number].renew()
         return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
@@ -110,7 +113,7 @@ class Results:
 
 
 def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
-    """The same elements in another shape."""
+    """Return a buffer with the same elements and another shape."""
     if buffer.shape == shape:
         return buffer
     return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))

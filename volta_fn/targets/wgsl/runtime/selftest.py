@@ -1,8 +1,9 @@
-"""What a device is asked when it is opened: which checks its shaders need, whether its `fma` rounds once, what subnormal numbers are, and,
-if it is software, whether loops go on to their end.
+"""Test a device when it is opened.
 
-The translator of shaders can guard every access to memory and count the turns of every loop. Ours are in range by construction and end,
-so both are left out, but not before a shader has given without them what it gives with them: drivers have compiled such loops wrongly.
+The tests tell which checks its shaders need, whether its `fma` rounds once, whether it keeps subnormal numbers, and, if it is software, how
+many iterations its loops run. The translator of shaders can guard every access to memory and count the iterations of every loop. Our
+accesses are in range by construction, and our loops end, so both checks are disabled; but only after a shader has given the same result
+with and without them, since drivers have compiled such loops wrongly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from volta_fn.errors import DeviceError
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.gpu import Gpu
 
-#: The library's flags: none, the turns of loops, all checks.
+#: The library's flags for checks in shaders: none, bounds of loops, all.
 NONE, LOOPS, ALL = 0, 2, 3
 
 _WIDTH = 64
@@ -69,7 +70,7 @@ fn main(@builtin(local_invocation_index) i: u32) {{
 
 
 def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
-    """An expression of x, y and z."""
+    """Evaluate an expression of x, y and z on the device."""
     dtype = operands[0].dtype
     result = gpu.put(np.zeros(_WIDTH, dtype))
     source = _TERNARY.format(type=f"f{8 * dtype.itemsize}", width=_WIDTH, twice=2 * _WIDTH, made=made)
@@ -78,7 +79,7 @@ def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
 
 
 def fuses(gpu: Gpu) -> bool:
-    """Whether fma gives what products lose when they are rounded."""
+    """Return whether fma rounds once: whether it recovers rounding errors of products."""
     x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
     for dtype in (np.float32, np.float64) if gpu.facts.float64 else (np.float32,):
         a, b = x.astype(dtype), y.astype(dtype)
@@ -88,13 +89,13 @@ def fuses(gpu: Gpu) -> bool:
 
 
 def _lost(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What is rounded off products, exactly."""
+    """Return the rounding errors of products, exactly."""
     pairs = zip(x.tolist(), y.tolist(), (x * y).tolist(), strict=True)
     return np.array([float(Fraction(a) * Fraction(b) - Fraction(product)) for a, b, product in pairs], x.dtype)
 
 
 def keeps_subnormals(gpu: Gpu) -> bool:
-    """Whether sums and products of subnormal numbers are what they should be, and such results are."""
+    """Return whether float32 arithmetic reads and gives subnormal numbers."""
     least = np.finfo(np.float32).smallest_subnormal
     x, y = np.arange(1, _WIDTH + 1, dtype=np.float32) * least, np.full(_WIDTH, 2, np.float32)
     return np.array_equal(_ternary(gpu, "x * y + z", x, y, x), x * 3)
@@ -106,27 +107,27 @@ _LOOP = """
 @compute @workgroup_size(1)
 fn main() {
   var mixed = wanted[1];
-  var turns = 0u;
-  for (; turns < wanted[0]; turns++) { mixed = mixed * 1664525u + turns; }
-  done[0] = turns;
+  var iterations = 0u;
+  for (; iterations < wanted[0]; iterations++) { mixed = mixed * 1664525u + iterations; }
+  done[0] = iterations;
   done[1] = mixed;
 }
 """
 
-#: Turns that loops are tried with.
-_TURNS = 1 << 18
+#: Iterations of the loop that is tried.
+_ITERATIONS = 1 << 18
 
 
-def turns_of_loops(gpu: Gpu) -> int:
-    """How many turns loops may take together: Mesa's software ends them after 65,535."""
+def loop_iterations(gpu: Gpu) -> int:
+    """Return how many iterations loops may take: Mesa ends them after 65,535."""
     done = gpu.put(np.zeros(_WIDTH, np.uint32))
-    gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _TURNS, np.uint32)), done], frozenset([1]), ALL)
-    turns = int(gpu.get(done)[0])
-    return turns if turns < _TURNS else TargetCapabilities().iterations
+    gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _ITERATIONS, np.uint32)), done], frozenset([1]), ALL)
+    iterations = int(gpu.get(done)[0])
+    return iterations if iterations < _ITERATIONS else TargetCapabilities().iterations
 
 
 def needed_checks(gpu: Gpu) -> int:
-    """The fewest checks with which a shader gives what it gives with all of them."""
+    """Return the fewest checks that give the same result as all of them."""
     expected = _run(gpu, ALL)
     for checks in (NONE, LOOPS):
         try:

@@ -11,8 +11,11 @@ from volta_fn.errors import ArgumentError
 N = TypeVar("N", int, float)
 
 
-def number(variable: str, kind: Callable[[str], N], what: str) -> N | None:
-    """What a variable is set to; None if it is not set. Raises `ArgumentError` if that is no such number, or less than 0."""
+def number(variable: str, kind: Callable[[str], N], expected: str) -> N | None:
+    """Return the number that a variable is set to; None if it is not set.
+
+    Raises `ArgumentError` if it is no such number, or less than 0.
+    """
     text = os.environ.get(variable)
     if not text:
         return None
@@ -22,4 +25,4 @@ def number(variable: str, kind: Callable[[str], N], what: str) -> N | None:
         found = kind("-1")
     if found >= 0:
         return found
-    raise ArgumentError(f"{variable} must be {what}, got {text!r}")
+    raise ArgumentError(f"{variable} must be {expected}, got {text!r}")

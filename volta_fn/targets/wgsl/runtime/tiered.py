@@ -1,7 +1,7 @@
-"""Upgrades: faster shaders, compiled in the background while others already do their work.
+"""Compile shaders in tiers: faster ones in the background while others run.
 
-A program begins with shaders that compile quickly. Where there is a faster one that gives the same bits, it takes the other's place once it
-is compiled. Programs that are called only once do not ask for it.
+A program starts with shaders that compile quickly. A faster one with the same bits replaces such a shader once it is compiled. Programs
+that are called only once request none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from volta_fn.targets.wgsl.runtime.pipelines import Key, Pipelines
     from volta_fn.targets.wgsl.shader_module import ShaderModule
 
-#: Compiling threads, at most, and by what the number of processors is divided: the others are the program's.
-_THREADS, _PART = 8, 2
+#: Threads that compile, at most, and as a fraction of the CPUs: the others belong to the program.
+_THREADS, _CPU_FRACTION = 8, 2
 
 
 class Upgrades:
-    """The shaders still to be compiled for a device, and the threads that do it."""
+    """The faster shaders to be compiled, and the threads that compile them."""
 
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
@@ -32,27 +32,27 @@ class Upgrades:
         self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
-        #: How often pipelines were replaced: commands that were recorded before still have the others.
+        #: How often pipelines were replaced: older recordings still hold the replaced ones.
         self.rounds = 0
 
     def begin(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
-        """Compile faster shaders for existing pipelines, by their keys, unless that was asked for before."""
+        """Compile faster shaders for existing pipelines, unless requested before."""
         with self._changed:
             for key, better in wanted:
                 if key not in self._asked:
                     self._asked.add(key)
                     self._waiting.append((key, better))
-            for _ in range(min(len(self._waiting), _THREADS, max(1, (os.cpu_count() or 1) // _PART)) - self._threads):
+            for _ in range(min(len(self._waiting), _THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
                 self._threads += 1
                 threading.Thread(target=self._work, name="volta_fn compiles").start()
 
     def settle(self) -> None:
-        """Return when nothing is being compiled any more."""
+        """Wait until no shader is being compiled."""
         with self._changed:
             self._changed.wait_for(lambda: not self._threads)
 
     def _work(self) -> None:
-        """Compile, one after the other, until nothing is left, or the process ends."""
+        """Compile until no request is left or the main thread has ended."""
         while True:
             with self._changed:
                 if not self._waiting or not threading.main_thread().is_alive():
@@ -63,5 +63,5 @@ class Upgrades:
                 (source, count, written), better = self._waiting.popleft()
             try:
                 self._pipelines.replace((source, count, written), better().text)
-            except DeviceError as error:  # the other one stays: it does the same
-                log.warning("a better shader cannot be compiled: %s", error)
+            except DeviceError as error:  # the slower one remains
+                log.warning("a faster shader cannot be compiled: %s", error)

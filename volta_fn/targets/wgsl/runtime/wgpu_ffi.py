@@ -1,4 +1,7 @@
-"""wgpu's C interface. Its calls cost a third of those of the Python classes around it; those serve where nothing is called often."""
+"""Bind wgpu's C interface.
+
+Its calls cost a third of those of the Python classes around it, which serve everything that is called rarely.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from volta_fn.lazy_imports import load
 
 
 class Native(NamedTuple):
-    """The library: its functions, cffi, its functions with errors raised, and where errors are reported."""
+    """The library: its functions, cffi, checked functions, and its error handler."""
 
     lib: Any
     ffi: Any
     checked: Any
     errors: Any
-    #: The process that loaded it. One that is forked from this has none of its threads, and nothing that its driver knows.
+    #: The process that loaded it: a forked process has neither its threads nor its driver's state.
     process: int
 
 
-#: Says what the runtime does. VOLTA_GPU_DEBUG=1 has it written on stderr.
+#: Logs what the runtime does; to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
 if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
     log.setLevel(logging.DEBUG)
@@ -39,7 +42,7 @@ LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that wer
 
 
 def wgpu() -> Any:
-    """The package wgpu, imported on first use."""
+    """Import the package wgpu on first use."""
     try:
         return load("wgpu")
     except ImportError as error:
@@ -48,19 +51,19 @@ def wgpu() -> Any:
 
 @functools.cache
 def native() -> Native:
-    """The library behind the package."""
+    """Load the library that the package wraps."""
     wgpu()
     logging.getLogger("wgpu").addHandler(logging.NullHandler())
     module = load("wgpu.backends.wgpu_native._api")
     extras = load("wgpu.backends.wgpu_native.extras")
-    with contextlib.suppress(RuntimeError):  # somebody else in the process has made the instance, and that will do, too
-        # Grids that are read from buffers would be checked by a dispatch each; ours are right. OpenGL brings no GPU that we could use.
+    with contextlib.suppress(RuntimeError):  # another library has created the instance already, which serves as well
+        # Without these flags wgpu would validate each indirect grid by a dispatch of its own. OpenGL offers no further GPU.
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])
     return Native(module.lib, module.ffi, module.libf, module.error_handler, os.getpid())
 
 
 def typed(kind: str, message: str) -> VoltaError:
-    """An error that the library reported, as one of ours."""
+    """Return an error that the library reported as a `VoltaError`."""
     lowered = message.lower()
     if "lost" in lowered:
         return DeviceError(LOST)
@@ -70,11 +73,14 @@ def typed(kind: str, message: str) -> VoltaError:
 
 
 class Watched:
-    """``with watched:`` raises what the library reports meanwhile in this thread as an error of ours. Much cheaper than per call."""
+    """A context that raises the errors that the library reports in this thread.
+
+    It is much cheaper than a check per call.
+    """
 
     def __init__(self) -> None:
         self.errors = native().errors
-        #: Whether the device is known to be lost: then it must not be asked for anything any more.
+        #: Whether the device is known to be lost; then no further call may be made.
         self.lost = False
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Writing bodies as commands."""
+"""Emit the commands of programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routine
 from volta_fn.targets.wgsl.runtime import copying
-from volta_fn.targets.wgsl.runtime.commands import Command, Host, Place, Region, Run, Submit, part, place
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Region, Run, Submit, range_of, subrange
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import stays_alone
 from volta_fn.targets.wgsl.runtime.limits import check_elements, in_portions, in_sections
 from volta_fn.targets.wgsl.runtime.memory import Buffer
@@ -35,7 +35,7 @@ ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], 
 
 
 class Writer(ProgramWriter):
-    """The commands of one program, written item by item."""
+    """The commands of one program, emitted item by item."""
 
     def __init__(
         self,
@@ -50,42 +50,42 @@ class Writer(ProgramWriter):
         #: Gives the routine of a key.
         self.made = made
         self.control_flow = control_flow
-        #: Starts compiling a shader, given with its number of buffers and which of them it writes, on another thread.
+        #: Starts compiling a pipeline, given by its key, on another thread.
         self.begin = begin
-        #: The most characters of a shader that may be fused with others.
+        #: The most characters of a shader that may be fused.
         self.longest = longest
-        #: The commands that are being written; loops have lists of their own.
+        #: The commands emitted so far; loops have lists of their own.
         self.commands: list[Command] = []
         #: The number of the next loop.
         self.loops = 0
-        #: The region and the branch that commands belong to, if they are conditional.
+        #: The region and the branch of conditional commands.
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
-        #: The small kernels of the last command, if it computes such.
+        #: The small kernels of the last command, if it computes any.
         self.batch: Batch | None = None
 
     def grids(self, block: Block) -> Slot:
-        """A slot for a region's buffer."""
+        """Return a slot for a region's buffer."""
         self.regions.append(Slot(block))
         return self.regions[-1]
 
     def ladder(self, length: int) -> Slot:
-        """The slot of a constant that holds at least so many numbers, one binding's alignment apart."""
+        """Return the slot of a constant with at least `length` numbers that can be bound."""
         return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.facts.alignment // 4))
 
     def constant(self, value: Any) -> Slot:
-        """The slot of a constant array, which may be on the device."""
+        """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
         if not isinstance(buffer, Buffer) or buffer.known is not None:
             return self.slots.constant(np.asarray(value))
         return self.slots.held(buffer)
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        """Write an item."""
+        """Emit an item."""
         check_elements([v.aval.size for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
-            if largest(item.node.kernel) > self.facts.binding and self.pieces(item, operands, results, block):
+            if largest(item.node.kernel) > self.facts.binding and self.chunks(item, operands, results, block):
                 return
             if self.small(item, operands, results, block):
                 return
@@ -106,34 +106,34 @@ class Writer(ProgramWriter):
             self.host(item, operands, results, block)
 
     def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
-        """An item's routine, if it has one. Results may be the memory of operands."""
+        """Return an item's routine, if it has one. Results may share the memory of operands."""
         if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:
                 return kernel_routine(item.node.kernel, self.facts, shared)
         routine = None if item.key is None else self.made(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
-            return replace(routine, dispatches=routine.dispatches[1:])  # The first copies what is there already.
+            return replace(routine, dispatches=routine.dispatches[1:])  # the first one copies the operand
         return routine
 
     def touch(self, block: Block, *slots: Slot) -> None:
-        """Note that the next command uses some slots."""
+        """Mark slots as used by the next command."""
         for slot in slots:
             self.slots.touch(slot, block)
 
     def routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        """Write a routine's dispatches."""
+        """Emit a routine's dispatches."""
         workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
         slots = [*operands, *results, *workspaces]
         sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
-        places = [place(slot, size) for slot, size in zip(slots, sizes, strict=True)]
+        ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.run(Run.of(dispatch, places, deferred=item.is_batched and number == 0), dispatch.work)
+            self.run(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
-        """Have the last command compute an item, too, if both are small kernels, and independent of each other."""
+        """Merge an item into the last command, if both are small, independent kernels."""
         batch = self.batch
         if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
             return False
@@ -141,28 +141,31 @@ class Writer(ProgramWriter):
         run = None if written is None else batch.extended(written, self.facts)
         if written is None or run is None:
             return False
-        self.slots.time -= 1  # they run at the same time: none may write to memory that another one still reads
+        self.slots.time -= 1  # they run concurrently: none may write memory that another one reads
         self.touch(block, *operands, *results)
         self.slots.time += 1
         self.commands[-1] = run
         return True
 
     def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
-        """A batch that begins with the item written last, if that is a small kernel."""
+        """Return a batch that begins with the last item, if that is a small kernel."""
         written = self.written(item, operands, results)
         last = self.commands[-1] if self.commands else None
         return Batch(written, last, self.commands, block) if written is not None and isinstance(last, Run) else None
 
     def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
-        """An item as a member of a batch; None if it cannot be one."""
+        """Return an item as a member of a batch; None if it cannot be one."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
         if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.facts):
             return None
         sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
         return Written(item.node.kernel, tuple(operands), tuple(results), sizes)
 
-    def pieces(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
-        """Write a kernel of arrays that are larger than one binding piece by piece, if pieces see only a part of each."""
+    def chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+        """Emit a kernel of arrays larger than one binding in chunks.
+
+        Each chunk sees a window of the arrays. Returns whether it was possible.
+        """
         assert isinstance(item.node, KernelCall)
         found = None if set(results) & set(operands) else windowed(item.node.kernel, self.facts.binding)
         if found is None:
@@ -173,15 +176,15 @@ class Writer(ProgramWriter):
             workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
             self.touch(block, *slots, *workspaces)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
-            places = [part(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
-            places += [place(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
+            ranges = [subrange(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
+            ranges += [range_of(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
             for dispatch in routine.dispatches:
-                self.run(Run.of(dispatch, places), dispatch.work)
+                self.run(Run.of(dispatch, ranges), dispatch.work)
             self.slots.time += 1
         return True
 
     def run(self, run: Run, work: int = 0) -> None:
-        """Write a dispatch, in portions if it does very many multiplications (`work`)."""
+        """Emit a dispatch, in portions if it has very many multiplications (`work`)."""
         portions = in_portions(in_sections(run, self.facts), work, self.rung, self.facts)
         for one in portions:
             if self.region is not None:
@@ -192,19 +195,19 @@ class Writer(ProgramWriter):
             if len(portions) > 1:
                 self.commands.append(Submit())
 
-    def rung(self, number: int, length: int) -> Place:
-        """The place of a word that holds `number`, which is less than `length`."""
-        return place(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
+    def rung(self, number: int, length: int) -> BufferRange:
+        """Return the range of a word that holds `number`, which is less than `length`."""
+        return range_of(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
-        """Copy an array of `size` bytes."""
+        """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.run(copying.whole(place(to, size), place(source, size), self.facts))
+            self.run(copying.copy(range_of(to, size), range_of(source, size), self.facts))
             self.slots.time += 1
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        """Call NumPy."""
+        """Emit a call of NumPy."""
         self.touch(block, *operands, *results)
         node = item.node
         if isinstance(node, KernelCall):
@@ -213,25 +216,25 @@ class Writer(ProgramWriter):
         else:
             name, compute = node.primitive.name, _equation(node)
             kinds = [(v.aval.shape, v.aval.dtype) for v in node.invars]
-        sources = tuple([(place(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
-        targets = tuple([(place(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
+        sources = tuple([(range_of(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
+        targets = tuple([(range_of(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
         flag = None
         if self.region is not None:
             region, branch = self.region
             self.touch(block, region.grids)
-            flag = place(region.grids, 4)._replace(offset=4 * branch)
+            flag = range_of(region.grids, 4)._replace(offset=4 * branch)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
 
 
 @lru_cache(maxsize=32)
-def _ladder(length: int, apart: int) -> np.ndarray:
-    numbers = np.zeros((length, apart), np.uint32)
+def _ladder(length: int, spacing: int) -> np.ndarray:
+    numbers = np.zeros((length, spacing), np.uint32)
     numbers[:, 0] = np.arange(length)
     return numbers
 
 
 def _equation(eqn: Equation) -> Callable[..., Any]:
-    """An equation on NumPy arrays."""
+    """Return an equation as a function of NumPy arrays."""
     compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params))
     return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)

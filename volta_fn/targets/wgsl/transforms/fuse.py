@@ -1,8 +1,8 @@
-"""Fuse shaders horizontally: several independent dispatches become one, in which each has some of the workgroups.
+"""Fuse shaders horizontally: independent dispatches become one.
 
-A dispatch of few workgroups leaves much of a GPU idle, and WebGPU runs the dispatches of a pass one after the other where memory that was
-used before is written, even if they are independent. Equal shaders that follow each other share their statements, which select their
-buffers by number (`_switched`).
+Each shader has some of the workgroups. A dispatch of few workgroups leaves much of a GPU idle, and WebGPU runs the dispatches of a pass one
+after the other where memory that was used before is written, even if they are independent. Equal shaders that follow each other share
+their statements, which select their buffers by number (`_switched`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ _KNOWN = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_in
 
 @functools.lru_cache(maxsize=4096)
 def is_fusible(shader: ShaderModule) -> bool:
-    """Return whether a shader can be fused: it declares no types, and sees no more of the grid than its workgroup's index."""
+    """Return whether a shader can be fused.
+
+    It declares no types, and sees no more of the grid than its workgroup's index.
+    """
     return {b.value for b in shader.builtins} <= _KNOWN and not shader.has_types
 
 
 def fused_size(shaders: Sequence[ShaderModule]) -> int:
-    """Return the invocations of a workgroup of the fused shader, or 0 if the shaders cannot be fused.
+    """Return the workgroup size of the fused shader; 0 if they cannot be fused.
 
-    Where a shader has fewer, the rest of a workgroup is idle, so that shader must have no barriers.
+    Where a shader has fewer invocations, the rest of a workgroup is idle, so that shader must have no barriers.
     """
     size = max(shader.invocations for shader in shaders)
     return size if all(is_fusible(s) and (s.invocations == size or not s.synchronises) for s in shaders) else 0
@@ -45,7 +48,10 @@ def fused_memory(shaders: Sequence[ShaderModule]) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def fused(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> ShaderModule:
-    """Fuse shaders that each have a grid of `counts` workgroups along x. Their buffers follow each other."""
+    """Fuse shaders that each have a grid of `counts` workgroups along x.
+
+    Their buffers follow each other.
+    """
     first, size = 0, fused_size(shaders)
     memory = _WorkgroupMemory()
     declarations: list[Declaration] = []
@@ -70,7 +76,10 @@ def fused(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> ShaderModul
 
 
 def _repeated(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> Iterator[tuple[ShaderModule, int, int]]:
-    """Yield each shader with its count and how often it is repeated; those that cannot be switched are repeated once each."""
+    """Yield each shader with its count and how often it is repeated.
+
+    Shaders that cannot be switched are repeated once each.
+    """
     for (shader, count), same in itertools.groupby(zip(shaders, counts, strict=True)):
         times = len([*same])
         if times > 1 and _is_switchable(shader):
@@ -80,7 +89,7 @@ def _repeated(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> Iterato
 
 
 def _with_own_names(shader: ShaderModule, number: int, memory: _WorkgroupMemory) -> ShaderModule:
-    """Rename what a shader declares, so that it meets no name of another one, and move its workgroup variables to `memory`."""
+    """Give a shader unique names, and its workgroup variables to `memory`."""
     names = {name: f"p{number}_{name}" for name in shader.names} | memory.names(shader)
     names |= {b.parameter: f"p{number}_{_GROUP}" if b.value == _GROUP else f"_{b.value}" for b in shader.builtins}
     declarations: list[Declaration] = []
@@ -93,7 +102,10 @@ def _with_own_names(shader: ShaderModule, number: int, memory: _WorkgroupMemory)
 
 
 class _WorkgroupMemory:
-    """Workgroup memory that all shaders use in turn, since only one of them runs in each workgroup: as large as the largest needs."""
+    """Workgroup memory that all shaders share, since each workgroup runs only one.
+
+    Its size is the largest that any of them needs.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, WorkgroupVariable] = {}
@@ -115,7 +127,7 @@ class _WorkgroupMemory:
 
 @functools.lru_cache(maxsize=4096)
 def _is_switchable(shader: ShaderModule) -> bool:
-    """Return whether a shader only loads elements of its buffers by index, and stores entire ones."""
+    """Return whether a shader only loads and stores entire elements by index."""
     if "atomic" in shader.text:
         return False
     names = frozenset(b.name for b in shader.bindings)
@@ -136,7 +148,7 @@ def _is_plain(tokens: Sequence[str], names: frozenset[str]) -> bool:
 
 
 def _assigns_component(tokens: Sequence[str], position: int) -> bool:
-    """Return whether a component of the element that ends before a position is assigned."""
+    """Return whether a component of the element before `position` is assigned."""
     if position >= len(tokens) or tokens[position] not in ("[", "."):
         return False
     after = skip_space(tokens, closing(tokens, position) + 1 if tokens[position] == "[" else position + 2)
@@ -144,7 +156,7 @@ def _assigns_component(tokens: Sequence[str], position: int) -> bool:
 
 
 def _switched(shader: ShaderModule, count: int, selected: str) -> ShaderModule:
-    """Give a shader `count` sets of its buffers, one after another, of which the variable `selected` tells the one to use."""
+    """Give a shader `count` sets of its buffers; the variable `selected` tells which."""
     head: list[Declaration] = [f"var<private> {selected}: u32;\n"]
     for k in range(count):
         head += [binding._replace(name=f"{binding.name}_{k}") for binding in shader.bindings]

@@ -1,4 +1,4 @@
-"""Bind arrays that are larger than one binding several times, in the shaders of any routine.
+"""Bind arrays that are larger than one binding several times.
 
 A buffer that is too large for one binding is bound in *sections*. A load ``b[i]`` becomes a call of a function that finds the section of
 the element, a store one statement for each section, and an atomic operation a call. Shaders access storage in no other form.
@@ -22,7 +22,7 @@ _OPERATORS = frozenset("-+*/&|^")
 
 @functools.lru_cache(maxsize=256)
 def split_bindings(shader: ShaderModule, counts: tuple[int, ...], size: int) -> ShaderModule:
-    """Bind the buffers of a shader in `counts` sections each, all of `size` bytes but the last ones."""
+    """Bind the buffers of a shader in `counts` sections each, of `size` bytes."""
     declarations: list[Declaration] = []
     number = 0
     splits = []
@@ -48,7 +48,7 @@ def split_bindings(shader: ShaderModule, counts: tuple[int, ...], size: int) -> 
 
 
 def _bytes(type_: str) -> int:
-    """Return the size of an element: u32, vec4<f32>, atomic<u32>, …"""
+    """Return the size of an element such as u32, vec4<f32> or atomic<u32>."""
     inner = type_[type_.find("<") + 1 :].rstrip(">")
     return _BYTES[inner] * (int(type_[3]) if type_.startswith("vec") else 1)
 
@@ -79,7 +79,10 @@ class _Split:
         return "".join(result)
 
     def _by_address(self, tokens: Sequence[str], position: int, result: list[str]) -> int:
-        """Replace ``operation(&name[index], …)`` or ``arrayLength(&name)``, whose beginning is in `result`; return what follows."""
+        """Replace ``operation(&name[index], …)`` or ``arrayLength(&name)``.
+
+        Its beginning is in `result`. Returns the position after it.
+        """
         _, _, operation = result.pop(), result.pop(), result.pop()
         end = closing(tokens, position, depth=1)
         if operation == "arrayLength":
@@ -134,7 +137,10 @@ class _Split:
         return f"{{ let {name} = {index}; {self._choice(bodies, name)} }}"
 
     def _choice(self, bodies: list[str], index: str = "i") -> str:
-        """Return the body for the section of the index. The last ``return`` stands outside of all braces: functions must end with it."""
+        """Return the body for the section of the index.
+
+        The last ``return`` stands outside of all braces, since functions must end with it.
+        """
         last = len(bodies) - 1
         if bodies[0].startswith("return"):
             tests = [f"if ({index} < {(k + 1) * self.length}u) {{ {body} }} " for k, body in enumerate(bodies[:last])]
