@@ -13,7 +13,7 @@ from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.runtime import program
+from volta_fn.targets.wgsl import target
 from volta_fn.targets.wgsl.runtime.commands import Run, range_of
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
 from volta_fn.targets.wgsl.shader_module import Binding, Builtin, ShaderModule, WorkgroupVariable
@@ -34,7 +34,7 @@ def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], in
 def both(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int, int]:
     """The results, the same bits with independent dispatches fused and without, and how many dispatches there are with and without."""
     found, few = run(function, *args, **options)
-    monkeypatch.setattr(program, "fuse_horizontally", lambda commands, *_: list(commands))
+    monkeypatch.setattr(target, "fuse_horizontally", lambda commands, *_: list(commands))
     wanted, many = run(function, *args, **options)
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(x, y)

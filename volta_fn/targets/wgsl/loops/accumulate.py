@@ -81,7 +81,7 @@ class Accumulator(NamedTuple):
         """Several states as one, by a tree."""
         if len(states) == 1:
             return states[0]
-        if len(states) > 2 and self.dtype == np.float32 and self.node.reduction.step in _EXTREMA:
+        if len(states) > 2 and self.dtype == np.float32 and not self.node.is_index and self.node.reduction.step in _EXTREMA:
             return (self._extremum([x.text for (x,) in states]),)
         half = (len(states) + 1) // 2
         return self.merge(self.merged(states[:half]), self.merged(states[half:]))
