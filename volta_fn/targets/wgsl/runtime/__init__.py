@@ -2,7 +2,7 @@
 
 In the order in which to read:
 
-- the device: `wgpu_ffi` (wgpu's C interface), `adapter` (selecting a GPU, its capabilities, settings from the environment), `memory`
+- the device: `wgpu_ffi` (wgpu's C interface), `settings` (from the environment), `adapter` (a GPU and its capabilities), `memory`
   (blocks and buffers), `interrupts` (deferring Ctrl-C), `queue` (batches of commands, waiting), `readback` (copies to the host),
   `pipelines` (compiled shaders), `tiered` (faster ones, compiled in the background), `replay` (dispatches written to the queue),
   `selftest` (which properties and defects a driver has), `gpu` (all of that together), `autotune` (schedules timed on the device);
