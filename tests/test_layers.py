@@ -109,9 +109,9 @@ def imports_inside_functions(module: str) -> list[str]:
 
 
 def loaded_by_name(module: str) -> list[str]:
-    """List the package's modules that a module loads on first use: literal arguments of `lazy_imports.load` and `Deferred`."""
+    """List the package's modules that a module loads on first use: literal arguments of `lazy_imports.load` and `deferred`."""
     calls = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
-    given = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] in ("load", "Deferred") and node.args]
+    given = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] in ("load", "deferred") and node.args]
     return [arg.value for arg in given if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
 
 

@@ -26,14 +26,18 @@ def load(module: str) -> Any:
     return importlib.import_module(module)
 
 
-class Deferred:
-    """A module that is imported when one of its attributes is first used."""
-
+class _Deferred:
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
         return getattr(load(self._module), name)
+
+
+@functools.cache
+def deferred(module: str) -> Any:
+    """Return a stand-in for a module, which imports it when one of its attributes is first used."""
+    return _Deferred(module)
 
 
 def is_installed(package: str) -> bool:

@@ -115,7 +115,7 @@ def test_simplifying_is_kept_and_done_once(chosen: list[Any], seed: int) -> None
     assert simplify(closed) is once
     assert simplify(once) is once
     assert str(closed) == text
-    once.cache.clear()
+    once.derived.clear()
     assert names(simplify(once)) == names(once)
 
 

@@ -27,7 +27,7 @@ from volta_fn.compiler.passes.random_bits import write_out_random_bits
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import CONTROL_FLOW, NodePass, Pass, ProgramPass, Target
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, program_cache
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -72,22 +72,16 @@ def passes_of(target: Target) -> list[Pass]:
 
 #: A round of simplification is for what the one before made possible; two or three are enough.
 _ROUNDS = 8
-_SIMPLIFIED, _OPTIMIZED = "simplified", "optimized"
 
 
+@fixed_point_cache
 def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return a program with the same inputs and effects, and outputs of the same bits, that does less."""
-    found = closed.cache.get(_SIMPLIFIED)
-    if found is not None:
-        return closed if found is True else found
     program, done = closed, False
     for _ in range(_ROUNDS):
         program, done = _round(program)
         if done:
             break
-    program.cache[_SIMPLIFIED] = True
-    if program is not closed:
-        closed.cache[_SIMPLIFIED] = program
     return program
 
 
@@ -102,18 +96,13 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
     return closed, closed is live
 
 
+@fixed_point_cache
 def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return the program after simplification and loop fission: the form that all targets lower."""
-    found = closed.cache.get(_OPTIMIZED)
-    if found is not None:
-        return closed if found is True else found
     program = simplify(closed)
     divided = LOOP_FISSION.run(simplify_bodies(program, optimize))
     if divided is not program:
         program = simplify(divided)
-    program.cache[_OPTIMIZED] = True
-    if program is not closed:
-        closed.cache[_OPTIMIZED] = program
     return program
 
 
@@ -135,15 +124,10 @@ def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> Fused
     return found
 
 
-def lower(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> LoweredProgram:
+@program_cache
+def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredProgram:
     """Return a program lowered for a target, once per program. Outputs of a `nested` one, in control flow, are stored separately."""
-    key = (target, nested)
-    if key not in closed.cache:
-        closed.cache[key] = _lowered(fused(closed, target, nested=nested), target)
-    return closed.cache[key]
-
-
-def _lowered(found: FusedProgram, target: Target) -> LoweredProgram:
+    found = fused(closed, target, nested=nested)
     items = [_item(node, target) for node in found.nodes]
     last_use: dict[Var, int] = {}
     producers: dict[Var, int] = {}
@@ -160,7 +144,7 @@ def _item(node: Node, target: Target) -> Item:
         key = _equation_key(node, target)
         kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
         if kernel is None:
-            programs = () if key is not None else tuple([lower(p, target, nested=True) for p in _nested_programs(node)])
+            programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
             return Item(node, tuple(node.invars), tuple(node.outvars), key, programs)
         node = kernel
     routine = partial(target.kernel_routine, node.kernel, node.batch_products)

@@ -7,14 +7,18 @@ A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.source import SourceLocation
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Var:
@@ -101,16 +105,18 @@ class Jaxpr:
 class ClosedJaxpr:
     """A jaxpr with the values of its constants.
 
-    It is compared by identity. Results derived from it are cached on it.
+    It is compared by identity. Results derived from it are kept on it (see `program_cache`).
     """
 
-    __slots__ = ("__weakref__", "cache", "consts", "jaxpr")
+    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr")
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
         self.jaxpr = jaxpr
         self.consts = list(consts)
-        #: Derived programs and compiled plans, by how they were derived.
-        self.cache: dict[Any, Any] = {}
+        #: Results of the functions that `program_cache` decorates.
+        self.derived: dict[Any, Any] = {}
+        #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
+        self.eager_kernels: dict[Any, Callable[..., Any]] = {}
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -129,6 +135,42 @@ class ClosedJaxpr:
 
     def __repr__(self) -> str:
         return format_jaxpr(self.jaxpr)
+
+
+#: Stands for the program itself among its derived results, so that it does not refer to itself.
+_ITSELF = object()
+
+
+def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callable[Concatenate[ClosedJaxpr, P], T]:
+    """Keep a function's results on the program that is its first argument.
+
+    A result is computed once per program and further arguments, which must be hashable (lists count as tuples), and lives as long as
+    the program. If several threads compute it at the same time, all of them get the result of the first to finish.
+    """
+
+    @functools.wraps(function)
+    def cached(program: ClosedJaxpr, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, *[tuple(a) if type(a) is list else a for a in args], *kwargs.items())
+        found = program.derived.get(key)
+        if found is None:
+            result = function(program, *args, **kwargs)
+            found = program.derived.setdefault(key, (_ITSELF if result is program else result,))
+        return found[0] if found[0] is not _ITSELF else program  # type: ignore[return-value]
+
+    return cached
+
+
+def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
+    """Do the same for a function from a program to a program whose results it does not change: they are their own results."""
+    cached = program_cache(function)
+
+    @functools.wraps(function)
+    def fixed(program: ClosedJaxpr) -> ClosedJaxpr:
+        result = cached(program)
+        result.derived.setdefault((function,), (_ITSELF,))
+        return result
+
+    return fixed
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
@@ -34,6 +34,8 @@ class Traced:
     captured: list[Array]
     donated: tuple[bool, ...]
     name: str
+    #: The compiled program by device.
+    compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -135,6 +137,5 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
 
 def compiled_for(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Return the compiled function of a traced program, compiled once per device."""
-    key = ("compiled", device)
-    run = traced.jaxpr.cache.get(key)
-    return run or traced.jaxpr.cache.setdefault(key, compiled(traced, device))
+    run = traced.compiled.get(device)
+    return run or traced.compiled.setdefault(device, compiled(traced, device))

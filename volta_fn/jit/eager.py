@@ -17,11 +17,11 @@ from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
-from volta_fn.lazy_imports import Deferred
+from volta_fn.lazy_imports import deferred
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
-PIPELINE = Deferred("volta_fn.compiler.pipeline")
+PIPELINE = deferred("volta_fn.compiler.pipeline")
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
@@ -62,7 +62,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
         if programs:  # the kernel must not outlive the sub-program that it runs
-            cache, key = programs[0].cache, (primitive, *key)
+            cache, key = programs[0].eager_kernels, (primitive, *key)
     run = cache.get(key)
     if run is None:
         run = _eager_kernel(primitive, args, params)

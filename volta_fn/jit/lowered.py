@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
 from volta_fn.jit.compile import Traced, compiled
-from volta_fn.jit.eager import check_usable
+from volta_fn.jit.eager import PIPELINE, check_usable
 
 
 class Lowered:
@@ -63,7 +63,7 @@ class Lowered:
         """
         program = self._traced.jaxpr
         arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
-        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, pipeline))
+        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
     def as_text(self) -> str:
         """Return the program in JAX's notation."""

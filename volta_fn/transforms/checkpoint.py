@@ -15,7 +15,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.flatten import check_callable, positional_index
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -114,14 +114,8 @@ class _Split(NamedTuple):
     out_unknown: list[bool]
 
 
+@program_cache
 def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
-    key = ("checkpoint", policy, tuple(unknown))
-    if key not in closed.cache:
-        closed.cache[key] = _new_split(closed, policy, unknown)
-    return closed.cache[key]
-
-
-def _new_split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
     """Split a program such that the waiting one recomputes what is not kept."""
     known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
     known = inline_calls(known, jit_p)  # the policy is asked for the equations in calls, too
@@ -162,16 +156,14 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy
     return spread(bind(jit_p, *known, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, given)
 
 
+@program_cache
 def _after_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
     """Pass the first inputs of a program through an optimization barrier."""
-    key = ("after_barrier", count)
-    if key not in closed.cache:
 
-        def run(*args: Array) -> list[Array]:
-            return eval_jaxpr(closed, *bind(optimization_barrier_p, *args[:count]), *args[count:])
+    def run(*args: Array) -> list[Array]:
+        return eval_jaxpr(closed, *bind(optimization_barrier_p, *args[:count]), *args[count:])
 
-        closed.cache[key] = trace_to_jaxpr(run, closed.in_avals, "checkpoint")
-    return closed.cache[key]
+    return trace_to_jaxpr(run, closed.in_avals, "checkpoint")
 
 
 def _batch(

@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -54,26 +54,24 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
     if trace.is_unknown(index):
         return trace.record(cond_p, args, params)
     unknown = [trace.is_unknown(a) for a in operands]
-    known, waiting, out_unknown = _split_branches(params["branches"], unknown)
+    known, waiting, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], unknown)
     flat = bind(cond_p, index, *marked(operands, unknown, False), branches=known)
     residuals = flat[out_unknown.count(False) :]
     recorded = trace.record(cond_p, [index, *residuals, *marked(operands, unknown)], {"branches": waiting})
     return tuple(merge(out_unknown, recorded, flat))
 
 
-def _split_branches(branches: Branches, unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
+@program_cache
+def _split_branches(first: ClosedJaxpr, others: Branches, unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
     """Split every branch, with equal unknown outputs and types of residuals."""
-    key = ("cond_split", branches[1:], tuple(unknown))
-    cache = branches[0].cache
-    if key not in cache:
-        free = [False] * len(branches[0].out_avals)
-        out_unknown = _any([split_program(b, unknown, free)[2] for b in branches])
-        splits = [split_program(b, unknown, out_unknown) for b in branches]
-        count = out_unknown.count(False)
-        slots = _residual_slots([[v.aval for v in known.jaxpr.outvars[count:]] for known, _, _ in splits])
-        pairs = [_with_slots(known, waiting, count, slots) for known, waiting, _ in splits]
-        cache[key] = tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
-    return cache[key]
+    branches = (first, *others)
+    free = [False] * len(first.out_avals)
+    out_unknown = _any([split_program(b, unknown, free)[2] for b in branches])
+    splits = [split_program(b, unknown, out_unknown) for b in branches]
+    count = out_unknown.count(False)
+    slots = _residual_slots([[v.aval for v in known.jaxpr.outvars[count:]] for known, _, _ in splits])
+    pairs = [_with_slots(known, waiting, count, slots) for known, waiting, _ in splits]
+    return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
 
 
 def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]:
@@ -106,20 +104,19 @@ def _with_slots(known: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Seq
 
 def _transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
     linear, nonzero = is_linear(operands), is_nonzero(cotangents)
-    backward, given = _transpose_branches(branches, linear, nonzero)
+    backward, given = _transpose_branches(branches[0], branches[1:], linear, nonzero)
     flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
     return [None, *spread(flat, linear, given)]
 
 
-def _transpose_branches(branches: Branches, linear: Sequence[bool], nonzero: Sequence[bool]) -> tuple[Branches, list[bool]]:
-    key = ("cond_transpose", branches[1:], tuple(linear), tuple(nonzero))
-    cache = branches[0].cache
-    if key not in cache:
-        pairs = [transpose_jaxpr(b, linear, nonzero) for b in branches]
-        given = _any([g for _, g in pairs])
-        avals = marked(branches[0].in_avals, linear)
-        cache[key] = tuple([_giving(backward, own, given, avals) for backward, own in pairs]), given
-    return cache[key]
+@program_cache
+def _transpose_branches(
+    first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
+) -> tuple[Branches, list[bool]]:
+    pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
+    given = _any([g for _, g in pairs])
+    avals = marked(first.in_avals, linear)
+    return tuple([_giving(backward, own, given, avals) for backward, own in pairs]), given
 
 
 def _giving(backward: ClosedJaxpr, own: Sequence[bool], wanted: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:

@@ -34,17 +34,17 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, fro
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.jaxpr import ClosedJaxpr, has_effects
+from volta_fn.core.jaxpr import ClosedJaxpr, has_effects, program_cache
 from volta_fn.core.primitive import Primitive, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
-from volta_fn.lazy_imports import Deferred
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
 from volta_fn.transforms.transpose import pull_back
 
-_PIPELINE = Deferred("volta_fn.compiler.pipeline")
+_PIPELINE = deferred("volta_fn.compiler.pipeline")
 
 #: A recording of more operations is flushed: the work in them outweighs the overhead of calling them.
 _LONGEST = 1000
@@ -340,14 +340,20 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
     return aval if aval.is_float else None
 
 
+@program_cache
+def _met(closed: ClosedJaxpr) -> list[bool]:
+    """Return a list that is empty until a program was met."""
+    return []
+
+
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
     """Do the same for a call of a program.
 
     A program that is met for the first time is not noted, since it may be made anew for each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
-    if "met" not in closed.cache:
-        closed.cache["met"] = True
+    if not (met := _met(closed)):
+        met.append(True)
         return None
     avals = closed.out_avals
     if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_rules
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace, run_under
@@ -106,6 +106,7 @@ def jvp_flat(
     return [p for p, _ in pairs], [t for _, t in pairs]
 
 
+@program_cache
 def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bool | Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the program that also computes tangents, and tell which outputs have one.
 
@@ -113,9 +114,6 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     of zeros where they would be symbolic zeros.
     """
     wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
-    key = ("jvp", tuple(nonzero), tuple(wanted))
-    if key in closed.cache:
-        return closed.cache[key]
     in_avals = closed.in_avals
     out_nonzero: list[bool] = []
 
@@ -129,5 +127,4 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
 
     tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
     result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
-    closed.cache[key] = (result, list(out_nonzero))
-    return closed.cache[key]
+    return result, out_nonzero

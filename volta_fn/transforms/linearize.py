@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, current_trace, run_under
@@ -136,15 +136,13 @@ def linearize_flat(
         trace.finish()
 
 
+@program_cache
 def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     """Split a program into what can run now and what must wait for the unknown inputs.
 
     Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
     """
-    key = ("partial_eval", tuple(unknown))
-    if key in closed.cache:
-        return closed.cache[key]
     avals = closed.in_avals
     found: list[Any] = []
 
@@ -163,5 +161,4 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     known = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
     jaxpr, out_unknown = found[0].jaxpr, found[1]
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    closed.cache[key] = (known, with_residuals, out_unknown)
-    return closed.cache[key]
+    return known, with_residuals, out_unknown

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.array import Array
 from volta_fn.core.dce import dce_jaxpr
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, has_effects
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, has_effects, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -122,14 +122,11 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
 
 
 def _split(params: dict[str, Any], unknown: Sequence[bool]) -> _Split:
-    closed = params["jaxpr"]
-    key = ("scan_split", params["num_consts"], params["num_carry"], tuple(unknown))
-    if key not in closed.cache:
-        closed.cache[key] = _new_split(closed, params["num_carry"], _Operands.of(unknown, params))
-    return closed.cache[key]
+    return _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
 
 
-def _new_split(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
+@program_cache
+def _split_body(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
     free = [False] * (len(closed.out_avals) - count)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
@@ -185,9 +182,9 @@ def _transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any
     It carries the cotangents of the carry, and the sums of those of the linear consts.
     """
     closed, count = params["jaxpr"], params["num_carry"]
-    linear, values = _Operands.of(is_linear(args), params), _Operands.of(args, params)
+    linear, values = _Operands.of(tuple(is_linear(args)), params), _Operands.of(args, params)
     ys_nonzero = is_nonzero(cotangents[count:])
-    backward, const_given, row_given = _backward_body(params, linear, ys_nonzero)
+    backward, const_given, row_given = _backward_body(closed, linear, ys_nonzero)
     sums = marked(marked(closed.in_avals[: params["num_consts"]], linear.consts), const_given)
     carry = [*[instantiate(Zero(a)) for a in sums], *map(instantiate, cotangents[:count])]
     rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
@@ -200,19 +197,10 @@ def _transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any
     ]
 
 
-def _backward_body(params: dict[str, Any], linear: _Operands, ys_nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
-    closed: ClosedJaxpr = params["jaxpr"]
-    key = ("scan_transpose", params["num_consts"], params["num_carry"], tuple(linear.consts), tuple(linear.rows), tuple(ys_nonzero))
-    if key not in closed.cache:
-        closed.cache[key] = _new_backward_body(closed, params, linear, ys_nonzero)
-    return closed.cache[key]
-
-
-def _new_backward_body(
-    closed: ClosedJaxpr, params: dict[str, Any], linear: _Operands, ys_nonzero: Sequence[bool]
-) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
-    count = params["num_carry"]
-    avals = _Operands.of(closed.in_avals, params)
+@program_cache
+def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
+    start, count = len(linear.consts), len(linear.carry)
+    avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
     for aval in avals.carry:
         if aval.at_least_vspace().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")

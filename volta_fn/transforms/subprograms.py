@@ -6,48 +6,34 @@ from collections.abc import Sequence
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, program_cache
 from volta_fn.transforms.linearize import partial_eval_jaxpr
 from volta_fn.transforms.marks import marked, merge
 
 
+@program_cache
 def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
     """Return the program of some outputs, with its inputs reordered."""
-    key = ("reordered", tuple(inputs), tuple(outputs))
-    if key not in closed.cache:
-        jaxpr = closed.jaxpr
-        invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
-        program = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, outvars, jaxpr.eqns), closed.consts)
-        closed.cache[key] = program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
-    return closed.cache[key]
+    jaxpr = closed.jaxpr
+    invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
+    program = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, outvars, jaxpr.eqns), closed.consts)
+    return program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
 
 
+@program_cache
 def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
     """Return the program with more inputs at the end, which it ignores."""
     jaxpr = closed.jaxpr
-    key = ("with_unused", tuple(extra))
-    if key not in closed.cache:
-        invars = [*jaxpr.invars, *map(Var, extra)]
-        closed.cache[key] = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns), closed.consts)
-    return closed.cache[key]
+    invars = [*jaxpr.invars, *map(Var, extra)]
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns), closed.consts)
 
 
-def split_program(
-    closed: ClosedJaxpr, unknown: Sequence[bool], unknown_outputs: Sequence[bool]
-) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+@program_cache
+def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
 
-    The marked outputs are unknown even if they could be known.
-
-    The known program returns those as its first residuals.
+    The outputs in `wanted` are unknown even if they could be known. The known program returns those as its first residuals.
     """
-    key = ("split", tuple(unknown), tuple(unknown_outputs))
-    if key not in closed.cache:
-        closed.cache[key] = _split(closed, unknown, unknown_outputs)
-    return closed.cache[key]
-
-
-def _split(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
     moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
     if not any(moved):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import current_position, trace_rules
 from volta_fn.core.trace import current_trace
@@ -100,14 +100,12 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
     return primitive.transpose(cotangents, *args, **eqn.params)
 
 
+@program_cache
 def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the backward program; tell which linear inputs have a cotangent.
 
     It is ``(*non-linear inputs, *nonzero cotangents) -> cotangents of linear inputs``.
     """
-    key = ("transpose", tuple(linear), tuple(nonzero_cts))
-    if key in closed.cache:
-        return closed.cache[key]
     avals, outs = closed.in_avals, closed.out_avals
     known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
     nonzero: list[bool] = []
@@ -120,5 +118,4 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
         return marked(results, nonzero)
 
     result = trace_rules(run, [*known_avals, *ct_avals], "backward")
-    closed.cache[key] = (result, list(nonzero))
-    return closed.cache[key]
+    return result, nonzero

@@ -11,7 +11,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
-from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
@@ -224,6 +224,7 @@ def to_front(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
     return [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
 
 
+@program_cache
 def batch_jaxpr(
     closed: ClosedJaxpr, axis: AxisData, in_stacked: Sequence[bool], out_stacked: Sequence[bool] | None = None
 ) -> tuple[ClosedJaxpr, list[bool]]:
@@ -233,9 +234,6 @@ def batch_jaxpr(
 
     `out_stacked` forces outputs to be stacked (where True) even if they are equal for all examples.
     """
-    key = ("batch", axis, tuple(in_stacked), None if out_stacked is None else tuple(out_stacked))
-    if key in closed.cache:
-        return closed.cache[key]
     stacked_out: list[bool] = []
 
     def run(*args: Array) -> list[Array]:
@@ -245,5 +243,4 @@ def batch_jaxpr(
 
     avals = [ShapedArray((axis.size, *a.shape), a.dtype, a.weak_type) if s else a for s, a in zip(in_stacked, closed.in_avals, strict=True)]
     result = trace_to_jaxpr(run, avals, "batched")
-    closed.cache[key] = (result, list(stacked_out))
-    return closed.cache[key]
+    return result, stacked_out

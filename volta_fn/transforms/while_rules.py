@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -119,6 +120,14 @@ def _run_until_all_stop(
     """
     (running,) = eval_jaxpr(cond, *cond_consts, *start)
     count, end = len(cond_consts), len(cond_consts) + len(body_consts)
+    avals = tuple([x.aval for x in (*cond_consts, *body_consts, running, *start)])
+    any_running, masked = _masked(cond, body, count, end, avals)
+    return _bind_while(any_running, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
+
+
+@program_cache
+def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """Return the condition that any example still runs, and the iteration that changes the examples that do."""
 
     def step(*flat: Array) -> list[Array]:
         consts, own, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
@@ -126,13 +135,8 @@ def _run_until_all_stop(
         kept = [select(reshape(going, (*going.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, moved, strict=True)]
         return [*eval_jaxpr(cond, *consts, *kept), *kept]
 
-    key = ("while_batch", body)
-    if key not in cond.cache:
-        avals = [x.aval for x in (*cond_consts, *body_consts, running, *start)]
-        any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
-        cond.cache[key] = any_running, trace_to_jaxpr(step, avals, "step")
-    any_running, masked = cond.cache[key]
-    return _bind_while(any_running, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
+    any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
+    return any_running, trace_to_jaxpr(step, avals, "step")
 
 
 while_p.jvp = _jvp

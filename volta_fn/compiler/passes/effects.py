@@ -1,4 +1,4 @@
-"""What a pass may do with an equation."""
+"""What a pass may do with an equation: remove, move or merge it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.control_flow.loops import while_p
 
-#: Pure, but a barrier is there to keep values apart, and the host's functions may be slow, or fail, where the program would not call them.
+#: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p])
 
 
-def is_dead_weight(eqn: Equation) -> bool:
-    """Whether nobody notices if the equation goes, should its results be unused."""
+def is_removable(eqn: Equation) -> bool:
+    """Return True if the equation may be removed when its results are unused."""
     primitive = eqn.primitive
     return not (primitive.effectful or ((primitive.holds_programs or primitive.call_param) and has_effects(eqn)))
 
 
 def is_pinned(primitive: Primitive) -> bool:
-    """Whether its equations may be neither moved nor merged, whatever programs they hold."""
+    """Return True if its equations may be neither moved nor merged, whatever programs they hold."""
     return primitive.effectful or primitive in _PINNED
 
 
 def is_movable(eqn: Equation) -> bool:
-    """Whether the equation may be evaluated at another time, once instead of several times, or needlessly."""
+    """Return True if the equation may be evaluated at another time, once instead of several times, or needlessly."""
     primitive = eqn.primitive
     if is_pinned(primitive):
         return False
@@ -33,6 +33,6 @@ def is_movable(eqn: Equation) -> bool:
     return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 
 
-def ends(eqn: Equation) -> bool:
-    """Whether evaluating the equation surely comes to an end: there is no while loop in it."""
-    return eqn.primitive is not while_p and all(ends(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
+def terminates(eqn: Equation) -> bool:
+    """Return True if evaluating the equation surely ends: there is no while loop in it."""
+    return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from volta_fn.compiler.passes.effects import ends, is_movable
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.compiler.passes.effects import is_movable, terminates
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -59,15 +59,9 @@ def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equati
     return [*calls, eqn.replace(invars=[*invars, *eqn.invars[start:]], params=params)]
 
 
+@program_cache
 def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
     """The part of a body that its consts determine, as a program of its own, and the body that takes its results as further consts."""
-    key = ("divided", consts, runs)
-    if key not in body.cache:
-        body.cache[key] = _new_division(body, consts, runs)
-    return body.cache[key]
-
-
-def _new_division(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
     jaxpr = body.jaxpr
     moved = _invariant_eqns(body, consts, runs)
     if not moved:
@@ -86,7 +80,7 @@ def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]
     fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
     invariant: list[Equation] = []
     for eqn in body.eqns:
-        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (runs or ends(eqn)):
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (runs or terminates(eqn)):
             invariant.append(eqn)
             fixed.update(eqn.outvars)
     moved: set[Equation] = set()

@@ -8,11 +8,10 @@ another output gives already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from volta_fn.compiler.passes.dce import kept
 from volta_fn.compiler.passes.param_keys import literal_key
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.movement import broadcast_in_dim_p
@@ -76,10 +75,19 @@ def _distinct(operands: Sequence[Atom]) -> list[Atom]:
     return list(dict.fromkeys(v for v in operands if type(v) is Var))
 
 
-def _pattern(operands: Sequence[Atom]) -> tuple[Any, ...]:
-    """What a body's new form depends on: which operands are which literals, and which are equal."""
-    places: dict[Atom, int] = {}
-    return tuple([literal_key(v) if type(v) is Literal else places.setdefault(v, len(places)) for v in operands])
+class _Operands:
+    """Operands of a loop, equal to others if the same of them are equal variables and equal literals: a body depends on no more."""
+
+    def __init__(self, atoms: Sequence[Atom]) -> None:
+        self.atoms = atoms
+        numbers: dict[Atom, int] = {}
+        self.key = tuple([literal_key(v) if type(v) is Literal else numbers.setdefault(v, len(numbers)) for v in atoms])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Operands) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
 
 def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
@@ -93,24 +101,20 @@ def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     asked, given = _distinct(cond_consts), _distinct(body_consts)
     if not any(same) and len(asked) == first and len(given) == second:
         return [eqn]
-    key = ("while loop", cond, first, second, tuple(same), _pattern(cond_consts), _pattern(body_consts))
-    if key not in body.cache:
-        body.cache[key] = (
-            _regrouped(cond, first, same, cond_consts, list(cond.jaxpr.outvars)),
-            _regrouped(body, second, same, body_consts, kept(body.jaxpr.outvars, changing)),
-        )
-    cond_program, body_program = body.cache[key]
+    cond_program = _regrouped(cond, first, tuple(same), _Operands(cond_consts), (True,))
+    body_program = _regrouped(body, second, tuple(same), _Operands(body_consts), tuple(changing))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
     new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(asked), "body_nconsts": len(given)}
     return [eqn.replace([*asked, *given, *kept(start, changing)], kept(eqn.outvars, changing), new)]
 
 
-def _regrouped(closed: ClosedJaxpr, consts: int, same: Sequence[bool], operands: Sequence[Atom], outvars: list[Atom]) -> ClosedJaxpr:
-    """A loop's program with the unchanging parts of its carry as consts, whose operands these are."""
-    invars = closed.jaxpr.invars
+@program_cache
+def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
+    """Return a loop's program with the values of its carry that stay the same as consts, and with some of its outputs."""
+    invars, outvars = closed.jaxpr.invars, kept(closed.jaxpr.outvars, outputs)
     carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
     changing = [*kept(carry, [not s for s in same]), *rest]
-    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands), (changing, changing)], outvars)
+    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands.atoms), (changing, changing)], outvars)
 
 
 def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
@@ -125,12 +129,9 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     working = [p is None for p in plain]
     if not any(same) and len(distinct) == consts and all(working):
         return [eqn]
-    key = ("scan loop", consts, count, tuple(same), tuple(working), _pattern(operands))
-    if key not in body.cache:
-        outvars = [*kept(body.jaxpr.outvars[:count], changing), *kept(body.jaxpr.outvars[count:], working)]
-        body.cache[key] = _regrouped(body, consts, same, operands, outvars)
+    program = _regrouped(body, consts, tuple(same), _Operands(operands), (*changing, *working))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
-    new = {**params, "jaxpr": body.cache[key], "num_consts": len(distinct), "num_carry": sum(changing)}
+    new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(changing)}
     invars = [*distinct, *kept(start, changing), *eqn.invars[consts + count :]]
     loop = eqn.replace(invars, [*kept(eqn.outvars[:count], changing), *kept(eqn.outvars[count:], working)], new)
     return [loop, *_without_work(eqn, plain, renamed)]

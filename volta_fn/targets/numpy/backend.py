@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers.plan import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.targets.numpy import blocks
@@ -83,12 +83,10 @@ def _takes_out(function: Callable[..., Any]) -> bool:
     return isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
 
 
+@program_cache
 def subprogram(closed: ClosedJaxpr, pipeline: Any) -> Program:
     """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
-    program = closed.cache.get("numpy")
-    if program is None:
-        program = closed.cache["numpy"] = partial(planned(closed, (), pipeline).function(), False)
-    return program
+    return partial(planned(closed, (), pipeline).function(), False)
 
 
 class NumpyBackend:

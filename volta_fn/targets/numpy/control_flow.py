@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var, program_cache
 from volta_fn.targets.numpy import blocks
 from volta_fn.targets.numpy.backend import Program, planned, structured_kernel, subprogram
 from volta_fn.targets.numpy.program import PlannedProgram
@@ -86,15 +86,12 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
         blocks.give(block)
 
 
+@program_cache
 def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Any) -> PlannedProgram:
     """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
-    key = ("numpy step", consts, carry)
-    program = closed.cache.get(key)
-    if program is None:
-        body = pipeline.optimize(closed)
-        donated = [*[False] * consts, *_private(body, carry)]
-        program = closed.cache[key] = planned(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))], pipeline)
-    return program
+    body = pipeline.optimize(closed)
+    donated = [*[False] * consts, *_private(body, carry)]
+    return planned(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))], pipeline)
 
 
 def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:

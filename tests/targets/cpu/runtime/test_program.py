@@ -14,6 +14,7 @@ pytest.importorskip("llvmlite")
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
+from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError
 from volta_fn.targets.cpu.runtime.program import Program
 
@@ -21,7 +22,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def compiled(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ()) -> Program:
-    return Program.of(vf.make_jaxpr(function)(*args), donated)
+    return Program.of(vf.make_jaxpr(function)(*args), donated, pipeline)
 
 
 def check(function: Callable[..., Any], *args: np.ndarray) -> Program:

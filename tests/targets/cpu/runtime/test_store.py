@@ -19,6 +19,7 @@ pytest.importorskip("llvmlite")
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
+from volta_fn.compiler import pipeline
 from volta_fn.targets.cpu.runtime import compile, objects, store
 from volta_fn.targets.cpu.runtime.code_cache import Library
 from volta_fn.targets.cpu.runtime.program import Program
@@ -39,9 +40,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     build = compile.build
 
-    def counted(closed: Any, donated: Any) -> Any:
+    def counted(closed: Any, donated: Any, pipeline: Any) -> Any:
         found.append(closed)
-        return build(closed, donated)
+        return build(closed, donated, pipeline)
 
     monkeypatch.setattr(compile, "build", counted)
     return found
@@ -49,7 +50,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def of(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ()) -> Program:
     """A program of a function traced anew."""
-    return Program.of(vf.make_jaxpr(lambda *a: function(*a))(*args), donated)
+    return Program.of(vf.make_jaxpr(lambda *a: function(*a))(*args), donated, pipeline)
 
 
 def entry(function: Callable[..., Any], *args: Any) -> Path:

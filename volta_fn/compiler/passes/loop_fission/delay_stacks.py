@@ -6,7 +6,7 @@ kernel can store what it makes several times, nothing is left in such a step to 
 
 from __future__ import annotations
 
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.joining import concatenate_p
 from volta_fn.primitives.movement import reshape_p
@@ -48,10 +48,14 @@ def _moved_on(eqn: Equation) -> list[Equation]:
             stacks[left] = Var(wanted.aval)
             results.append(stacks[left])
         after += _behind(eqn, eqn.invars[consts + part], stacks[left], wanted)
-    key = ("without delays", consts, count)
-    if key not in body.cache:
-        body.cache[key] = ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, jaxpr.eqns), body.consts)
-    return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": body.cache[key]}), *after]
+    program = _with_outputs(body, tuple(outvars))
+    return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": program}), *after]
+
+
+@program_cache
+def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
+    jaxpr = body.jaxpr
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [*outvars], jaxpr.eqns), body.consts)
 
 
 def _behind(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.views import is_product
-from volta_fn.compiler.passes.effects import is_dead_weight
+from volta_fn.compiler.passes.effects import is_removable
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import AxisData
 from volta_fn.primitives.call import call_params, jit_p
@@ -107,7 +107,7 @@ class Parts:
         """What is needed for outputs of the body and for its effects, but for that of some equations."""
         live, gone = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
-            if eqn not in gone and (not is_dead_weight(eqn) or any(v in live for v in eqn.outvars)):
+            if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
                 live.update(eqn.invars)
         return live
 
