@@ -10,7 +10,7 @@ ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.p
 # Of repeated runs, on a GPU and with narrower vectors, `make test` has one test in so many: EVERY=1 for all of them.
 EVERY ?= 24
 # Widths of vectors that are narrower than this CPU's widest.
-NARROWER := from volta_fn.targets.cpu.llvm.host import vector_widths; print(*vector_widths()[:-1])
+NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
 .PHONY: demo examples check test test-gpu test-vectors bench clean
 
@@ -46,7 +46,7 @@ test: $(VENV)/test.stamp
 # The tests of machine code with narrower vectors than this CPU has: make test-vectors EVERY=1 for all of them.
 test-vectors: $(VENV)/test.stamp
 	for width in `$(RUN) -c "$(NARROWER)"`; do \
-	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) tests/targets/cpu || exit 1; done
+	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) tests/targets/cpu tests/runtime || exit 1; done
 
 # The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu EVERY=1 for all of them.
 test-gpu: export VOLTA_DEVICE := gpu

@@ -21,6 +21,7 @@ LAYERS = [
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},
+    {"runtime"},
     {"codegen"},
     {"targets"},
     {"jit"},
@@ -28,7 +29,7 @@ LAYERS = [
     {"nn", "optim", "io", "data", "debug", "test_util"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.
-INNER = {"core", "primitives", "transforms", "compiler", "codegen", "targets", "jit"}
+INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -1,6 +1,5 @@
 """Run programs on devices: one package for each target. No target knows of transforms.
 
-`platforms` registers the devices, whose targets are loaded on first use. The CPU is one device (`cpu_device`) with two ways of running
-programs: `numpy`, which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU. `cache_dir` is
-the cache on disk.
+`platforms` registers the devices, whose targets are loaded on first use. The CPU is one device (`cpu_device`) with two targets: `numpy`,
+which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU.
 """

@@ -12,7 +12,7 @@ from typing import Any
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.lazy_imports import load
-from volta_fn.targets.cpu.llvm.host import may_compile
+from volta_fn.runtime.llvm.host import may_compile
 from volta_fn.targets.numpy.backend import NumpyBackend
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_objects
-from volta_fn.targets.cpu.llvm.text import Part
+from volta_fn.runtime.llvm.machine import compile_object, load_objects
+from volta_fn.runtime.llvm.text import Part
 from volta_fn.targets.cpu.routine import Routine
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

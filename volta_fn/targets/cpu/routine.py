@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volta_fn.targets.cpu.llvm.text import Part
+from volta_fn.runtime.llvm.text import Part
 
 
 @dataclass(frozen=True)

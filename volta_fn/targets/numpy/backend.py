@@ -20,8 +20,8 @@ from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, VoltaError
+from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
 from volta_fn.targets.numpy import blocks
-from volta_fn.targets.numpy.errstate import silenced, silenced_apart
 from volta_fn.targets.numpy.program import PlannedProgram
 
 try:
@@ -115,7 +115,7 @@ class NumpyBackend:
         """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
         kernel = make_kernel(primitive, avals, params, pipeline)
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
-        return silenced(kernel) if runs_code else silenced_apart(kernel, len(avals))
+        return silenced(kernel) if runs_code else silenced_in_context(kernel, len(avals))
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
         """A program as a function (donate, *buffers) -> buffers."""

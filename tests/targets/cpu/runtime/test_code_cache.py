@@ -10,7 +10,7 @@ import pytest
 
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
 from volta_fn.targets.cpu.runtime import code_cache, objects
 
@@ -37,7 +37,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return compile_object(text, *suffix)
 
-    monkeypatch.setattr(objects, "folder", lambda: tmp_path)
+    monkeypatch.setattr(objects, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(code_cache, "compile_object", noted)
     return texts
 

@@ -15,7 +15,7 @@ ENTRY = objects.Compiled(b"code\x00with\nlines", (("first", 3, 1.5), ("second", 
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(objects, "cache_dir", lambda: tmp_path / "cache")
 
 
 def entry_file(tmp_path: Path, name: str) -> Path:

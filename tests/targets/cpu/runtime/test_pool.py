@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from volta_fn.errors import ArgumentError
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.runtime.pool import Workers, thread_count, write_pool
 
 

@@ -29,7 +29,7 @@ LARGE = np.arange(5000, dtype=np.float32)
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "folder", lambda: tmp_path)
+    monkeypatch.setattr(objects, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(store, "_loaded", {})
     monkeypatch.setattr(compile, "LIBRARY", Library())  # routines that were compiled before are in another folder
 
@@ -57,7 +57,7 @@ def entry(function: Callable[..., Any], *args: Any) -> Path:
     """The file of a program's entry."""
     key = store.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
     assert key is not None
-    where = objects.folder()
+    where = objects.cache_dir()
     assert where is not None
     return where / key.name[:2] / key.name
 
@@ -167,7 +167,7 @@ def test_a_lost_object_does_no_harm(tmp_path: Path, builds: list[Any]) -> None:
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, builds: list[Any]) -> None:
-    monkeypatch.setattr(objects, "folder", lambda: None)
+    monkeypatch.setattr(objects, "cache_dir", lambda: None)
     for _ in range(2):
         np.testing.assert_array_equal(of(lambda x: x + 1, X)(False, X)[0], X + 1)
     assert len(builds) == 2
@@ -218,7 +218,7 @@ def test_threads_at_once(builds: list[Any]) -> None:
 SCRIPT = """
 import json, sys
 import numpy as np
-from volta_fn.targets.cpu.llvm import machine
+from volta_fn.runtime.llvm import machine
 compile_object, texts = machine.compile_object, []
 machine.compile_object = lambda text, *suffix: texts.append(text) or compile_object(text, *suffix)
 import volta_fn as vf

@@ -5,9 +5,9 @@ import functools
 
 import numpy as np
 
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu import scalars
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
 
 
 def compiled(text: str, symbol: str = "run"):

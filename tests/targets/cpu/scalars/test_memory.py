@@ -8,8 +8,8 @@ import volta_fn  # noqa: F401  # declares the primitives
 from tests.targets.cpu.scalars.running import address_list, compiled
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES, reduction_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu import scalars
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
 
 pytest.importorskip("llvmlite")
 

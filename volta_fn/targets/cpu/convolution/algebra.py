@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function, Value
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 
 

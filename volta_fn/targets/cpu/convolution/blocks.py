@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.convolution.emit_utils import parts
-from volta_fn.targets.cpu.llvm.host import host
 
 #: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024

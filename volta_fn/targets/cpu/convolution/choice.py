@@ -8,6 +8,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation, correlations
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.direct import DirectWriter, direct
 from volta_fn.targets.cpu.convolution.igemm import Igemm
 from volta_fn.targets.cpu.convolution.igemm_plan import plan
@@ -18,7 +19,6 @@ from volta_fn.targets.cpu.convolution.winograd import Winograd
 from volta_fn.targets.cpu.convolution.winograd_schedule import scheme_for, shape_of, time_of
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tiling_of
 from volta_fn.targets.cpu.convolution.zero_fill import write_zeros
-from volta_fn.targets.cpu.llvm.text import Module
 from volta_fn.targets.cpu.matmul.compute_dtype import readable, working
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.numpy.conv_by_fft import spectra_pay

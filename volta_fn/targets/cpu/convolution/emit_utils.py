@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.scalars.values import overload
 
 #: A number known now, or an i64 known when the code runs.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, everywhere, plus, scattered, step, transposed
 from volta_fn.targets.cpu.convolution.loop_nest import Nest, Operands
-from volta_fn.targets.cpu.llvm.text import Function, Value
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, is_itself, stored_as, write
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, gathered, least, most, plus, repeat, step, times, transposed, value
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, is_itself, read, stored_as
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
 from volta_fn.targets.cpu.convolution.epilogue import SumTile
 from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
@@ -18,7 +19,6 @@ from volta_fn.targets.cpu.convolution.igemm_plan import Plan, turns_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
 from volta_fn.targets.cpu.convolution.panels import pack
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
 
 

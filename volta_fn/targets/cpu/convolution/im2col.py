@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.emit_utils import Index, repeat, step, times
 from volta_fn.targets.cpu.convolution.gather import strided
 from volta_fn.targets.cpu.convolution.igemm import Igemm
 from volta_fn.targets.cpu.convolution.igemm_plan import Plan
 from volta_fn.targets.cpu.convolution.loop_nest import dense
 from volta_fn.targets.cpu.convolution.stages import Arguments, Piece
-from volta_fn.targets.cpu.llvm.text import Function, Value
 from volta_fn.targets.cpu.matmul.compute_dtype import first_lanes
 
 #: Elements of a tile of the matrix, at most.

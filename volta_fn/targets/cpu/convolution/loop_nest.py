@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, each_part, repeat, step, times, value
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 
 #: About how many steps of the summation are unrolled.

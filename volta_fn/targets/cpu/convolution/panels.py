@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from volta_fn.runtime.llvm.text import Function, Value, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, plus, repeat, step, times, transposed
 from volta_fn.targets.cpu.convolution.gather import strided
 from volta_fn.targets.cpu.convolution.loop_nest import Dim
-from volta_fn.targets.cpu.llvm.text import Function, Value, vector_of
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read, stored_as
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, most, plus, repeat, times, value
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
 from volta_fn.targets.cpu.routine import Phase, Routine
 

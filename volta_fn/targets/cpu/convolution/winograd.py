@@ -14,6 +14,7 @@ from collections.abc import Callable
 from math import prod
 
 from volta_fn.compiler.contractions.winograd_points import of_input
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.algebra import Algebra
 from volta_fn.targets.cpu.convolution.blocks import register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
@@ -24,7 +25,6 @@ from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piec
 from volta_fn.targets.cpu.convolution.winograd_output import Leaving, each_tile
 from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
 from volta_fn.targets.cpu.convolution.winograd_weights import write_taps
-from volta_fn.targets.cpu.llvm.text import Function, Value
 
 
 class Winograd:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.compiler.contractions.winograd_points import to_places
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.algebra import Algebra
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, rounded_down, step, times, value
 from volta_fn.targets.cpu.convolution.epilogue import store_transposed, store_vector
 from volta_fn.targets.cpu.convolution.loop_nest import dense
 from volta_fn.targets.cpu.convolution.stages import Piece
 from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
-from volta_fn.targets.cpu.llvm.text import Function, Value
 from volta_fn.targets.cpu.matmul.compute_dtype import stored_as
 
 

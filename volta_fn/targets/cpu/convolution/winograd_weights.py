@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.winograd_points import of_taps
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.algebra import Algebra
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, plus, repeat, split, step, times, value
 from volta_fn.targets.cpu.convolution.gather import strided
 from volta_fn.targets.cpu.convolution.stages import Arguments, Piece
 from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import stored_as
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.emit_utils import Index, repeat, step, times
 from volta_fn.targets.cpu.convolution.stages import Arguments, Piece
-from volta_fn.targets.cpu.llvm.text import Function, Value
 from volta_fn.targets.cpu.matmul.compute_dtype import stored_as, write
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import Dims
-from volta_fn.targets.cpu.llvm.index_arith import dotted, minus, nest, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.index_arith import dotted, minus, nest, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 
 
 def unit(itemsize: int) -> str:

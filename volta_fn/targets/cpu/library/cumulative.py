@@ -16,11 +16,11 @@ from typing import Any
 
 from volta_fn.codegen.geometry.cumulative import accumulation
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.index_arith import counting, greatest, known, minus, nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import lanes_for, working
 from volta_fn.targets.cpu.library.scanning import Scan, scanned, taken
-from volta_fn.targets.cpu.llvm.index_arith import counting, greatest, known, minus, nest, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from volta_fn.codegen.geometry.strides import merged, row_major
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.index_arith import clamped, dotted, minus, times, widened
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.library.copy_ops import copy_block, copy_bytes, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
-from volta_fn.targets.cpu.llvm.index_arith import clamped, dotted, minus, times, widened
-from volta_fn.targets.cpu.llvm.text import Function, Value
 from volta_fn.targets.cpu.routine import Routine
 
 #: How the symbol ends of a phase that copies an operand, and does nothing where that is the result.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.targets.cpu.llvm.index_arith import least, plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.index_arith import least, plus, times
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import Phase, Routine
 
 #: Bytes that a task of moving memory should touch.

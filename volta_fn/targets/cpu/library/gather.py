@@ -12,11 +12,11 @@ from typing import Any
 from volta_fn.codegen.geometry.window_offsets import Layout, Starts, default_fill, gather_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
+from volta_fn.runtime.llvm.index_arith import dotted, least, minus, nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.gather_offsets import offset_in, start_of
-from volta_fn.targets.cpu.llvm.index_arith import dotted, least, minus, nest, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 
 #: Windows whose places are found at once, at most.

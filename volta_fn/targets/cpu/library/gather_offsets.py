@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.codegen.geometry.window_offsets import Layout, Starts
-from volta_fn.targets.cpu.llvm.index_arith import clamped, dotted, plus, quotient, remainder, times, widened
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.index_arith import clamped, dotted, plus, quotient, remainder, times, widened
+from volta_fn.runtime.llvm.text import Function, Value, i64
 
 
 class Start(NamedTuple):

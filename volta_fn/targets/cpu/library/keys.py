@@ -10,7 +10,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function, Value, lanes_of, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, lanes_of, vector_of
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: The bits of infinity.

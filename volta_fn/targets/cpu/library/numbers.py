@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.index_arith import known, minus, remainder
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.index_arith import known, minus, remainder
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.scalars import Number, apply
 
 _HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))

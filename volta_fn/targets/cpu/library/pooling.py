@@ -9,11 +9,11 @@ import numpy as np
 from volta_fn.codegen.geometry.windows import Axis, Windows, windows_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
+from volta_fn.runtime.llvm.index_arith import least, minus, nest, plus, quotient, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
-from volta_fn.targets.cpu.llvm.index_arith import least, minus, nest, plus, quotient, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes

@@ -14,13 +14,13 @@ import numpy as np
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.codegen.geometry.windows import Axis
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.index_arith import nest, plus, times
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
 from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, narrow, read, steps
 from volta_fn.targets.cpu.library.window_argmax import Moves, Some, moves_of, winners
 from volta_fn.targets.cpu.library.windows import over_taps
-from volta_fn.targets.cpu.llvm.index_arith import nest, plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.index_arith import nest, plus, quotient, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import map_run
 from volta_fn.targets.cpu.library.strided import read
 from volta_fn.targets.cpu.library.window_argmax import Some, apart, moves_of, winners
 from volta_fn.targets.cpu.library.windows import position_of
-from volta_fn.targets.cpu.llvm.index_arith import nest, plus, quotient, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, constant, store
 

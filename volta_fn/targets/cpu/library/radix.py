@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.index_arith import plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.index_arith import plus, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 
 #: ``fetch(i)`` gives an element and the key bits in it as a number that `digit` looks at.
 Fetch = Callable[[Value], tuple[Value, Value]]

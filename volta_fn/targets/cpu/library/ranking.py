@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.targets.cpu.llvm.index_arith import counting, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.index_arith import counting, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 
 #: Rows of up to so many elements are sorted so.
 SHORT = 128

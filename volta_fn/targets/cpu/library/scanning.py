@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from volta_fn.codegen.geometry.cumulative import Accumulation
 from volta_fn.core.primitive import reduction_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of
 from volta_fn.targets.cpu.library.numbers import converted
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store
 
 

@@ -15,13 +15,13 @@ from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.codegen.geometry.window_offsets import Layout, Starts, scatter_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.runtime.llvm.index_arith import dotted, nest
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
 from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.gather_offsets import Start, offset_in, start_of
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
-from volta_fn.targets.cpu.llvm.index_arith import dotted, nest
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import apply, load, store, supports

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.index_arith import nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Body, Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.keys import is_float, key, key_bits, level, number_of, widen
 from volta_fn.targets.cpu.library.radix import Digit, Fetch, count, deal, digits, first_places, first_places_of_part
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.index_arith import nest, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine
 
 #: Up to so many rows of at least so many elements are cut into parts.

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.runtime.llvm.index_arith import known
+from volta_fn.runtime.llvm.text import Function, Value, lanes_of, vector_of
 from volta_fn.targets.cpu.library.copy_ops import unit
-from volta_fn.targets.cpu.llvm.index_arith import known
-from volta_fn.targets.cpu.llvm.text import Function, Value, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 

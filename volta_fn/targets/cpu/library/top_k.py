@@ -10,14 +10,14 @@ import math
 from typing import Any
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.index_arith import minus, nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.keys import widen
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
 from volta_fn.targets.cpu.library.sort import Key, Radix, Rows
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.index_arith import minus, nest, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.routine import Routine
 
 #: How many are inserted one by one at most, and how many elements there are for each of them at least.

@@ -15,11 +15,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.codegen.geometry.windows import Windows, windows_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.runtime.llvm.index_arith import plus, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.numbers import lanes_for
 from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, read
 from volta_fn.targets.cpu.library.windows import over_taps
-from volta_fn.targets.cpu.llvm.index_arith import plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.scalars import constant, supports
 
 _TASK = 1 << 13

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.codegen.geometry.windows import Axis, Windows
-from volta_fn.targets.cpu.llvm.index_arith import greatest, known, least, minus, plus, quotient, remainder, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.index_arith import greatest, known, least, minus, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.text import Function, Value, i64
 
 #: Up to so many taps are written out one by one.
 _UNROLLED = 9

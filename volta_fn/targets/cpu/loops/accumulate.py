@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.kernel import Reduce
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
 
 State = tuple[Value, ...]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.cpu.llvm.index_arith import divided, least, plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.index_arith import divided, least, plus, times
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit_values import Nest, Scope, Slot
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, Schedule

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position, operands
-from volta_fn.targets.cpu.llvm.index_arith import plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.index_arith import plus, times
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
 Key = tuple[str, int]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.cpu.llvm.text import Module
+from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.loops.emit import entry, nest_of, write
 from volta_fn.targets.cpu.loops.schedule import schedule_of
 from volta_fn.targets.cpu.loops.split import Split, is_split

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
-from volta_fn.targets.cpu.llvm.index_arith import greatest, known, least, minus, plus, rounded_down
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.index_arith import greatest, known, least, minus, plus, rounded_down
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
 from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Scope, make_side_by_side
 from volta_fn.targets.cpu.loops.passes import Pass

@@ -16,8 +16,8 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.cpu.llvm.index_arith import divided, minus, plus, rounded_down, times
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.index_arith import divided, minus, plus, rounded_down, times
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
 from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Scope, Slot
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
-from volta_fn.targets.cpu.llvm.index_arith import divided, least, minus, plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Lane, Scope, fetch_ahead
 from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element

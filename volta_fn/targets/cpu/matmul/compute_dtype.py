@@ -11,8 +11,8 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.scalars.memory import masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 

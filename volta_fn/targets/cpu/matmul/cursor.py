@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, Walk
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.text import Function, Value, i64
 
 
 def origin(f: Function, operand: Operand, number: Value) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, lanes_below, read
 from volta_fn.targets.cpu.matmul.cursor import origin, walked
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue

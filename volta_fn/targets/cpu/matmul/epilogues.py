@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Walk
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, write
 from volta_fn.targets.cpu.matmul.cursor import walked
 from volta_fn.targets.cpu.matmul.tile import Place, Tile

@@ -12,8 +12,8 @@ from volta_fn.compiler.ir.contraction import Contraction
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.cpu.llvm.index_arith import divided, least, minus, plus, times
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
 from volta_fn.targets.cpu.loops.emit_values import Nest, Scope
 from volta_fn.targets.cpu.loops.passes import passes_of

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
 from volta_fn.targets.cpu.matmul.fused import Fused, Strip

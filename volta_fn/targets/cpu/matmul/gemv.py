@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Problem
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read
 from volta_fn.targets.cpu.matmul.cursor import origin, walked
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.targets.cpu.llvm.text import Function, Value
+from volta_fn.runtime.llvm.text import Function, Value
 
 
 def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 from volta_fn.targets.cpu.matmul.schedule import Schedule
 from volta_fn.targets.cpu.matmul.shared import RUN

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, load, write
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
 from volta_fn.targets.cpu.matmul.loops import each

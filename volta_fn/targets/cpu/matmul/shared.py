@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function, Part, Value, i64, part
+from volta_fn.runtime.llvm.text import Function, Part, Value, i64, part
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, load, put, read
 from volta_fn.targets.cpu.matmul.loops import each, when
 from volta_fn.targets.cpu.matmul.tile import Lines, View, accumulate, fetch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from volta_fn.compiler.contractions.matmul_problem import Operand
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, read
 from volta_fn.targets.cpu.matmul.cursor import origin, walked
 from volta_fn.targets.cpu.matmul.loops import each

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, load
 
 _UNROLLED = 56  # multiplications written out in a turn of the loop, at most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Placed, Store
 from volta_fn.targets.cpu.matmul.fused import Fused, Strip

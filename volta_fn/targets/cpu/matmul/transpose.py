@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, put, read
 from volta_fn.targets.cpu.matmul.loops import each
 

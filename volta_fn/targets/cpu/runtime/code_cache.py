@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.program import RoutineKey
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_objects
-from volta_fn.targets.cpu.llvm.text import Part
+from volta_fn.runtime.llvm.machine import compile_object, load_objects
+from volta_fn.runtime.llvm.text import Part
 from volta_fn.targets.cpu.runtime import objects
 from volta_fn.targets.cpu.runtime.pool import thread_count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.runtime.commands import MOST_BUFFERS, Op
 
 _CODE, _END, _TABLE = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table")

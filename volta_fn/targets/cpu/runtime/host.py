@@ -14,9 +14,9 @@ from volta_fn.compiler.buffers.buffer_assignment import Slot
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.core.jaxpr import Equation
+from volta_fn.runtime.internals.errstate import silenced
 from volta_fn.targets.cpu.runtime.deferred_errors import fail
 from volta_fn.targets.numpy.backend import make_kernel, written
-from volta_fn.targets.numpy.errstate import silenced
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 

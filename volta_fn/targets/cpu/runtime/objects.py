@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import ml_dtypes
 import numpy as np
 
-from volta_fn.targets.cache_dir import folder
-from volta_fn.targets.cpu.llvm.host import host, llvm
+from volta_fn.runtime.cache_dir import cache_dir
+from volta_fn.runtime.llvm.host import host, llvm
 
 T = TypeVar("T")
 _MAGIC = b"volta_fn object 3\n"
@@ -62,7 +62,7 @@ def name_of(key: str) -> str:
 
 def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
     """What a function makes of an entry's header and bytes, or None if there is no entry that is whole; a damaged one is deleted."""
-    where = folder()
+    where = cache_dir()
     if where is None:
         return None
     path = where / name[:2] / name
@@ -81,7 +81,7 @@ def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
 
 def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
     """Keep an entry; where that is impossible (no room, no right to write) nothing is kept."""
-    where = folder()
+    where = cache_dir()
     if where is None:
         return
     body = b"".join([json.dumps(header).encode(), b"\n", *contents])

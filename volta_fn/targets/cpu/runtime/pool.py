@@ -20,9 +20,9 @@ import threading
 from collections.abc import Callable
 
 from volta_fn.errors import ArgumentError
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.runtime.affinity import forget_places, write_places
+from volta_fn.runtime.internals.affinity import reset_affinity, write_affinity
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: Words of the pool's record, a cache line (8 words) apart where different threads write to them.
 _TAKEN, _FUNCTION, _BUFFERS, _TASKS, _PARTS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
@@ -44,7 +44,7 @@ def write_pool(module: Module) -> None:
         module.declare(name, f"declare i32 @pthread_{name}(ptr)")
     module.declare("cond_wait", "declare i32 @pthread_cond_wait(ptr, ptr)")
     module.declare("init", "declare i32 @pthread_mutex_init(ptr, ptr)\ndeclare i32 @pthread_cond_init(ptr, ptr)")
-    write_places(module)
+    write_affinity(module)
     _write_take(module)
     _write_share(module)
     _write_work(module)
@@ -230,7 +230,7 @@ def _write_reset(module: Module) -> None:
     f = Function(module, "reset", [])
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     f.run("llvm.memset.p0.i64", Value(_PTR, "@pool"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
-    forget_places(f)
+    reset_affinity(f)
     f.call("pthread_mutex_init", "i32", _word(_MUTEX), Value(_PTR, "null"))
     f.call("pthread_cond_init", "i32", _word(_CONDITION), Value(_PTR, "null"))
     f.finish()

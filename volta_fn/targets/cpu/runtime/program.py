@@ -14,11 +14,11 @@ from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
+from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
+from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import store
 from volta_fn.targets.cpu.runtime.artifact import Artifact
-from volta_fn.targets.cpu.runtime.blocks import LARGE
 from volta_fn.targets.cpu.runtime.deferred_errors import failure
-from volta_fn.targets.cpu.runtime.entry import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.targets.cpu.runtime.support_code import libc_free, machinery
 
 
@@ -46,7 +46,7 @@ class Program:
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
         """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
-        large = machinery().blocks.empty
+        large = machinery().large_empty
         #: How each array that a call makes is made: by what, of which shape and dtype.
         self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
         self.code = artifact.words.copy()

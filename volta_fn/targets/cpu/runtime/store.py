@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
-from volta_fn.targets.cpu.llvm.machine import load_objects
+from volta_fn.runtime.llvm.machine import load_objects
 from volta_fn.targets.cpu.runtime import objects
 from volta_fn.targets.cpu.runtime.artifact import Artifact
 from volta_fn.targets.cpu.runtime.fingerprint import serial
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
 
 def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Where a program is kept, if it can be."""
-    if objects.folder() is None:
+    if objects.cache_dir() is None:
         return None
     found = serial(closed, donated)
     return None if found is None else Key(objects.name_of(f"program {found.text}"), found.constants)

@@ -7,11 +7,11 @@ import functools
 import threading
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
-from volta_fn.targets.cpu.llvm.text import Module
+from volta_fn.runtime.internals.fastcall import Entry, make_entry, write_entry
+from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.runtime import objects
-from volta_fn.targets.cpu.runtime.blocks import FUNCTIONS, Blocks, write_blocks
-from volta_fn.targets.cpu.runtime.entry import Entry, write_entry
 from volta_fn.targets.cpu.runtime.executor import write_executor
 from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 
@@ -23,7 +23,8 @@ class Machinery(NamedTuple):
 
     entry: Entry
     workers: Workers
-    blocks: Blocks
+    #: `numpy.empty` of large arrays.
+    large_empty: Empty
 
 
 def machinery() -> Machinery:
@@ -42,8 +43,8 @@ def _compiled() -> Machinery:
             write(module)
         found = objects.Compiled(compile_object(str(module)))
         objects.write_compiled(name, found)
-    enter, work, reset, *allocator = load_object(found.code, ["enter", "work", "reset", *FUNCTIONS])
-    return Machinery(Entry(enter), Workers(work, reset), Blocks(allocator))
+    enter, execute, work, reset, *allocator = load_object(found.code, ["enter", "execute", "work", "reset", *FUNCTIONS])
+    return Machinery(make_entry(enter, execute), Workers(work, reset), make_empty(allocator))
 
 
 def libc_free(address: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, lanes_of
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, element_of, lanes_of
 
 #: The rounding mode that is set.
 _CURRENT = Value("i32", "4")

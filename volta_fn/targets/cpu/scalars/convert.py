@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.text import Function
+from volta_fn.runtime.llvm.text import Function
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, element, kind, parts_of, rounded
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 

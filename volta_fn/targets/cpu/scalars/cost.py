@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.host import host
+from volta_fn.runtime.llvm.host import host
 
 #: Cycles per vector of 512 bits of float32.
 _CYCLES = {

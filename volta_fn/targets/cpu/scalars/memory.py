@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, counting, element
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.targets.cpu.llvm.host import host
-from volta_fn.targets.cpu.llvm.text import Function, Value, lanes_of, vector_of
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, literal
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.codegen.scalars import floats
 from volta_fn.codegen.scalars.complex_numbers import COMPLEX, Complex
 from volta_fn.codegen.scalars.functions.table import APPROXIMATE
-from volta_fn.targets.cpu.llvm.text import Function, Value
+from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.scalars import integers
 from volta_fn.targets.cpu.scalars.convert import bitcast, convert
 from volta_fn.targets.cpu.scalars.integers import Operation

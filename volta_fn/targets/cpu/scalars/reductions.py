@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volta_fn.core.primitive import Reduction
-from volta_fn.targets.cpu.llvm.text import Function, element_of, i64
+from volta_fn.runtime.llvm.text import Function, element_of, i64
 from volta_fn.targets.cpu.scalars.number import Number
 from volta_fn.targets.cpu.scalars.operations import apply
 from volta_fn.targets.cpu.scalars.values import Lanes

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.codegen.scalars.functions.payne_hanek import reduced_large
 from volta_fn.codegen.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
-from volta_fn.targets.cpu.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import avx512
 
 FLOATS = ("half", "float", "double")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from volta_fn.compiler.contractions.index_maps import Contraction, Map
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.cache_dir import folder
+from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 
@@ -64,7 +64,7 @@ def shipped() -> Choices:
 
 def users_file() -> Path | None:
     """The file of schedules that were measured on the user's devices; None if there is no cache folder."""
-    where = folder()
+    where = cache_dir()
     return None if where is None else where / "schedules.json"
 
 

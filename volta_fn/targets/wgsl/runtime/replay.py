@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.cpu.llvm.host import may_compile
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
+from volta_fn.runtime.llvm.host import may_compile
+from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import native
 
 if TYPE_CHECKING:

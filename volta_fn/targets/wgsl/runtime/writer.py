@@ -18,8 +18,8 @@ from volta_fn.compiler.ir.window import largest, windowed
 from volta_fn.compiler.program import Item, RoutineKey
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.jaxpr import Equation
+from volta_fn.runtime.internals.errstate import silenced
 from volta_fn.targets.numpy.backend import make_kernel
-from volta_fn.targets.numpy.errstate import silenced
 from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routine

@@ -1,32 +1,35 @@
-"""Where workers wake up: not on the CPU of the thread that wakes them.
+"""CPU affinity: workers wake up on another CPU than the thread that wakes them.
 
 Linux may put a thread that wakes up on the CPU of the thread that woke it although another one is idle (of a virtual machine's idle CPUs it
-supposes that the host has taken them away). There one of the two waits for the other, and for milliseconds nobody moves either: with one
-worker on two CPUs, up to 10 ms passed in which two threads did the work of one. So before workers are woken, they are forbidden the CPU
-that the waking thread is on. Calls to the system are needed only when that is not the CPU of the last time.
+supposes that the host has taken them away). There one of the two waits for the other: with one worker on two CPUs, two threads did the
+work of one for up to 10 ms, and a 256³ product took 456 µs instead of 308. So before workers are woken, they are forbidden the CPU that
+the waking thread is on. System calls are needed only when that is not the CPU of the last time.
 
-What workers are allowed besides is what they were when they began: CPUs that somebody takes from the running process, or gives to it
-(`taskset -ap`), are theirs again, or not yet, after the next program. A container's limits hold in any case.
+Workers' allowed CPUs are otherwise those that they had when they began: CPUs that are taken from the running process, or given to it
+(`taskset -ap`), take effect after the next program. A container's limits hold in any case.
+
+Where the C library has not these functions (only Linux has), workers wake up where the system puts them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 _PTR = "ptr"
-#: Words of the record: workers so far; the CPU forbidden now, plus 1; the CPUs they had at first, as bits; and their threads.
+#: Words of the record: number of workers; the CPU forbidden now, plus 1; the CPUs they began with, as bits; and their threads.
 _COUNT, _FORBIDDEN, _CPUS, _THREADS = 0, 1, 8, 24
 _CPU_WORDS, _MOST_THREADS = 16, 256
 _WORDS = _THREADS + _MOST_THREADS
 
 
-def write_places(module: Module) -> None:
-    """Add ``@enlist()``, for workers to call first, and ``@make_way()``, for those who are about to wake them."""
-    module.declare("places", f"@places = internal global [{_WORDS} x i64] zeroinitializer, align 64")
+def write_affinity(module: Module) -> None:
+    """Define ``@enlist()``, which workers call first, and ``@make_way()``, to be called before waking them."""
+    module.declare("affinity", f"@affinity = internal global [{_WORDS} x i64] zeroinitializer, align 64")
     enlist, make_way = Function(module, "enlist", []), Function(module, "make_way", [])
-    if sys.platform == "linux":
+    if _is_supported():
         module.declare("pthread_self", "declare i64 @pthread_self()")
         module.declare("sched_getcpu", "declare i32 @sched_getcpu()")
         for name in ("getaffinity", "setaffinity"):
@@ -37,13 +40,18 @@ def write_places(module: Module) -> None:
     make_way.finish()
 
 
-def forget_places(f: Function) -> None:
-    """The record as it is before there are workers."""
-    f.run("llvm.memset.p0.i64", Value(_PTR, "@places"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
+def _is_supported() -> bool:
+    names = ("sched_getcpu", "pthread_getaffinity_np", "pthread_setaffinity_np")
+    return sys.platform == "linux" and all(hasattr(ctypes.CDLL(None), name) for name in names)
+
+
+def reset_affinity(f: Function) -> None:
+    """Set the record to its state before there are workers."""
+    f.run("llvm.memset.p0.i64", Value(_PTR, "@affinity"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
 
 
 def _word(number: int) -> Value:
-    return Value(_PTR, f"getelementptr (i64, ptr @places, i64 {number})")
+    return Value(_PTR, f"getelementptr (i64, ptr @affinity, i64 {number})")
 
 
 def _enlist(f: Function) -> None:
@@ -81,7 +89,7 @@ def _make_way(f: Function) -> None:
 
 
 def _send(f: Function, cpus: Value) -> None:
-    """Let workers run on some CPUs only."""
+    """Restrict workers to some CPUs."""
     count = f.intrinsic("llvm.smin.i64", "i64", f.load("i64", _word(_COUNT), 8), i64(_MOST_THREADS))
 
     def one(number: Value, _: list[Value]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from volta_fn.errors import ArgumentError
-from volta_fn.targets.cpu.llvm import machine
-from volta_fn.targets.cpu.llvm.host import Host, host, llvm, vector_widths
+from volta_fn.runtime.llvm import machine
+from volta_fn.runtime.llvm.host import Host, host, llvm, vector_widths
 from volta_fn.targets.cpu.runtime import objects
 
 #: A sum of vectors of 64 bytes, more of them than there are registers.

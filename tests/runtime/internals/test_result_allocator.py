@@ -16,10 +16,10 @@ from numpy._core.multiarray import get_handler_name
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.targets.cpu.llvm.machine import compile_object, load_object
-from volta_fn.targets.cpu.llvm.text import Module
-from volta_fn.targets.cpu.runtime import blocks
-from volta_fn.targets.cpu.runtime.blocks import FUNCTIONS, LARGE, Blocks, write_blocks
+from volta_fn.runtime.internals import result_allocator
+from volta_fn.runtime.internals.result_allocator import FUNCTIONS, LARGE, make_empty, write_blocks
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.runtime.llvm.text import Module
 
 COUNT = LARGE // 4
 
@@ -55,7 +55,7 @@ class Allocator:
         lines = [line for line in str(module).splitlines() if "declare ptr @mmap" not in line and "declare i32 @munmap" not in line]
         text = "\n".join(lines).replace("@mmap(", "@counted_mmap(").replace("@munmap(", "@counted_munmap(") + COUNTED
         held, *functions = load_object(compile_object(text), ["how_much_is_held", *FUNCTIONS])
-        self.make = Blocks(functions).empty
+        self.addresses, self.make = functions, make_empty(functions)
         self.count = ctypes.CFUNCTYPE(ctypes.c_int64)(held)
 
     def __call__(self, times: int) -> np.ndarray:
@@ -69,8 +69,8 @@ class Allocator:
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> Allocator:
-    monkeypatch.setattr(blocks, "_MOST_KEPT", 16 * LARGE)
-    monkeypatch.setattr(blocks, "_SPARE", 3 * LARGE)
+    monkeypatch.setattr(result_allocator, "_MOST_KEPT", 16 * LARGE)
+    monkeypatch.setattr(result_allocator, "_SPARE", 3 * LARGE)
     return Allocator()
 
 
@@ -157,6 +157,13 @@ def test_threads(empty: Allocator) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(200)))
+
+
+@pytest.mark.parametrize("change", [("_KNOWN_MAJOR", 1), ("_NAME", b"another")])
+def test_a_numpy_without_the_hook_gives_its_own_memory(change: tuple[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_allocator, *change)
+    monkeypatch.setattr(result_allocator.multiarray, "get_handler_name", lambda array: "volta_fn")
+    assert make_empty([0, 0, 0, 0] if change[0] == "_KNOWN_MAJOR" else Allocator().addresses) is np.empty
 
 
 def test_results_of_programs() -> None:

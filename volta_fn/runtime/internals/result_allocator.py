@@ -1,11 +1,14 @@
-"""Memory of large results, which comes back when the last array over it dies and serves a later result.
+"""An allocator of large results, which reuses the memory of arrays that died.
 
-The C library gives large blocks back to the kernel, and a program that is called again waits for the kernel to clear fresh pages: for
-32 MiB, longer than for the results. So large results are arrays that NumPy allocates (they own their memory, as any array of NumPy's)
-through an allocator of ours, in machine code, that keeps blocks for a while. What it holds, kept and in use together, is at most `_SPARE`
-bytes more than the most that was in use at once, so that it hardly adds to the process's peak; kept are at most `_MOST_KEPT` bytes, and
-what nobody took for `_SECONDS` goes when the next block comes back. The process's other arrays know nothing of it: the allocator is
-NumPy's only while a result is made.
+The C library returns large blocks to the kernel, and a program that is called again waits for the kernel to clear fresh pages: for
+32 MiB, 8 ms, longer than for the results. So large results are arrays that NumPy allocates (they own their memory, as any array of NumPy's)
+through an allocator in machine code that keeps blocks for a while. What it holds, free and in use together, is at most `_SPARE` bytes more
+than the most that was in use at once, so that it hardly adds to the process's peak; free are at most `_MOST_KEPT` bytes, and what was
+free for `_SECONDS` goes when the next block is freed. Other arrays of the process are not affected: the allocator is NumPy's only while a
+result is made.
+
+The allocator is set through a context variable of NumPy's, found by PyDataMem_SetHandler's position in NumPy's table of C functions (part
+of NumPy's ABI since 1.22). `make_empty` checks that an array made so names this allocator, and else gives `numpy.empty`.
 """
 
 from __future__ import annotations
@@ -17,29 +20,29 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 import numpy as np
-from numpy._core import _multiarray_umath  # type: ignore[attr-defined]  # where NumPy says that extensions find its functions
+from numpy._core import multiarray  # where NumPy says that extensions find its functions
 
-from volta_fn.targets.cpu.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
-#: Bytes of results from which on memory is kept: from there the C library, too, may ask the kernel for each block.
+#: Results of at least this many bytes use the allocator: from this size on the C library, too, may ask the kernel for each block.
 LARGE = 1 << 17
-#: Kept blocks, their bytes, what of them may be beyond the most that was in use at once, and the seconds for which they wait.
+#: Limits of the free list: blocks, bytes, bytes held beyond the most that was in use at once, and seconds.
 _MOST_BLOCKS, _MOST_KEPT, _SPARE, _SECONDS = 64, 1 << 28, 1 << 26, 10
-#: A block begins with its size; what is given out begins a cache line later. Blocks are whole pages, huge ones from some size on.
+#: A block begins with its size; the memory given out begins a cache line later. Blocks are multiples of a page, huge ones from `HUGE` on.
 _HEADER, _PAGE, HUGE = 64, 1 << 12, 1 << 22
-#: A block may be this part of it larger than what is asked for.
+#: A free block serves for a request that is smaller by at most one in so many bytes.
 _WASTE = 8
 _ADVISE_HUGE = 14
 
 _PTR, _NULL = "ptr", Value("ptr", "null")
-#: The words of the record: taken by a thread, bytes in use, the most there were, bytes kept, number of kept blocks; then their
-#: addresses, sizes, and the seconds when they came, oldest first.
-_TAKEN, _USED, _MOST, _KEPT, _COUNT, _BLOCKS = 0, 1, 2, 3, 4, 8
+#: Words of the record: lock, bytes in use, the most there were, free bytes, number of free blocks; then their addresses, sizes,
+#: and the seconds when they were freed, oldest first.
+_LOCK, _USED, _MOST, _KEPT, _COUNT, _BLOCKS = 0, 1, 2, 3, 4, 8
 _ENTRY = 3
 
 
 def write_blocks(module: Module) -> None:
-    """Add the functions of NumPy's allocators: ``@block_malloc``, ``@block_calloc``, ``@block_realloc`` and ``@block_free``."""
+    """Define the functions of a NumPy allocator: ``@block_malloc``, ``@block_calloc``, ``@block_realloc`` and ``@block_free``."""
     module.declare("blocks", f"@blocks = internal global [{_BLOCKS + _ENTRY * _MOST_BLOCKS} x i64] zeroinitializer, align 64")
     for declaration in (
         "declare ptr @mmap(ptr, i64, i32, i32, i32, i64)",
@@ -76,20 +79,20 @@ def _negative(f: Function, value: Value) -> Value:
 
 
 def _entry(f: Function, number: Value) -> Value:
-    """The address of a kept block's entry."""
+    """Return the address of a free block's entry."""
     return f.at(_word(_BLOCKS), "i64", f.binary("mul", number, i64(_ENTRY)))
 
 
 def _locked(f: Function, work: Callable[[], Value]) -> Value:
-    """What `work` gives while no other thread has the record. Calls hold Python's lock, where there is one, so nobody waits for long."""
+    """Return what `work` gives while no other thread has the record; threads spin, and hold Python's lock where there is one."""
     head, done = f.fresh("again"), f.fresh("over")
     f.do(f"br label %{head}")
     f.label(head)
-    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_TAKEN)}, i64 0, i64 1 seq_cst seq_cst")
+    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_LOCK)}, i64 0, i64 1 seq_cst seq_cst")
     f.do(f"br {f.let('i1', f'extractvalue {pair}, 1')}, label %{done}, label %{head}")
     f.label(done)
     result = work()
-    f.do(f"store atomic i64 0, {_word(_TAKEN)} seq_cst, align 8")
+    f.do(f"store atomic i64 0, {_word(_LOCK)} seq_cst, align 8")
     return result
 
 
@@ -105,25 +108,25 @@ def _while(f: Function, condition: Callable[[], Value], work: Callable[[], objec
 
 
 def _write_drop(module: Module) -> None:
-    """``ptr @drop(number)``: take a block out of the kept ones."""
+    """Define ``ptr @drop(number)``, which takes a block out of the free list."""
     number = Value("i64", "%number")
     f = Function(module, "drop", [number], _PTR)
     entry = _entry(f, number)
     block = f.load(_PTR, entry, 8)
     _add(f, _KEPT, _negative(f, f.load("i64", f.at(entry, "i64", i64(1)), 8)))
     _add(f, _COUNT, i64(-1))
-    behind = f.binary("mul", f.binary("sub", _get(f, _COUNT), number), i64(8 * _ENTRY))
-    f.run("llvm.memmove.p0.p0.i64", entry, f.at(entry, "i64", i64(_ENTRY)), behind, Value("i1", "false"))
+    moved = f.binary("mul", f.binary("sub", _get(f, _COUNT), number), i64(8 * _ENTRY))
+    f.run("llvm.memmove.p0.p0.i64", entry, f.at(entry, "i64", i64(_ENTRY)), moved, Value("i1", "false"))
     f.finish(block)
 
 
 def declare_advice(module: Module) -> None:
-    """Add what `ask_for_huge_pages` needs."""
+    """Declare what `ask_for_huge_pages` needs."""
     module.declare("madvise", "declare i32 @madvise(ptr, i64, i32)")
 
 
 def ask_for_huge_pages(f: Function, block: Value, size: Value) -> None:
-    """Let the kernel serve a block with huge pages, where it has them: it clears 2 MiB at once instead of 4 KiB in each of 512 faults."""
+    """Ask the kernel for huge pages, where it has them: it clears 2 MiB at once instead of 4 KiB in each of 512 faults."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         f.call("madvise", "i32", block, size, Value("i32", str(_ADVISE_HUGE)))
 
@@ -134,7 +137,7 @@ def _give_back_oldest(f: Function) -> None:
 
 
 def _write_find(module: Module) -> None:
-    """``ptr @find(bytes)``: the newest kept block that fits, or null."""
+    """Define ``ptr @find(bytes)``: the newest free block that fits, or null."""
     wanted = Value("i64", "%bytes")
     f = Function(module, "find", [wanted], _PTR)
     most = f.binary("add", wanted, f.binary("lshr", wanted, i64(_WASTE.bit_length() - 1)))
@@ -149,7 +152,7 @@ def _write_find(module: Module) -> None:
 
 
 def _write_fresh(module: Module) -> None:
-    """``ptr @fresh(bytes)``: a block from the kernel, or null; kept ones go until it fits in with the rest."""
+    """Define ``ptr @fresh(bytes)``: a block from the kernel, or null; free ones go until the total is within bounds."""
     wanted = Value("i64", "%bytes")
     f = Function(module, "fresh", [wanted], _PTR)
 
@@ -259,7 +262,7 @@ def _write_realloc(module: Module) -> None:
     f.finish(new)
 
 
-#: The functions, in the order in which NumPy's record of an allocator has them.
+#: The functions, in the order of NumPy's PyDataMem_Handler.
 FUNCTIONS = ("block_malloc", "block_calloc", "block_realloc", "block_free")
 
 
@@ -276,37 +279,51 @@ class _Handler(ctypes.Structure):
 
 #: PyDataMem_SetHandler in NumPy's table of functions for extensions.
 _SET_HANDLER = 304
-_CAPSULE = b"mem_handler"
+#: The major version of NumPy whose table that is.
+_KNOWN_MAJOR = 2
+_CAPSULE, _NAME = b"mem_handler", b"volta_fn"
 
 
-class Blocks:
-    """Makes arrays by the allocator whose functions are at some addresses."""
-
-    def __init__(self, addresses: list[int]) -> None:
-        handler = _Handler(b"volta_fn", 1, None, (ctypes.c_void_p * 4)(*addresses))
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # arrays that die last of all things still ask it to free their memory
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        capsule = new(ctypes.addressof(handler), _CAPSULE, None)
-        variable = _allocator(capsule)
-        enter, leave = variable.set, variable.reset
-
-        def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-            token = enter(capsule)
-            try:
-                return np.empty(shape, dtype)
-            finally:
-                leave(token)
-
-        #: `numpy.empty` of a large array.
-        self.empty = empty
+Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
-def _allocator(capsule: Any) -> ContextVar[Any]:
-    """The context variable in which NumPy has its allocator: the one that setting it sets in an empty context."""
+def make_empty(addresses: list[int]) -> Empty:
+    """Return `numpy.empty` with the allocator whose `FUNCTIONS` are at these addresses, or as it is where NumPy has no such hook."""
+    try:
+        empty = _with_handler(addresses)
+        if multiarray.get_handler_name(empty((LARGE,), np.dtype(np.uint8))) == _NAME.decode():
+            return empty
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    return np.empty
+
+
+def _with_handler(addresses: list[int]) -> Empty:
+    handler = _Handler(_NAME, 1, None, (ctypes.c_void_p * 4)(*addresses))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # arrays that outlive everything else still use it to free their memory
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = new(ctypes.addressof(handler), _CAPSULE, None)
+    variable = _handler_variable(capsule)
+    enter, leave = variable.set, variable.reset
+
+    def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        token = enter(capsule)
+        try:
+            return np.empty(shape, dtype)
+        finally:
+            leave(token)
+
+    return empty
+
+
+def _handler_variable(capsule: Any) -> ContextVar[Any]:
+    """Find the context variable in which NumPy has its allocator: the one that setting an allocator sets in an empty context."""
+    if np.lib.NumpyVersion(np.__version__).major != _KNOWN_MAJOR:
+        raise LookupError
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = pointer(_multiarray_umath._ARRAY_API, None)
+    table = pointer(multiarray._ARRAY_API, None)
     address = ctypes.c_size_t.from_address(table + _SET_HANDLER * ctypes.sizeof(ctypes.c_size_t)).value
     context = Context()
     context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address), capsule)

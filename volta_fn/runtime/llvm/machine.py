@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from volta_fn.targets.cpu.llvm.host import host, llvm
-from volta_fn.targets.cpu.llvm.nogil import emit, parse, run_passes
+from volta_fn.runtime.internals.nogil import emit, parse, run_passes
+from volta_fn.runtime.llvm.host import host, llvm
 
 _engines: list[Any] = []
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""The folder in which targets keep what later processes need not make again.
+"""The folder in which targets cache what later processes can reuse.
 
-It is VOLTA_CACHE_DIR, else ``volta_fn`` in the user's cache folder; VOLTA_CACHE_DIR set to nothing keeps nothing.
+VOLTA_CACHE_DIR names it; the default is ``volta_fn`` in the user's cache folder. An empty VOLTA_CACHE_DIR switches caching off.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 @functools.cache
-def folder() -> Path | None:
-    """The folder, which need not exist; None if nothing is kept."""
+def cache_dir() -> Path | None:
+    """Return the folder, which may not exist yet; None if caching is off."""
     chosen = os.environ.get("VOLTA_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None

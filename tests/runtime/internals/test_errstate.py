@@ -11,9 +11,18 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.targets.numpy.errstate import silenced, silenced_apart
+from volta_fn.runtime.internals import errstate
+from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
 
 
+@pytest.fixture(params=["NumPy's variable", "np.errstate"])
+def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways: by NumPy's context variable, and without it."""
+    if request.param == "np.errstate":
+        monkeypatch.setattr(errstate, "_QUIET", None)
+
+
+@pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_silenced_function_leaves_the_error_state_alone(count: int) -> None:
     def divide(*arrays: np.ndarray) -> np.ndarray:
@@ -21,12 +30,13 @@ def test_a_silenced_function_leaves_the_error_state_alone(count: int) -> None:
 
     arrays = [np.ones(4, np.float32)] * count
     with np.errstate(all="raise"):
-        for quiet in (silenced(divide), silenced_apart(divide, count)):
+        for quiet in (silenced(divide), silenced_in_context(divide, count)):
             assert np.isinf(quiet(*arrays)).all()
         with pytest.raises(FloatingPointError):
             divide(*arrays)
 
 
+@pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_busy_context_is_not_waited_for(count: int) -> None:
     """A function that is called while another thread, or this one further up, is inside of one."""
@@ -37,11 +47,11 @@ def test_a_busy_context_is_not_waited_for(count: int) -> None:
         return finished.wait(20)
 
     arrays = [np.full(4, 3e38, np.float32)] * count
-    other = threading.Thread(target=silenced_apart(wait, count), args=arrays)
+    other = threading.Thread(target=silenced_in_context(wait, count), args=arrays)
     other.start()
     assert inside.wait(20)
-    double = silenced_apart(lambda *xs: xs[0] + xs[-1], count)
-    nested = silenced_apart(lambda *xs: double(*xs), count)
+    double = silenced_in_context(lambda *xs: xs[0] + xs[-1], count)
+    nested = silenced_in_context(lambda *xs: double(*xs), count)
     with np.errstate(all="raise"):
         assert np.isinf(double(*arrays)).all()
         assert np.isinf(nested(*arrays)).all()
@@ -49,6 +59,7 @@ def test_a_busy_context_is_not_waited_for(count: int) -> None:
     other.join()
 
 
+@pytest.mark.usefixtures("state")
 def test_errors_come_out_once() -> None:
     calls = []
 
@@ -57,7 +68,7 @@ def test_errors_come_out_once() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        silenced_apart(fail, 1)(np.ones(2))
+        silenced_in_context(fail, 1)(np.ones(2))
     assert len(calls) == 1
 
 
@@ -83,3 +94,9 @@ def test_a_callback_sees_the_callers_context() -> None:
     setting.set("mine")
     vf.pure_callback(callback, vf.ShapeDtypeStruct((2,), jnp.float32), jnp.ones(2))
     assert seen == ["mine"]
+
+
+def test_numpys_state_is_found_or_its_absence_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errstate._find_quiet_state() is not None
+    monkeypatch.setattr(np, "seterr", lambda **kinds: None)
+    assert errstate._find_quiet_state() is None

@@ -1,0 +1,56 @@
+"""Programs as built-in functions, and by ctypes where NumPy's arrays are laid out in another way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn.errors import CallbackError
+from volta_fn.runtime.internals import fastcall
+from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
+from volta_fn.targets.cpu.runtime import support_code
+from volta_fn.targets.cpu.runtime.program import Program
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(params=[FastcallEntry, CtypesEntry])
+def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are called in either way."""
+    monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
+    made = support_code._compiled.__wrapped__()
+    assert isinstance(made.entry, request.param)
+    monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.machinery", lambda: made)
+
+
+def fails(x: np.ndarray) -> np.ndarray:
+    if x[0] > 0:
+        raise LookupError("not today")
+    return x
+
+
+@pytest.mark.usefixtures("entry")
+def test_calls() -> None:
+    program = Program.of(vf.make_jaxpr(lambda x: (lax.scan(lambda c, r: (c @ c.T @ c + r, c.sum()), x, x), x * 2))(X))
+    expected = program.function()(False, X)
+    scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T))
+    for _ in range(2):
+        for found, wanted in zip(program(False, X), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(scale(False, X.T)[0], 2 * X.T)
+    callback = Program.of(vf.make_jaxpr(lambda x: vf.pure_callback(fails, x, x) + 1)(X[0]))
+    np.testing.assert_array_equal(callback(False, X[0])[0], X[0] + 1)
+    with pytest.raises(CallbackError, match="not today"):
+        callback(False, X[1])
+
+
+def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fastcall._knows_arrays()
+    monkeypatch.setattr(fastcall, "_FLAGS", fastcall._FLAGS - 8)
+    assert not fastcall._knows_arrays()
+    monkeypatch.setattr(fastcall, "_FLAGS", 1 << 20)
+    assert not fastcall._knows_arrays()

@@ -1,0 +1,101 @@
+"""Running NumPy code without floating-point warnings, cheaply.
+
+`np.errstate` costs several times as much as a small addition: 4 µs a call, of which 0.6 are left here, or 0.2 in another context.
+NumPy keeps its error state in a context variable, so setting that variable to a state in which warnings are off, and resetting it
+afterwards, does the same. A function that calls no user code may run in another
+context, where warnings are always off.
+
+Where NumPy keeps its error state elsewhere, `np.errstate` itself is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class _Quiet(NamedTuple):
+    """A context in which warnings are off, and NumPy's variable with its value there."""
+
+    context: Context
+    variable: ContextVar[Any]
+    value: Any
+
+
+def _find_quiet_state() -> _Quiet | None:
+    """Find NumPy's context variable: the one that `np.seterr` sets in an empty context. None if it sets none, or several."""
+    context = Context()
+    context.run(np.seterr, all="ignore")
+    found = list(context.items())
+    if len(found) != 1:
+        return None
+    ((variable, value),) = found
+    with np.errstate(all="raise"):
+        token = variable.set(value)
+        off = set(np.geterr().values()) == {"ignore"}
+        variable.reset(token)
+    return _Quiet(context, variable, value) if off else None
+
+
+_QUIET = _find_quiet_state()
+
+
+def silenced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with floating-point warnings off while it runs."""
+    if _QUIET is None:
+        return _with_errstate(function)
+    enter, leave, value = _QUIET.variable.set, _QUIET.variable.reset, _QUIET.value
+
+    def call(*args: Any) -> Any:
+        token = enter(value)
+        try:
+            return function(*args)
+        finally:
+            leave(token)
+
+    return call
+
+
+def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args)
+
+    return call
+
+
+def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..., Any]:
+    """Return `function`, of `arity` arrays, run in a context where warnings are off; it must not read context variables.
+
+    One thread at a time can be in a context. If another one is, `run` raises RuntimeError at once, and a copy of the context serves.
+    A function that raises RuntimeError by itself is called once more, which does no harm: it has no effects but its result.
+    """
+    if _QUIET is None:
+        return _with_errstate(function)
+    run, copy = _QUIET.context.run, _QUIET.context.copy
+
+    def unary(x: Any) -> Any:
+        try:
+            return run(function, x)
+        except RuntimeError:
+            return copy().run(function, x)
+
+    def binary(x: Any, y: Any) -> Any:
+        try:
+            return run(function, x, y)
+        except RuntimeError:
+            return copy().run(function, x, y)
+
+    def nary(*args: Any) -> Any:
+        try:
+            return run(function, *args)
+        except RuntimeError:
+            return copy().run(function, *args)
+
+    forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}  # written out for the fewest, where every call counts
+    return forms.get(arity, nary)

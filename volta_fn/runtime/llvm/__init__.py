@@ -1,0 +1,4 @@
+"""Machine code through LLVM.
+
+`text` writes LLVM IR, `index_arith` arithmetic of indices in it; `host` describes the CPU it is compiled for, `machine` is the compiler.
+"""
