@@ -179,7 +179,7 @@ def test_flat_and_multiple_indices():
         (lambda: vf.jit(vnp.nonzero)(np.ones(3)), ConcretizationError, "size="),
         (lambda: vnp.nonzero(np.float32(1)), ShapeError, "nonzero"),
         (lambda: vnp.take(np.ones(3), 1.5), ArgumentTypeError, "take: indices must be integers, got float32"),
-        (lambda: vnp.take_along_axis(np.ones((2, 3)), np.array([0]), 0), ShapeError, "as many dimensions"),
+        (lambda: vnp.take_along_axis(np.ones((2, 3)), np.array([0]), 0), ShapeError, "the same number of dimensions"),
         (lambda: vnp.take_along_axis(np.ones((2, 3)), np.zeros((1, 2), int), 0), ShapeError, r"\(2, 3\).*\(1, 2\)"),
         (lambda: vnp.select([], []), ArgumentError, "select"),
         (lambda: vnp.choose(np.array([0]), [1], mode="x"), ArgumentError, "choose: mode"),

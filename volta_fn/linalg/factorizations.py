@@ -17,7 +17,7 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg import factorization
 from volta_fn.primitives.linalg.matrices import adjoint, eye_like, tril, triu
 
-#: What `trans` may be, and what it stands for.
+#: The values of `trans`, as numbers.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
@@ -61,9 +61,7 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
-    """Solve a X = b, given `cho_factor` of a.
-
-    b is (*batch, N, K), or (*batch, N) for single right-hand sides.
+    """Solve a X = b (*batch, N, K) or (*batch, N), given `cho_factor` of a.
 
     >>> vf.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
     Array([1., 2.], dtype=float32)

@@ -16,7 +16,7 @@ from volta_fn.numpy.linalg.operands import identity_like, matrices
 from volta_fn.numpy.linalg.solving import solve
 from volta_fn.numpy.products import matmul
 
-#: For floats of 4 and of 8 bytes: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
+#: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
 _PADE = {
     4: ((17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1), 3.925724783138660),
     8: (

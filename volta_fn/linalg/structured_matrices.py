@@ -55,7 +55,9 @@ def toeplitz(c: Any, r: Any = None) -> Array:
     column, row = promote("toeplitz", c, c if r is None else r)
     row = conj(row) if r is None and row.dtype.kind == "c" else row
     if not column.ndim or not row.ndim or column.shape[:-1] != row.shape[:-1]:
-        raise ShapeError(f"toeplitz: c and r must be vectors, or stacks of as many, got shapes {column.shape} and {row.shape}")
+        raise ShapeError(
+            f"toeplitz: c and r must be vectors, or stacks with the same batch shape, got shapes {column.shape} and {row.shape}"
+        )
     last = column.ndim - 1
     m, n = column.shape[last], row.shape[last]
     if not m or not n:

@@ -40,10 +40,7 @@ def operands(function: str, **values: Any) -> list[Array]:
 
 
 def narrow(value: Any) -> Any:
-    """Return int64 indices of the host as int32 if they fit; other values unchanged.
-
-    A device may have no wider integers.
-    """
+    """Return int64 indices of the host as int32 if they fit: devices may lack int64."""
     if not isinstance(value, np.ndarray) or value.dtype not in (np.int64, np.uint64):
         return value
     info = np.iinfo(INDEX)

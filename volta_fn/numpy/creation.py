@@ -187,9 +187,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Create an array of `a`'s shape and dtype filled with `fill_value`.
-
-    `dtype` and `shape` override those of `a`.
+    """Create an array like `a` (but for `dtype`, `shape`) filled with `fill_value`.
 
     >>> jnp.full_like(jnp.zeros(2), 3)
     Array([3., 3.], dtype=float32)
@@ -279,7 +277,7 @@ def linspace(
     gaps = count - 1 if endpoint else count
     ramp = lax.reshape(lax.iota(_counting(low.dtype), count), (count, *(1,) * len(shape)))
     share = to_dtype(ramp, low.dtype) / max(gaps, 1)
-    # Both ends are hit exactly: the weights are 0 and 1 there.
+    # The interpolation weights are exactly 0 and 1 at the ends.
     numbers = lax.add(lax.mul(low, lax.sub(full_like(share, 1), share)), lax.mul(high, share))
     if endpoint and count > 1:
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)

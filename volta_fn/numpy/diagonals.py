@@ -80,7 +80,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     if not size:
         return lax.reshape(lax.slice_in_dim(value, 0, 0, axis=-1), (*value.shape[:-2], 0))
     square = lax.slice_in_dim(lax.slice_in_dim(value, top, top + size, axis=-2), left, left + size, axis=-1)
-    # Read in row-major order, the diagonal is every (size + 1)-th element.
+    # In row-major order, the diagonal is every (size + 1)-th element.
     flat = lax.reshape(square, (*square.shape[:-2], size * size))
     return lax.slice_in_dim(flat, 0, size * size, size + 1, axis=-1)
 
@@ -100,7 +100,7 @@ def diag(v: Any, k: int = 0) -> Array:
     n = value.shape[0]
     if not n:
         return lax.reshape(lax.pad(value, full_like_scalar(value, 0), [(0, k * k, 0)]), (abs(k), abs(k)))
-    # Spread out with n zeros between neighbours, the vector is the diagonal of an n×(n+1) matrix less its last corner.
+    # With n zeros between its elements, the vector is the diagonal of a flattened n×(n+1) matrix without its tail.
     spread = lax.pad(value, full_like_scalar(value, 0), [(0, 0, n)])
     square = lax.reshape(spread, (n, n)) if n > 1 else lax.reshape(spread, (1, 1))
     return lax.pad(square, full_like_scalar(value, 0), [(max(-k, 0), max(k, 0), 0), (max(k, 0), max(-k, 0), 0)])
@@ -128,9 +128,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
-    """Return a copy of `a` with `val` (repeated as needed) on its main diagonal.
-
-    `inplace=False` is required.
+    """Return a copy with `val`, repeated, on the main diagonal (needs inplace=False).
 
     >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5.0, inplace=False)
     Array([[5., 0.],
@@ -202,9 +200,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Array, ...]:
-    """Return the indices of an n×n matrix that `mask_func` (`triu`, …) keeps nonzero.
-
-    `size` as in `nonzero`.
+    """Return the indices that `mask_func` (`triu`, …) keeps; `size` as in `nonzero`.
 
     >>> jnp.mask_indices(2, jnp.triu)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))

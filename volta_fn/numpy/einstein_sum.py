@@ -51,9 +51,7 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
-    """Return the contraction order of NumPy's planner, and its report.
-
-    Only the operands' shapes matter.
+    """Return the contraction order of NumPy's planner (by the shapes), and its report.
 
     >>> jnp.einsum_path("ij,jk,k->i", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4))[0]
     ['einsum_path', (1, 2), (0, 1)]

@@ -12,10 +12,7 @@ from volta_fn.numpy.creation import array
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load the array of an .npy file or the archive of an .npz file.
-
-    The arguments are those of `numpy.load`.
-    """
+    """Load an .npy file's array or an .npz archive; arguments as of `numpy.load`."""
     loaded = np.load(file, *args, **kwargs)
     return array(loaded) if isinstance(loaded, np.ndarray) else loaded
 

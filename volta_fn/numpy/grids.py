@@ -19,9 +19,7 @@ from volta_fn.numpy.shapes import swapaxes
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
-    """Return coordinate arrays from coordinate vectors, one for each vector.
-
-    All have the grid's shape (size 1 in the other dimensions if `sparse`).
+    """Return each vector as a coordinate array of the grid's shape (`sparse`: open).
 
     >>> [g.tolist() for g in jnp.meshgrid(jnp.array([1, 2]), jnp.array([5, 6, 7]))]
     [[[1, 2], [1, 2], [1, 2]], [[5, 5], [6, 6], [7, 7]]]
@@ -42,9 +40,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
-    """Return the index of every element of a grid: one array per dimension.
-
-    They are stacked unless `sparse`.
+    """Return the index of every element of a grid, per dimension; stacked or `sparse`.
 
     >>> jnp.indices((2, 2)).tolist()
     [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
@@ -131,10 +127,7 @@ def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]
 
 
 def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
-    """Return an item with at least `ndmin` dimensions.
-
-    Its own dimensions start at `trans1d` of the result (-1: at the end).
-    """
+    """Return an item with `ndmin` dimensions, its own from `trans1d` on (-1: last)."""
     value = _ramp(item) if isinstance(item, slice) else array(item)
     scalar = value.ndim == 0
     value = lax.reshape(value, (1,)) if scalar else value

@@ -143,7 +143,7 @@ def take(
     if mode == "wrap":
         index, mode = _wrapped(index, length), "promise_in_bounds"
     elif mode == "clip":
-        # As in NumPy, negative indices do not count from the end here.
+        # As in NumPy, "clip" sends negative indices to 0.
         index, mode = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(length - 1, 0))), "promise_in_bounds"
     elif mode == "raise":
         concrete("take", "indices", index, "Choose what becomes of traced indices out of range: mode='fill', 'clip' or 'wrap'.")
@@ -186,7 +186,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     index = _index_array("take_along_axis", narrow(indices))
     value, dim = flat_or_axis("take_along_axis", value, axis)
     if index.ndim != value.ndim:
-        raise ShapeError(f"take_along_axis: arr and indices must have as many dimensions, got {value.shape} and {index.shape}")
+        raise ShapeError(f"take_along_axis: arr and indices must have the same number of dimensions, got {value.shape} and {index.shape}")
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
         return _take_along(value, index, dim, others)
@@ -228,9 +228,7 @@ def _grid(function: str, value: Array, index: Array, dim: int) -> tuple[Array, .
 
 
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None) -> Array:
-    """Return a copy of `arr` with `values` where `take_along_axis` would read.
-
-    `inplace=False` is required.
+    """Return a copy with `values` where `take_along_axis` reads (needs inplace=False).
 
     >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[1], [0]]), 5.0, axis=1, inplace=False)
     Array([[0., 5.],
@@ -251,9 +249,7 @@ def _refuse_in_place(function: str, inplace: bool) -> None:
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
-    """Return a copy of `a` with `v` (repeated as needed) at the flat indices `ind`.
-
-    `inplace=False` is required.
+    """Return a copy with `v`, repeated, at flat indices `ind` (needs inplace=False).
 
     >>> jnp.put(jnp.zeros(3), jnp.array([0, 2]), jnp.array([5.0, 6.0]), inplace=False)
     Array([5., 0., 6.], dtype=float32)
@@ -273,9 +269,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
-    """Return a copy of `arr` with `vals` (in order, repeated) where `mask` is true.
-
-    `inplace=False` is required.
+    """Return a copy with `vals`, repeated, where `mask` is true (needs inplace=False).
 
     >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([False, True, True]), jnp.array([8, 9]), inplace=False)
     Array([1, 8, 9], dtype=int32)
@@ -295,9 +289,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
 
 
 def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None) -> Array:
-    """Return the slices along `axis` (None: elements) where `condition` is true.
-
-    `condition` is a vector; `size` as in `nonzero`.
+    """Return slices where the vector `condition` is true; `size` as in `nonzero`.
 
     >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
     Array([1, 3], dtype=int32)
@@ -337,7 +329,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     Array([ 0, 10, 20, -1], dtype=int32)
     """
     if len(condlist) != len(choicelist) or not condlist:
-        raise ArgumentError(f"select: condlist and choicelist must be of one nonzero length, got {len(condlist)} and {len(choicelist)}")
+        raise ArgumentError(f"select: condlist and choicelist must have the same nonzero length, got {len(condlist)} and {len(choicelist)}")
     *choices, result = promote("select", *choicelist, default)
     for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
         result = lax.select(truth("select", condition), choice, result)
@@ -383,9 +375,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
-    """Convert flat indices to one index array per dimension of `shape`.
-
-    Indices out of range are clamped.
+    """Convert flat indices, clamped to `shape`, to one index array per dimension.
 
     >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
     [1, 2]

@@ -222,9 +222,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
-    """Remove the elements at `obj` along `axis` (None: flattened).
-
-    `obj` is an index, a slice, an array of indices or a mask.
+    """Remove the elements at `obj` (index, slice, indices or mask) along `axis`.
 
     >>> jnp.delete(jnp.arange(5), jnp.array([1, 3]))
     Array([0, 2, 4], dtype=int32)
@@ -238,9 +236,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
-    """Insert `values` before the positions `obj` along `axis` (None: flattened).
-
-    They take `arr`'s dtype.
+    """Insert `values`, in `arr`'s dtype, before the positions `obj` along `axis`.
 
     >>> jnp.insert(jnp.arange(3), 1, 9)
     Array([0, 9, 1, 2], dtype=int32)
@@ -252,7 +248,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     at = _positions("insert", obj, length, end=1)
     scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
     if scalar:
-        # A single position takes a block of any length.
+        # At a single position, a block of any length is inserted.
         new = new if new.ndim == value.ndim else _as_block(new, value, dim)
         at = np.full(new.shape[dim], at[0])
     count = len(at)
@@ -295,9 +291,7 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
-    """Remove slices of zeros at the front ("f") and back ("b") of each axis.
-
-    The values must be known while tracing.
+    """Remove slices of zeros at the front ("f") and back ("b") of concrete arrays.
 
     >>> jnp.trim_zeros(jnp.array([0, 1, 0, 2, 0]))
     Array([1, 0, 2], dtype=int32)

@@ -37,9 +37,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Array:
-    """Apply `func(a, axis)` for one axis after another.
-
-    Dimensions that it drops come back with size 1.
+    """Apply `func(a, axis)` axis by axis; dropped dimensions return with size 1.
 
     >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2]).shape
     (1, 3, 1)
@@ -130,10 +128,7 @@ def _checked_results(result: Any, outs: CoreDims | None, sizes: dict[str, int], 
 
 
 def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence[tuple[str, ...]]) -> Any:
-    """Map over the loop dimensions, innermost first.
-
-    An argument is mapped over a dimension unless its size there is 1.
-    """
+    """Map over the loop dimensions where an argument's size is not 1, innermost first."""
     _sizes(ins, values)
     loops = [v.shape[: v.ndim - len(names)] for v, names in zip(values, ins, strict=True)]
     shape = lax.broadcast_shapes(*loops) if loops else ()

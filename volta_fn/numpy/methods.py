@@ -15,7 +15,7 @@ from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.cast import bitcast_convert_type
 
-#: The functions that are methods as they are.
+#: Functions that are methods without change.
 _METHODS: dict[ModuleType, str] = {
     arithmetic: "clip conjugate round",
     creation: "astype copy",

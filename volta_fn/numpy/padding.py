@@ -169,7 +169,7 @@ def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     """
     info = dtypes.iinfo(edge.dtype)
     if end != int(end) or not info.min <= end <= info.max:
-        raise ArgumentError(f"pad: end_values has {end}, which is no {edge.dtype.name}")
+        raise ArgumentError(f"pad: end_values {end} does not fit {edge.dtype.name}")
     unsigned = np.dtype(np.uint64 if info.bits == 64 else np.uint32)
     first = full_like_scalar(edge, int(end))
     rises = edge >= first

@@ -32,9 +32,7 @@ def _coefficients(function: str, name: str, p: Any) -> Array:
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
-    """Evaluate the polynomial with coefficients `p` at `x`, by Horner's rule.
-
-    Coefficients may be stacked: powers lie along the first dimension.
+    """Evaluate polynomials, powers along the first dimension, at `x` (Horner's rule).
 
     >>> jnp.polyval(jnp.array([1, 0, -1]), jnp.array([2, 3]))
     Array([3, 8], dtype=int32)
@@ -126,9 +124,7 @@ def polyder(p: Any, m: int = 1) -> Array:
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
-    """Return the m-th integral of a polynomial.
-
-    `k` (0) has the constants of integration, that of the first integral first.
+    """Return the m-th integral; `k` (0) has its constants, the first integral's first.
 
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
     Array([1., 1., 0.], dtype=float32)
@@ -161,9 +157,7 @@ def poly(seq_of_zeros: Any) -> Array:
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
-    """Return the matrix whose columns are powers of the vector `x`.
-
-    The highest power comes first unless `increasing`.
+    """Return the powers of the vector `x` as columns, descending unless `increasing`.
 
     >>> jnp.vander(jnp.array([1, 2, 3]), 3)
     Array([[1, 1, 1],
@@ -211,7 +205,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = F
         powers = lax.mul(powers, lax.expand_dims(weights, (1,)))
         right = lax.mul(right, lax.expand_dims(weights, (1,)) if right.ndim == 2 else weights)
     limit = points.size * float(dtypes.finfo(points.dtype).eps) if rcond is None else rcond
-    # Columns of length one make the problem better conditioned.
+    # Unit columns condition the problem better.
     scale = lax.sqrt(reductions.sum(lax.integer_pow(lax.abs(powers), 2), 0))
     solution, residuals, rank, singular = lstsq(lax.div(powers, scale), right, limit)
     coefficients = lax.div(solution, lax.expand_dims(scale, (1,)) if solution.ndim == 2 else scale)
@@ -273,7 +267,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     at, points = promote_inexact("interp", x, xp)
     (values,) = promote_inexact("interp", fp)
     if points.ndim != 1 or points.shape != values.shape or not points.size:
-        raise ShapeError(f"interp: xp and fp must be one-dimensional and of one nonzero length, got {points.shape} and {values.shape}")
+        raise ShapeError(f"interp: xp and fp must be vectors of the same nonzero length, got {points.shape} and {values.shape}")
     if period is not None:
         at, points, values = _periodic(at, points, values, period)
         left = right = None

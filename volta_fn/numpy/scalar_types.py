@@ -26,7 +26,7 @@ class ScalarType:
     __slots__ = ("dtype",)
 
     def __init__(self, spec: Any) -> None:
-        #: The np.dtype that it stands for.
+        #: The NumPy dtype.
         self.dtype: np.dtype = dtypes.as_dtype(spec)
 
     def __call__(self, x: Any = 0) -> Array:
@@ -57,7 +57,7 @@ uint8, uint16, uint32, uint64 = map(ScalarType, (dtypes.uint8, dtypes.uint16, dt
 float16, bfloat16, float32, float64 = map(ScalarType, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
 complex64, complex128 = map(ScalarType, (dtypes.complex64, dtypes.complex128))
 
-#: NumPy's other names for them, and for the defaults.
+#: NumPy's aliases, and the default dtypes.
 half, single, double = float16, float32, float64
 csingle, cdouble = complex64, complex128
 int_, uint, float_, complex_ = int32, ScalarType(dtypes.uint32), float32, complex64

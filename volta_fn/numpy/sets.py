@@ -239,9 +239,7 @@ def _first_of_each(ordered: Array) -> Array:
 def intersect1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """Return the elements that are in both arrays, each once, in increasing order.
-
-    With `return_indices`, also return where they first occur in each.
+    """Return the elements of both arrays, sorted, and where they first occur in each.
 
     >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
     Array([3, 4], dtype=int32)

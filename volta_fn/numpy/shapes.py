@@ -108,7 +108,7 @@ def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
     value = operand("moveaxis", "a", a)
     sources, dims = (axes_of("moveaxis", axes, value.ndim) for axes in (source, destination))
     if len(sources) != len(dims):
-        raise ArgumentError(f"moveaxis: source {source} and destination {destination} must have as many axes")
+        raise ArgumentError(f"moveaxis: source {source} and destination {destination} must have the same number of axes")
     order = [i for i in range(value.ndim) if i not in sources]
     for dim, i in sorted(zip(dims, sources, strict=True)):
         order.insert(dim, i)
@@ -204,9 +204,7 @@ def atleast_2d(*arys: Any) -> Any:
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Return each array with at least three dimensions.
-
-    (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1).
+    """Expand (N,) to (1, N, 1) and (M, N) to (M, N, 1); scalars to (1, 1, 1).
 
     >>> jnp.atleast_3d(jnp.ones((2, 3))).shape
     (2, 3, 1)
@@ -324,7 +322,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
             raise ArgumentError(f"repeat: repeats must not be negative, got {numbers}")
         total_repeat_length = int(numbers.sum())
     ends = lax.cumsum(lax.convert_element_type(counts, INDEX), 0)
-    # Element i of the result comes from the first slice whose running count exceeds i.
+    # Element i of the result comes from the first slice whose cumulative count exceeds i.
     passed = lax.le(ends, lax.reshape(lax.iota(INDEX, total_repeat_length), (total_repeat_length, 1)))
     source = lax.reduce_sum(lax.convert_element_type(passed, INDEX), (1,))
     source = lax.min(source, np.int32(value.shape[dim] - 1))

@@ -16,9 +16,7 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Array:
-    """Sort along `axis` (None: flattened) in increasing order, NaN last.
-
-    `descending` reverses the order.
+    """Sort along `axis` (None: flattened), NaN last; `descending` reverses the order.
 
     >>> jnp.sort(jnp.array([3, 1, 2]))
     Array([1, 2, 3], dtype=int32)
@@ -33,9 +31,7 @@ def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False,
     dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """Return the indices that sort along `axis` (None: flattened), int32 by default.
-
-    Equal elements keep their order.
+    """Return the int32 indices that sort stably along `axis` (None: flattened).
 
     >>> jnp.argsort(jnp.array([3, 1, 2]))
     Array([1, 2, 0], dtype=int32)
@@ -43,7 +39,7 @@ def argsort(
     _no_kind("argsort", kind, order)
     value, dim = _axis("argsort", a, axis)
     if descending:
-        # Reversed before and after, equal elements keep their order.
+        # Reverse before and after sorting: equal elements keep their order.
         value = lax.rev(value, (dim,))
     _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, INDEX), value.shape, dim)), dimension=dim, num_keys=1)
     return lax.sub(full_like_scalar(result, value.shape[dim] - 1), lax.rev(result, (dim,))) if descending else result
@@ -53,7 +49,7 @@ def _no_kind(function: str, kind: None, order: None) -> None:
     if order is not None:
         raise ArgumentError(f"{function}: order= belongs to records, which arrays cannot hold")
     if kind not in (None, "stable", "quicksort", "mergesort", "heapsort"):
-        raise ArgumentError(f"{function}: kind must be a name that NumPy knows, got {kind!r}; every sort here is stable")
+        raise ArgumentError(f"{function}: kind must be one of NumPy's, got {kind!r}; every sort is stable")
 
 
 def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
@@ -82,9 +78,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
 
 
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
-    """Move the kth smallest element to its sorted position, smaller ones before it.
-
-    The elements are sorted completely.
+    """Sort along `axis`, which puts the kth smallest element in its sorted position.
 
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
@@ -122,10 +116,10 @@ def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: b
     (Array([3, 5], dtype=int32), Array([0, 2], dtype=int32))
     """
     if mode not in ("largest", "smallest"):
-        raise ArgumentError(f"top_k: mode is 'largest' or 'smallest', got {mode!r}")
+        raise ArgumentError(f"top_k: mode must be 'largest' or 'smallest', got {mode!r}")
     value, dim = _axis("top_k", a, axis)
     if not 0 <= k <= value.shape[dim]:
-        raise ArgumentError(f"top_k: k is from 0 to {value.shape[dim]}, the length of axis {axis}, got {k}")
+        raise ArgumentError(f"top_k: k must be from 0 to {value.shape[dim]}, the length of axis {axis}, got {k}")
     if mode == "largest":
         return lax.top_k(value, k, axis=dim)
     values, indices = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, dim)), dimension=dim, num_keys=1)

@@ -49,7 +49,7 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
         fits = False
     if not fits:
         listed = ", ".join(f"{name} of shape {p.shape}" for name, p in parameters.items())
-        raise ShapeError(f"{function}: {listed} must broadcast to the shape asked for, {wanted}. Leave shape out to take theirs.")
+        raise ShapeError(f"{function}: {listed} must broadcast to shape {wanted}; leave shape out to take theirs")
     return wanted
 
 

@@ -32,9 +32,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 
 def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Array:
-    """Sample floats uniformly in [minval, maxval), in float32 by default.
-
-    The bounds broadcast to `shape`.
+    """Sample floats (float32) uniformly in [minval, maxval); the bounds broadcast.
 
     >>> vf.random.uniform(vf.random.key(0), (2,))
     Array([0.947667 , 0.9785799], dtype=float32)
@@ -47,7 +45,7 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
     low, high = to_dtype(minval, wanted), to_dtype(maxval, wanted)
     shape_with("uniform", shape, minval=low, maxval=high)
     span = high - low
-    # Compilers fuse this in the wider dtypes; doing so everywhere gives the same bits everywhere.
+    # Compilers fuse this in the wider dtypes; an explicit fma gives the same bits everywhere.
     scaled = fma(unit, span, low) if wanted.itemsize > 2 else unit * span + low
     return lax.max(low, scaled)
 
@@ -79,23 +77,20 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     sizes = shape_with("randint", shape, minval=low, maxval=high)
     if wanted.itemsize >= 4:
         return _integers(data, sizes, low, high, wanted)
-    # The bias of narrow integers would show: draw 32 bits. One above the greatest narrow integer fits there.
+    # Draw 32 bits, since the bias of narrow integers would be noticeable; they also hold maxval = max + 1.
     info, wide = dtypes.iinfo(wanted), np.dtype(np.int32)
     low, high = _within(low, wide, info.min, info.max), _within(high, wide, info.min, info.max + 1)
     return lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted)
 
 
 def _bound(name: str, value: Any) -> Array | np.ndarray:
-    """Return a bound of integers, on the host if its value is known.
-
-    It is limited to the dtype's range before a device sees it.
-    """
+    """Return a bound of integers, on the host if known: it may need 64 bits."""
     known = known_integers(value)
     if known is not None:
         return known
     bound = as_value(value)
     if bound.dtype not in dtypes.INTEGERS:
-        raise DTypeError(f"randint: {name} is an integer, got {bound.aval}; convert it with astype")
+        raise DTypeError(f"randint: {name} must be an integer, got {bound.aval}; convert it with astype")
     return bound
 
 
@@ -116,7 +111,7 @@ def _integers(data: Array, shape: Shape, minval: Array | np.ndarray, maxval: Arr
     span = lax.select(lax.bitwise_and(beyond, lax.gt(high, low)), span + one, span)
     keys = random_split(data, (2,))
     upper, lower = (random_bits(keys[i], shape, width) for i in (0, 1))
-    # (upper 2^width + lower) mod span, without numbers of twice the width.
+    # Compute (upper 2^width + lower) mod span without integers of twice the width.
     half = lax.rem(unsigned.type(1 << width // 2), span)
     power = lax.rem(half * half, span)
     offset = lax.rem(lax.rem(upper, span) * power + lax.rem(lower, span), span)
@@ -134,10 +129,10 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
     """
     data = single_key("bernoulli", key)
     if mode not in ("low", "high"):
-        raise ArgumentError(f"bernoulli: mode is 'low' or 'high', got {mode!r}")
+        raise ArgumentError(f"bernoulli: mode must be 'low' or 'high', got {mode!r}")
     chance = as_value(p)
     if chance.dtype not in dtypes.FLOATS:
-        raise DTypeError(f"bernoulli: the probability p is a float, got {chance.aval}")
+        raise DTypeError(f"bernoulli: the probability p must be a float, got {chance.aval}")
     sizes = shape_with("bernoulli", shape, p=chance)
     if mode == "low":
         return lax.lt(unit_uniform(data, sizes, chance.dtype), chance)

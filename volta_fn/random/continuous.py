@@ -42,7 +42,7 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
     if mode in (None, "low"):
         return -lax.log(-lax.log(uniform(data, sizes, wanted, info.tiny, 1.0)))
     if mode != "high":
-        raise ArgumentError(f"gumbel: mode is 'low' or 'high', got {mode!r}")
+        raise ArgumentError(f"gumbel: mode must be 'low' or 'high', got {mode!r}")
     both = uniform(data, (2, *sizes), wanted)
     coarse, fine = both[0], both[1]
     finer = coarse + 2.0**-info.nmant * fine + wanted.type(info.tiny)
@@ -103,7 +103,7 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     """
     wanted = float_dtype("rayleigh", dtype)
     width = to_dtype(scale, wanted)
-    u = lax.max(uniform(key, shape_with("rayleigh", shape, scale=width), wanted), dtypes.finfo(wanted).tiny)  # not 0: its log is infinite
+    u = lax.max(uniform(key, shape_with("rayleigh", shape, scale=width), wanted), dtypes.finfo(wanted).tiny)  # avoids log(0)
     return width * lax.sqrt(lax.log(u) * -2.0)
 
 
@@ -137,14 +137,12 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     y = lax.square(normal(keys[0], sizes, wanted))
     root = lax.sqrt(4.0 * mu * y + lax.square(mu) * lax.square(y))
     larger = mu + lax.square(mu) * y / 2.0 + mu / 2.0 * root
-    smaller = lax.square(mu) / larger  # as a difference it would cancel for large means
+    smaller = lax.square(mu) / larger  # a difference would cancel for large means
     return lax.select(lax.le(uniform(keys[1], sizes, wanted), mu / (mu + smaller)), smaller, larger)
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Sample the Weibull distribution: ``scale * e ** (1 / concentration)``.
-
-    e is an exponential number.
+    """Sample the Weibull distribution: scale * exponential ** (1 / concentration).
 
     >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
     True

@@ -89,7 +89,7 @@ def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtyp
 def _first_accepted(
     data: Array, shape: Shape, dtype: np.dtype, rounds: Any, propose: Callable[[Array, Array], tuple[Array, Array]]
 ) -> Array:
-    """Propose numbers, from uniform ones in [-1/2, 1/2) and [0, 1), until each is accepted."""
+    """Propose from uniforms in [-1/2, 1/2) and [0, 1) until each is accepted."""
 
     def step(state: Any) -> Any:
         i, count, accepted, key = state

@@ -104,7 +104,7 @@ def _draw_one(data: Array, a: Array, log: bool) -> Array:
     return d * cube * lax.select(boosted, power, lax.full_like(a, 1))
 
 
-# of two or more gamma numbers
+# Distributions of several gamma numbers.
 
 
 def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
@@ -192,9 +192,7 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
 
 
 def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Sample points uniformly in the unit ball of dimension `d` in the p-norm.
-
-    The result has shape ``(*shape, d)``.
+    """Sample points (*shape, d) uniformly in the unit ball in the p-norm.
 
     >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)
     True

@@ -23,9 +23,7 @@ _SQRT_2 = math.sqrt(2.0)
 
 
 def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
-    """Sample the standard normal distribution, in float32 by default.
-
-    The real and imaginary parts of complex numbers have variance 1/2.
+    """Sample standard normal numbers (float32); complex ones have variance 1 in all.
 
     >>> vf.random.normal(vf.random.key(0), (2,)).round(4)
     Array([1.6226, 2.0253], dtype=float32)
@@ -42,14 +40,12 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
 
 def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
     above_minus_one = np.nextafter(np.asarray(-1.0, dtype), np.asarray(0.0, dtype))
-    # Uniform in the open interval (-1, 1), whose length rounds to 2: no other rounding happens.
+    # Uniform in the open interval (-1, 1), whose length rounds to 2, the only rounding.
     return lax.erf_inv(2.0 * unit_uniform(data, shape, dtype) + above_minus_one) * dtype.type(_SQRT_2)
 
 
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
-    """Sample standard normal numbers strictly between `lower` and `upper`.
-
-    The bounds broadcast to `shape`.
+    """Sample standard normal numbers strictly between two bounds, which broadcast.
 
     >>> vf.random.truncated_normal(vf.random.key(0), -2.0, 2.0, (2,)).round(3)
     Array([1.456, 1.715], dtype=float32)
@@ -61,7 +57,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
     root = wanted.type(_SQRT_2)
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
     infinity = wanted.type(np.inf)
-    # Rounding may reach the bounds.
+    # Rounding may reach the bounds, which are excluded.
     return lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv(quantiles), lax.nextafter(high, -infinity))
 
 
@@ -126,7 +122,7 @@ def multivariate_normal(
     wanted = dtype_in("multivariate_normal", dtype, centre.dtype, dtypes.FLOATS, "a real floating dtype")
     if centre.ndim < 1 or covariance.ndim < 2 or covariance.shape[-2:] != centre.shape[-1:] * 2:
         raise ShapeError(
-            f"multivariate_normal: the mean has shape (..., n) and the covariance (..., n, n), got {centre.shape} and {covariance.shape}"
+            f"multivariate_normal: mean and cov must have shapes (..., n) and (..., n, n), got {centre.shape} and {covariance.shape}"
         )
     factor = _square_root(covariance, method)
     sizes = shape_with("multivariate_normal", shape, mean=centre[..., 0], cov=covariance[..., 0, 0])
@@ -143,13 +139,11 @@ def _square_root(covariance: Array, method: str) -> Array:
     if method == "svd":
         left, values, _ = linalg.svd(covariance)
         return left * lax.sqrt(values[..., None, :])
-    raise ArgumentError(f"multivariate_normal: method is 'cholesky', 'eigh' or 'svd', got {method!r}")
+    raise ArgumentError(f"multivariate_normal: method must be 'cholesky', 'eigh' or 'svd', got {method!r}")
 
 
 def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None) -> Array:
-    """Sample uniform orthogonal n×n matrices.
-
-    With `m`, n×m matrices with orthonormal columns (rows, if n < m).
+    """Sample uniform orthogonal n×n (or orthonormal n×m) matrices.
 
     >>> q = vf.random.orthogonal(vf.random.key(0), 3)
     >>> vf.numpy.allclose(q @ q.T, vf.numpy.eye(3), atol=1e-5)

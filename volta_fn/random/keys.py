@@ -131,7 +131,7 @@ class PRNGKeyArray:
     __hash__ = object.__hash__
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise ArgumentTypeError("a key is no array of numbers; volta_fn.random.key_data(key) gives the words that it is made of")
+        raise ArgumentTypeError("a key is not an array of numbers; volta_fn.random.key_data(key) returns its words")
 
     def __repr__(self) -> str:
         if isinstance(self._data, Array) and not isinstance(self._data, Tracer):
@@ -139,7 +139,7 @@ class PRNGKeyArray:
         return f"PRNGKeyArray({self._data!r})"
 
 
-# making keys
+# Keys from seeds and words.
 
 
 def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
@@ -156,9 +156,7 @@ def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | 
 
 
 def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
-    """Create a raw key, a uint32 array of two words, from an integer seed.
-
-    `key` creates the typed kind.
+    """Create a raw key, two uint32 words, from a seed; `key` makes typed ones.
 
     >>> vf.random.PRNGKey(42)
     Array([ 0, 42], dtype=uint32)
@@ -173,19 +171,19 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
     given = impl if dtype is None else dtype
     name = given.name if isinstance(given, KeyType) else given
     if name not in (None, THREEFRY):
-        raise ArgumentError(f"{function}: {name!r} is no random number generator here; the only one is {THREEFRY!r}")
+        raise ArgumentError(f"{function}: {name!r} is not a known random number generator; the only one is {THREEFRY!r}")
     return THREEFRY
 
 
 def _seeded(function: str, seed: Any) -> Array:
     if isinstance(seed, PRNGKeyArray):
-        raise ArgumentTypeError(f"{function}: the seed is an integer, but a key was given; use split or fold_in to make keys from keys")
+        raise ArgumentTypeError(f"{function}: the seed must be an integer, got a key; use split or fold_in to make keys from keys")
     known = known_integers(seed)
     value = as_value(seed) if known is None else known
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
-        raise DTypeError(f"{function}: the seed is an integer, got a value of dtype {value.dtype.name}")
+        raise DTypeError(f"{function}: the seed must be an integer, got a value of dtype {value.dtype.name}")
     if value.shape:
-        raise ShapeError(f"{function}: the seed is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+        raise ShapeError(f"{function}: the seed must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     if isinstance(value, np.ndarray):
         upper = int(value) >> 32 if value.dtype.itemsize == 8 else 0
         return as_value(np.array([upper & _LOW_32, int(value) & _LOW_32], _UINT32))
@@ -226,7 +224,7 @@ def key_dtype(impl: str | KeyType | None = None) -> KeyType:
     return KeyType(_implementation("key_dtype", impl, None))
 
 
-# keys from keys
+# Keys from keys.
 
 
 def _data_of(function: str, keys: Any) -> Array:
@@ -250,9 +248,7 @@ def _like(given: Any, data: Array) -> Any:
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
-    """Derive `num` independent keys (or an array of that shape) from a key.
-
-    The old key should not be used again.
+    """Derive `num` independent keys (or an array of keys of that shape) from a key.
 
     >>> key, subkey = vf.random.split(vf.random.key(0))
     >>> vf.random.split(key, (2, 3)).shape
@@ -263,20 +259,18 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """Derive a new key from a key and an integer, such as the number of a step.
-
-    Integers that differ by a multiple of 2^32 give the same key.
+    """Derive a new key from a key and an integer, taken modulo 2^32.
 
     >>> vf.random.fold_in(vf.random.PRNGKey(0), 1)
     Array([ 928981903, 3453687069], dtype=uint32)
     """
     words = single_key("fold_in", key)
     if isinstance(data, int) and not -(2**31) <= data < 2**32:
-        raise ArgumentError(f"fold_in: data has 32 bits, got {data}")
+        raise ArgumentError(f"fold_in: data must fit 32 bits, got {data}")
     known = known_integers(data)
-    value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, also where a device has no more
+    value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, which every device supports
     if value.shape:
-        raise ShapeError(f"fold_in: data is one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+        raise ShapeError(f"fold_in: data must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     return _like(key, random_fold_in(words, value))
 
 

@@ -44,13 +44,13 @@ def categorical(
     data = single_key("categorical", key)
     weights = as_value(logits)
     if weights.dtype not in dtypes.FLOATS:
-        raise DTypeError(f"categorical: logits are floats, got {weights.aval}")
+        raise DTypeError(f"categorical: logits must be floats, got {weights.aval}")
     dim = canonical_axis(axis, weights.ndim)
     batch = weights.shape[:dim] + weights.shape[dim + 1 :]
     sizes = batch if shape is None else canonical_shape(shape)
     prefix = sizes[: len(sizes) - len(batch)]
     if sizes[len(prefix) :] != batch:
-        raise ShapeError(f"categorical: the shape asked for, {sizes}, must end with {batch}, that of the logits without axis {axis}")
+        raise ShapeError(f"categorical: shape {sizes} must end with {batch}, that of the logits without axis {axis}")
     if not replace:
         return _without_replacement(data, weights, dim, prefix, mode)
     noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)
@@ -123,7 +123,7 @@ def choice(
     """
     data = single_key("choice", key)
     if isinstance(shape, (int, np.integer)):
-        raise ArgumentTypeError(f"choice: shape is a sequence of integers, got {shape}; write ({shape},)")
+        raise ArgumentTypeError(f"choice: shape must be a sequence of integers, got {shape}; write ({shape},)")
     sizes, value = canonical_shape(shape), _population("choice", a)
     dim = canonical_axis(axis, value.ndim)
     population, draws = value.shape[dim], math.prod(sizes)
@@ -147,7 +147,7 @@ def _weighted(data: Array, p: Any, population: int, draws: int, replace: bool, m
     """
     chances = as_value(p)
     if chances.shape != (population,):
-        raise ShapeError(f"choice: p has one probability for each of {population} elements, got shape {chances.shape}")
+        raise ShapeError(f"choice: p must have one probability for each of {population} elements, got shape {chances.shape}")
     if chances.dtype not in dtypes.FLOATS:
         chances = lax.convert_element_type(chances, dtypes.to_inexact(chances.dtype))
     if not replace:

@@ -22,9 +22,7 @@ expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + e
 
 
 def logit(x: Any) -> Array:
-    """Return log(x / (1 - x)), the inverse of `expit`.
-
-    It is infinite at 0 and 1, NaN outside.
+    """Return log(x / (1 - x)), the inverse of `expit`; NaN outside [0, 1].
 
     >>> float(vf.grad(vf.special.logit)(0.5))
     4.0
@@ -126,8 +124,6 @@ def rel_entr(p: Any, q: Any) -> Array:
 def kl_div(p: Any, q: Any) -> Array:
     """Return p log(p / q) - p + q, the summand of the Kullback-Leibler divergence.
 
-    The measures need not sum to one.
-
     >>> vf.special.kl_div(2.0, 1.0).round(4)
     Array(0.3863, dtype=float32)
     """
@@ -135,10 +131,7 @@ def kl_div(p: Any, q: Any) -> Array:
 
 
 def _where_positive(function: Callable[[Array, Array], Array], x: Array, y: Array, at_zero: Array) -> Array:
-    """Apply a function of positive numbers and define the rest.
-
-    `at_zero` for x = 0 and y >= 0, NaN for NaN, else infinity.
-    """
+    """Apply a function where x, y > 0; `at_zero` at x = 0; else infinity, or NaN."""
     both = (x > 0) & (y > 0)
     value = function(vnp.where(both, x, 1.0), vnp.where(both, y, 1.0))
     out = vnp.where(both, value, vnp.where((x == 0) & (y >= 0), at_zero, np.inf))

@@ -41,7 +41,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
     Array([-454.32123  ,   -0.6931472], dtype=float32)
     """
     if not 0 <= series_order <= 30:
-        raise ArgumentError(f"log_ndtr: series_order is between 0 and 30, got {series_order}")
+        raise ArgumentError(f"log_ndtr: series_order must be between 0 and 30, got {series_order}")
     return _log_ndtr(x, series_order=series_order)
 
 
@@ -53,7 +53,7 @@ def _log_ndtr(x: Any, *, series_order: int) -> Array:
 def _log_distribution_value(x: Array, series_order: int) -> Array:
     border = _SERIES_BELOW[x.dtype.itemsize]
     far = x < border
-    # What is not chosen must be finite, or its derivative times zero is NaN.
+    # The branch not selected must be finite, or its derivative times zero is NaN.
     near_x, far_x = vnp.where(far, border, x), vnp.where(far, x, border)
     right = near_x > 0
     tail = lax.ndtr(-vnp.abs(near_x))
@@ -75,10 +75,7 @@ _log_distribution = custom_jvp(_log_distribution_value, nondiff_argnums=(1,))
 
 @_log_distribution.defjvp
 def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Divide the density by the distribution function.
-
-    Far on the left, where both vanish, the quotient is given by its series.
-    """
+    """Differentiate: density over distribution function, by its series far left."""
     (x,), (rate,) = primals, tangents
     out = _log_distribution(x, series_order)
     border = _SERIES_BELOW[x.dtype.itemsize]
@@ -88,7 +85,7 @@ def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return out, rate * vnp.where(far, -far_x / _series(far_x, series_order), near)
 
 
-# ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.
+# Coefficients of ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.
 
 _Rational = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -150,9 +147,7 @@ _ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
 
 @composite
 def ndtri(p: Any) -> Array:
-    """Return the inverse of `ndtr`: the quantiles of the standard normal distribution.
-
-    It is infinite at 0 and 1, NaN outside.
+    """Return the quantile of the standard normal distribution, inverse of `ndtr`.
 
     >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
     Array([-1.96,  0.  ,  1.96], dtype=float32)

@@ -19,14 +19,11 @@ Axis = int | Sequence[int] | None
 
 def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
     """Return the axis argument in a hashable form."""
-    return axis if type(axis) is int or not isinstance(axis, Sequence) else tuple(axis)  # asking a class from `abc` takes long
+    return axis if type(axis) is int or not isinstance(axis, Sequence) else tuple(axis)  # isinstance with an ABC is slow
 
 
 def _shift(values: Array, axis: Axis, where: Any) -> Array:
-    """Return the largest element, to subtract before exponentials; 0 if infinite.
-
-    It is a constant to differentiation.
-    """
+    """Return the largest element (0 if infinite) as a constant to differentiation."""
     largest = stop_gradient(vnp.max(values.real, axis, keepdims=True, where=where, initial=-math.inf))
     return vnp.where(vnp.isfinite(largest), largest, 0)
 
@@ -81,7 +78,7 @@ def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
         return terms / vnp.sum(terms, axis, keepdims=True)
     terms = vnp.where(where, terms, 0)
     total = vnp.sum(terms, axis, keepdims=True)
-    return terms / vnp.where(total == 0, 1, total)  # nothing may be in `where`
+    return terms / vnp.where(total == 0, 1, total)  # `where` may be all False
 
 
 _softmax = custom_jvp(_softmax_value, nondiff_argnums=(1,))

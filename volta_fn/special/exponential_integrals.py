@@ -85,9 +85,7 @@ def expn(n: Any, x: Any) -> Array:
 
 @composite
 def exp1(x: Any) -> Array:
-    """Return E1(x), the integral of exp(-t) / t over t from x to infinity.
-
-    It is infinite at 0, NaN below.
+    """Return E1(x), the integral of exp(-t) / t from x to infinity; NaN for x < 0.
 
     >>> vf.special.exp1(1.0).round(4)
     Array(0.2194, dtype=float32)
@@ -157,7 +155,7 @@ def _odd_products(count: int, last: int) -> tuple[float, ...]:
     return tuple(float((-1) ** k * math.prod(range(1, 2 * k + last + 1, 2))) for k in range(count))
 
 
-#: From here on erfcx has its slope by the asymptotic series.
+#: From here on the derivative of erfcx uses the asymptotic series.
 _SLOPE_BY_SERIES = {4: 5.0, 8: 10.0}
 
 

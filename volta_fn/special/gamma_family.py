@@ -91,9 +91,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
 @composite
 def poch(z: Any, m: Any) -> Array:
-    """Return Pochhammer's symbol, the rising factorial z (z + 1) … (z + m - 1).
-
-    It is gamma(z + m) / gamma(z).
+    """Return gamma(z + m) / gamma(z), the rising factorial (Pochhammer's symbol).
 
     >>> vf.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
@@ -123,9 +121,7 @@ def beta(a: Any, b: Any) -> Array:
 
 
 def multigammaln(a: Any, d: int) -> Array:
-    """Return the log of the multivariate gamma function of dimension d.
-
-    a must be greater than (d - 1) / 2.
+    """Return log of the multivariate gamma function of dimension d < 2 a + 1.
 
     >>> vf.special.multigammaln(3.0, 2).round(4)
     Array(1.5502, dtype=float32)
@@ -143,9 +139,7 @@ def _multigammaln(a: Any, *, dimension: int) -> Array:
 
 
 def zeta(x: Any, q: Any = 1.0) -> Array:
-    """Return Hurwitz's zeta function, the sum of (q + k)^-x over k >= 0, for x > 1.
-
-    It is Riemann's for q = 1. Differentiable by q.
+    """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1 (Riemann's: q = 1).
 
     >>> vf.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
     Array([1.6449, 1.0823], dtype=float32)
@@ -154,9 +148,7 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 
 
 def polygamma(n: Any, x: Any) -> Array:
-    """Return the n-th derivative of digamma, for integers n >= 0 (NaN for others).
-
-    Differentiable by x.
+    """Return the n-th derivative of digamma for integers n >= 0, NaN for others.
 
     >>> vf.special.polygamma(1, 2.0).round(4)
     Array(0.6449, dtype=float32)

@@ -32,10 +32,7 @@ class _Values(NamedTuple):
 
 
 def _series(a: Array, x: Array) -> _Values:
-    """Return x times the density times S / a (Abramowitz & Stegun 6.5.29).
-
-    S = 1 + x/(a+1) + x^2/((a+1)(a+2)) + ….
-    """
+    """Return x · density · Σ_n x^n / (a … (a + n)) (Abramowitz & Stegun 6.5.29)."""
     eps = dtypes.finfo(x.dtype).eps
 
     def go_on(state: Any) -> Array:
@@ -105,7 +102,7 @@ def _expansion(a: Array, x: Array) -> _Values:
     With mu = x/a - 1, eta^2/2 = mu - log(1 + mu), and eta has mu's sign.
     """
     mu = (x - a) / a
-    # Beyond an excess of 1 there is nothing left of the density, but the series in eta would still grow.
+    # Beyond an excess of 1 the density underflows, but the series in eta would still grow.
     eta = vnp.sign(mu) * vnp.sqrt(2.0 * vnp.minimum(excess(x / a, mu), 1.0))
     c0, c1, c2 = (rising(eta, c) for c in _TEMME)
     slopes = [rising(eta, tuple(k * v for k, v in enumerate(c))[1:]) for c in _TEMME]
@@ -131,7 +128,7 @@ def _values(a: Array, x: Array) -> _Values:
     inside = large & vnp.isfinite(a) & vnp.isfinite(x)
     expansion = _expansion(vnp.where(inside, a, _LARGE), vnp.where(inside, x, _LARGE))
     chosen = [vnp.where(large, e, vnp.where(beyond, f, s)) for e, f, s in zip(expansion, fraction, series, strict=True)]
-    # At the ends of the quadrant.
+    # At the boundary of the quadrant.
     all_below, all_above = vnp.isinf(x) | (a == 0), (x == 0) & (a > 0)
     lower, upper, rate = (
         vnp.where(all_below, low, vnp.where(all_above, high, value))
@@ -188,9 +185,7 @@ igamma, igammac = gammainc, gammaincc
 
 @composite
 def random_gamma_grad(a: Any, sample: Any) -> Array:
-    """Return a gamma random number's derivative by its shape `a` at a fixed quantile.
-
-    Figurnov et al. 2018.
+    """Return dx/da of a gamma number x at a fixed quantile (Figurnov et al. 2018).
 
     >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
     Array([0.751, 1.086], dtype=float32)

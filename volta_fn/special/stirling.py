@@ -71,10 +71,7 @@ def log_gamma_weight(a: Array, x: Array) -> Array:
 
 
 def log_beta_weight(a: Array, b: Array, x: Array) -> Array:
-    """Return log(x^a (1 - x)^b / beta(a, b)) for a, b > 0 and 0 < x < 1.
-
-    Without large terms where x is about a / (a + b).
-    """
+    """Return log(x^a (1 - x)^b / beta(a, b)), without large terms near the mean."""
     large = (a >= LEAST) & (b >= LEAST)
     p, q, left = vnp.where(large, a, LEAST), vnp.where(large, b, LEAST), vnp.where(large, x, 0.5)
     total, right = p + q, 1.0 - left

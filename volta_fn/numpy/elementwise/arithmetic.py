@@ -189,9 +189,7 @@ def fmin(x1: Any, x2: Any, /) -> Array:
 
 
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
-    """Limit `arr` to the interval [min, max]; None leaves a side open.
-
-    Where min > max, the result is max.
+    """Limit `arr` to [min, max]; None leaves a side open. Where min > max, it is max.
 
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
     Array([0. , 0.5, 1. ], dtype=float32)
@@ -233,9 +231,7 @@ def signbit(x: Any, /) -> Array:
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
-    """Return the step function: 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0.
-
-    NaN stays NaN.
+    """Return 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0 and NaN for NaN.
 
     >>> jnp.heaviside(jnp.array([-1.0, 0.0, 2.0]), 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
@@ -272,9 +268,7 @@ def rint(x: Any, /) -> Array:
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Array:
-    """Round to `decimals` digits after the point (before it if negative).
-
-    Halves go to the even neighbour.
+    """Round to `decimals` digits after (negative: before) the point, halves to even.
 
     >>> jnp.round(jnp.array([0.5, 1.5, 2.345]), 1)
     Array([0.5, 1.5, 2.3], dtype=float32)
@@ -340,9 +334,7 @@ def _frexp_layout(dtype: np.dtype) -> tuple[np.dtype, int, int]:
 
 
 def frexp(x: Any, /) -> tuple[Array, Array]:
-    """Return (mantissa, exponent) with x = mantissa * 2**exponent.
-
-    0.5 <= |mantissa| < 1, or 0 for 0.
+    """Return (mantissa, exponent): x = mantissa * 2**exponent, 0.5 <= |mantissa| < 1.
 
     >>> [component.item() for component in jnp.frexp(jnp.array(6.0))]
     [0.75, 3]
@@ -351,14 +343,14 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     if is_complex(value):
         raise ArgumentTypeError("frexp: x must be real, got complex numbers")
     bits, mantissa_bits, bias = _frexp_layout(value.dtype)
-    # All by bits, since arithmetic may take subnormal numbers for zeros.
+    # Work on bits, since arithmetic may flush subnormal numbers to zero.
     pattern = lax.bitcast_convert_type(value, bits)
     width = 8 * bits.itemsize
     field = (1 << (width - mantissa_bits - 1)) - 1
     sign = pattern & bits.type(1 << (width - 1))
     raw = lax.shift_right_logical(pattern, bits.type(mantissa_bits)) & bits.type(field)
     digits = pattern & bits.type((1 << mantissa_bits) - 1)
-    # A subnormal number has no exponent of its own: its highest digit becomes the one that normal numbers imply.
+    # Normalise subnormal numbers: shift their highest digit to the implicit one.
     subnormal = (raw == 0) & (digits != 0)
     missing = lax.select(subnormal, lax.clz(digits) - bits.type(width - 1 - mantissa_bits), bits.type(0))
     digits = lax.shift_left(digits, missing) & bits.type((1 << mantissa_bits) - 1)
@@ -366,7 +358,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     exponent = (raw + subnormal.astype(bits)).astype(INDEX) - missing.astype(INDEX) - (bias - 1)
     plain = (raw == field) | ((raw == 0) & ~subnormal)
     exponent = lax.select(plain, np.int32(0), exponent)
-    # Bits have no derivative: this is zero, with the slope 2**-exponent.
+    # Bits have no derivative: add a zero whose derivative is 2**-exponent.
     slope = ldexp(value - lax.stop_gradient(value), -exponent)
     return lax.select(plain, value, half + slope), exponent
 
@@ -382,7 +374,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
         raise ArgumentTypeError(f"ldexp: x2 must be integers, got {exponent.dtype.name}")
     (value,) = promote_inexact("ldexp", x1)
     bits, mantissa_bits, bias = _frexp_layout(value.dtype)
-    # In three steps, because 2**x2 alone may overflow where the product does not; what is beyond `most` gives zero or infinity.
+    # In three steps, since 2**x2 may overflow where the product does not; exponents beyond `most` give zero or infinity.
     info, most = dtypes.iinfo(exponent.dtype), 3 * (bias - 1)
     least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, -most), min(info.max, most)))
     shift = lax.convert_element_type(lax.clamp(least, exponent, greatest), INDEX)
@@ -424,19 +416,14 @@ def conjugate(x: Any, /) -> Array:
 
 
 def angle(z: Any, deg: bool = False) -> Array:
-    """Return the argument of complex numbers in radians, or degrees with `deg`.
-
-    For real numbers it is 0 or π.
-    """
+    """Return the argument of numbers (0 or π for real ones), in degrees if `deg`."""
     (value,) = promote_inexact("angle", z)
     result = lax.atan2(imag(value), real(value))
     return lax.mul(result, 180.0 / math.pi) if deg else result
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
-    """Replace NaN by `nan`, and infinities by `posinf` and `neginf`.
-
-    By default infinities become the largest finite numbers.
+    """Replace NaN and infinities, the latter by default by the largest finite numbers.
 
     >>> jnp.nan_to_num(jnp.array([jnp.nan, 2.0]), nan=-1.0)
     Array([-1.,  2.], dtype=float32)

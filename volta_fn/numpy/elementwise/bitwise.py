@@ -87,9 +87,7 @@ def _magnitude(x: Array) -> Array:
 
 
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Pack groups of eight elements (zero or nonzero) into the bits of uint8.
-
-    The last group is filled up with zeros.
+    """Pack groups of eight elements (is it nonzero?) into uint8, padded with zeros.
 
     >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1]))
     Array([131], dtype=uint8)
@@ -103,9 +101,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
 
 
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
-    """Unpack the bits of uint8 elements along an axis eight times as long.
-
-    `count` cuts or pads that axis.
+    """Unpack the bits of uint8 along an axis, which is cut or padded to `count`.
 
     >>> jnp.unpackbits(jnp.array([131], dtype="uint8"))
     Array([1, 0, 0, 0, 0, 0, 1, 1], dtype=uint8)
@@ -140,7 +136,7 @@ def _bit_weights(bitorder: str) -> np.ndarray:
     return weights[::-1] if bitorder == "big" else weights
 
 
-# The other names of some functions.
+# Aliases.
 bitwise_invert = bitwise_not
 invert = bitwise_not
 bitwise_left_shift = left_shift

@@ -72,7 +72,7 @@ def sinc(x: Any, /) -> Array:
     """
     (value,) = promote_inexact("sinc", x)
     scaled = lax.mul(value, full_like_scalar(value, math.pi))
-    # Near zero the Taylor series takes over, so that all derivatives up to the sixth come out right.
+    # Near zero a Taylor series gives correct derivatives up to the sixth.
     near = lax.lt(lax.abs(scaled), full_like_scalar(lax.abs(scaled), _sinc_radius(lax.abs(scaled).dtype)))
     safe = lax.select(near, full_like_scalar(scaled, 1.0), scaled)
     squared = lax.select(near, lax.mul(scaled, scaled), full_like_scalar(scaled, 0.0))
@@ -161,12 +161,12 @@ def _i0_asymptotic(x: Array) -> Array:
     for k in range(24, 0, -1):
         ratio = lax.div(full_like_scalar(x, (2 * k - 1) ** 2 / (8.0 * k)), x)
         total = lax.add(full_like_scalar(x, 1.0), lax.mul(ratio, total))
-    # exp(x / 2) twice, because exp(x) alone may overflow where the quotient does not.
+    # Multiply by exp(x / 2) twice: exp(x) may overflow where the quotient does not.
     half = lax.exp(lax.mul(x, full_like_scalar(x, 0.5)))
     return lax.mul(half, lax.div(lax.mul(half, total), lax.sqrt(lax.mul(x, full_like_scalar(x, 2.0 * math.pi)))))
 
 
-# The other names of some functions.
+# Aliases.
 acos = arccos
 acosh = arccosh
 asin = arcsin

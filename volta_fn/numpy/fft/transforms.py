@@ -15,7 +15,7 @@ from volta_fn.numpy.arguments import axes_of, axis_of, full_like_scalar, is_comp
 from volta_fn.primitives.complex_parts import conj
 from volta_fn.primitives.fourier import line_transform
 
-#: What a norm is for the inverse of a transform that has it.
+#: The norm of the inverse transform.
 _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
@@ -69,9 +69,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """Return the spectrum, n real numbers, of a Hermitian signal's first half `a`.
-
-    See `irfft`.
+    """Return the real spectrum of a Hermitian signal's first half `a`; see `irfft`.
 
     >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0])).round(4)
     Array([ 8., -2.,  0., -2.], dtype=float32)
@@ -157,7 +155,7 @@ def _from_half(function: str, a: Any, n: int | None, axis: int, norm: str | None
     value = as_complex(function, a)
     size = value.shape[axis_of(function, axis, value.ndim)]
     if n is None and size < 2:
-        raise ShapeError(f"{function}: {size} elements are half a spectrum of none; give n")
+        raise ShapeError(f"{function}: {size} elements are no half spectrum; give n")
     return _transformed(function, value, "IRFFT", 2 * (size - 1) if n is None else n, axis, norm)
 
 
@@ -194,9 +192,7 @@ def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
 
 
 def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """Apply `rfft` along the last of several axes and `fft` along the others.
-
-    The arguments are those of `fftn`, of real numbers.
+    """Apply `rfft` along the last axis and `fft` along the others; see `fftn`.
 
     >>> jnp.fft.rfftn(jnp.ones((2, 4))).shape
     (2, 3)
@@ -207,9 +203,7 @@ def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
 
 
 def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
-    """Invert `rfftn`: `ifft` along all axes but the last, then `irfft`.
-
-    The arguments are those of `fftn`.
+    """Invert `rfftn`: `ifft` along all axes but the last, then `irfft`; see `fftn`.
 
     >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((2, 4)))).shape
     (2, 4)
@@ -283,5 +277,5 @@ def _axes_and_sizes(
     if len(dims) < least:
         raise ArgumentError(f"{function}: at least one axis must be transformed")
     if s is not None and len(s) != len(dims):
-        raise ArgumentError(f"{function}: s and axes must have one length, got s {tuple(s)} for axes {named}")
+        raise ArgumentError(f"{function}: s and axes must have the same length, got s {tuple(s)} for axes {named}")
     return dims, [None] * len(dims) if s is None else s

@@ -96,9 +96,7 @@ def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -
 
 
 def eig(a: Any) -> EigResult:
-    """Return complex eigenvalues and unit eigenvectors (columns) of square matrices.
-
-    They are in no particular order.
+    """Return complex eigenvalues, unsorted, and unit eigenvectors (columns).
 
     >>> jnp.linalg.eig(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
     Array([0.+1.j, 0.-1.j], dtype=complex64)

@@ -33,9 +33,6 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
     return lax.convert_element_type(1 - 2 * (lax.reduce_sum(exchanged, (pivots.ndim - 1,)) % 2), dtype)
 
 
-# det
-
-
 def det(a: Any) -> Array:
     """Return the determinant of square matrices, differentiable also where singular.
 
@@ -94,9 +91,6 @@ def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
     y = lax.concatenate([lax.slice_in_dim(y, 0, size - 1, 1, -2) * scale, lax.slice_in_dim(y, size - 1, size, 1, -2)], a.ndim - 2)
     x = lax.linalg.triangular_solve(upper, y, left_side=True)
     return value, lax.select(low_rank, as_value(np.zeros((), a.dtype)), x)
-
-
-# slogdet
 
 
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:

@@ -21,7 +21,7 @@ from volta_fn.numpy.linalg.solving import inv
 from volta_fn.numpy.statistics import reductions
 
 
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # NumPy's argument names
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
     """Return the norm of vectors (`axis` an int) or matrices (`axis` a pair).
 
     Without `axis` x itself is the vector or matrix, or without `ord` too, all of its elements are one vector. Orders of a vector: None or
@@ -50,9 +50,6 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return lax.expand_dims(result, sorted(axes)) if keepdims else result
 
 
-# Vectors.
-
-
 def _power_norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
     sizes = lax.abs(x)
     total = reductions.sum(lax.pow(sizes, as_value(np.asarray(p, sizes.dtype))), axes)
@@ -71,7 +68,7 @@ _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
 }
 
 
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:  # NumPy's name
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
     """Return the norm of order `ord` (see `norm`) over one axis, several, or all.
 
     Several axes count as one vector; `ord` is a number.
@@ -86,9 +83,6 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     found = _VECTOR_NORMS.get(float(ord))
     result = found(value, axes) if found else _power_norm(value, float(ord), axes)
     return lax.expand_dims(result, sorted(axes)) if keepdims else result
-
-
-# Matrices.
 
 
 def _extreme(reduce: Callable[..., Array], values: Array) -> Array:
@@ -111,7 +105,7 @@ _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
 }
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # NumPy's name
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
     """Return the norm of order `ord` (see `norm`) of matrices in the last dimensions.
 
     >>> jnp.linalg.matrix_norm(jnp.array([[1.0, -2.0], [3.0, 4.0]]), ord=1)

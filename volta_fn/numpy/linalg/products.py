@@ -41,9 +41,7 @@ def matrix_power(a: Any, n: int) -> Array:
 
 
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
-    """Multiply a chain of matrices in the order that needs the fewest multiplications.
-
-    The first and last may be vectors.
+    """Multiply matrices (vectors at the ends) with the fewest multiplications.
 
     >>> jnp.linalg.multi_dot([jnp.ones((9, 2)), jnp.ones((2, 9)), jnp.ones(9)]).shape
     (9,)
@@ -111,8 +109,6 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return the diagonals of the matrices in the last two dimensions.
-
-    Positive `offset`s are above the main diagonal.
 
     >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
     Array([1, 4], dtype=int32)

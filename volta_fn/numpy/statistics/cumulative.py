@@ -52,15 +52,13 @@ def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Ca
     value, dim = flat_or_axis(function, value, axis)
     wanted = dtype_or(dtype, INDEX if value.dtype == BOOL else value.dtype)
     if wanted == BOOL:
-        # A running sum of truth values is whether one was true so far, a running product whether all were.
+        # The cumulative sum of booleans is `any` so far, the product `all` so far.
         return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), dim), 0)
     return accumulate(lax.convert_element_type(value, wanted), dim)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the cumulative sum along `axis`, after a 0 if `include_initial`.
-
-    Only a one-dimensional array needs no `axis`.
 
     >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
     Array([0, 1, 3, 6], dtype=int32)
@@ -70,8 +68,6 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the cumulative product along `axis`, after a 1 if `include_initial`.
-
-    Only a one-dimensional array needs no `axis`.
 
     >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
     Array([1, 1, 2, 6], dtype=int32)
@@ -93,9 +89,7 @@ def _cumulative(function: str, x: Any, axis: int | None, dtype: Any, include_ini
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
-    """Return the n-th differences of adjacent elements along `axis`.
-
-    Booleans give whether adjacent elements differ.
+    """Return n-th differences of adjacent elements; for booleans, if they differ.
 
     >>> jnp.diff(jnp.array([1, 4, 9, 16]))
     Array([3, 5, 7], dtype=int32)
@@ -144,9 +138,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
-    """Integrate `y` along `axis` by the trapezoidal rule.
-
-    The points are `x`, or at distances `dx`; both broadcast.
+    """Integrate `y` over points `x`, or at distances `dx`, by the trapezoidal rule.
 
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
     Array(8., dtype=float32)
@@ -204,9 +196,7 @@ def _slope(value: Array, spacing: Array, dim: int) -> Array:
 
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Array:
-    """Remove jumps of more than half a `period` along `axis` by adding full periods.
-
-    Only jumps of at least `discont` are removed.
+    """Remove jumps of at least `discont` (and `period` / 2) by adding full periods.
 
     >>> jnp.unwrap(jnp.array([0.0, 3.0, 6.0, 0.0]), period=7.0)
     Array([0., 3., 6., 7.], dtype=float32)
@@ -216,7 +206,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     length = lax.convert_element_type(period, value.dtype)
     half = lax.div(length, full_like_scalar(value, 2))
     steps = diff(value, axis=dim)
-    # Each step is brought into [-half, half); a step of exactly +half stays positive.
+    # Wrap each step to [-half, half); a step of exactly +half stays positive.
     offset = lax.add(steps, half)
     wrapped = lax.sub(lax.sub(offset, lax.mul(lax.floor(lax.div(offset, length)), length)), half)
     wrapped = lax.select(lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0))), half, wrapped)

@@ -36,7 +36,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         length = max(int(minlength), int(numbers.max()) + 1 if numbers.size else 0)
     length = int(length)
     value = value if value.dtype in dtypes.INTEGERS else lax.convert_element_type(value, INDEX)
-    most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # of numbers beyond int32, too
+    most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # clamped before conversion: numbers may exceed int32
     index = lax.convert_element_type(lax.clamp(full_like_scalar(value, 0), value, most), INDEX)
     amount = array(np.int32(1)) if weights is None else operand("bincount", "weights", weights)
     if weights is not None and amount.shape != value.shape:
@@ -51,9 +51,7 @@ def _scattered(index: Array, amounts: Array, length: int) -> Array:
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
-    """Return the edges of `bins` equal bins over `range`, or `bins` if they are edges.
-
-    The default range is from the smallest to the largest element.
+    """Return `bins` if edges, or the edges of equal bins over `range` (min to max).
 
     >>> jnp.histogram_bin_edges(jnp.array([0.0, 4.0]), bins=2)
     Array([0., 2., 4.], dtype=float32)

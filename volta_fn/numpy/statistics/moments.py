@@ -15,9 +15,7 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """Return the mean along `axis`, weighted if `weights` are given.
-
-    With `returned`, return the pair (mean, sum of weights).
+    """Return the (weighted) mean along `axis`; if `returned`, also the weights' sum.
 
     >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3.0, 1.0]))
     Array(1.5, dtype=float32)

@@ -79,9 +79,7 @@ def nanpercentile(
 
 
 def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
-    """Return the middle element along `axis`, or the mean of the middle two.
-
-    NaN where an element is.
+    """Return the middle element, or the mean of the middle two; NaN if any is NaN.
 
     >>> jnp.median(jnp.array([3, 1, 10, 2]))
     Array(2.5, dtype=float32)
@@ -182,7 +180,7 @@ def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Ar
     sums = lax.cumsum(lax.stop_gradient(counted), axis=counted.ndim - 1)
     total = lax.index_in_dim(sums, -1, sums.ndim - 1, keepdims=False)
     wanted = lax.mul(_per_vector(lax.convert_element_type(share, sums.dtype), total), total)
-    # The sums before the first weight that is not zero are no share at all, not even that of zero.
+    # Elements before the first nonzero weight are no quantile, not even that of 0.
     before = lax.bitwise_or(lax.lt(sums, expand_dims(wanted, (wanted.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
     result = _element(ordered, _count(before))
     valid = reductions.all(lax.ge(weight, nothing), -1)

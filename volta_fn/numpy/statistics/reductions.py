@@ -118,19 +118,14 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 
 
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
-    """Return the smallest element along `axis`; NaN if any is NaN.
-
-    Raises `ShapeError` for no elements without `initial`.
-    """
+    """Return the smallest element along `axis`, like `max`."""
     return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
 
 
 def minmax(
     a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> tuple[Array, Array]:
-    """Return the smallest and the largest element along `axis`; NaN if any is NaN.
-
-    `initial` may be a pair, one for each.
+    """Return the smallest and largest element; `initial` may be a pair for the two.
 
     >>> jnp.minmax(jnp.array([[1, 5], [3, 2]]), axis=1)
     (Array([1, 2], dtype=int32), Array([5, 3], dtype=int32))
@@ -192,9 +187,7 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """Return the int32 index of the first largest element along `axis`, or of a NaN.
-
-    Without `axis`, the index in the flattened array.
+    """Return the int32 index of the first largest element, or NaN (None: flattened).
 
     >>> jnp.argmax(jnp.array([[1, 5], [3, 2]]), axis=1)
     Array([1, 0], dtype=int32)
@@ -203,9 +196,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
-    """Return the int32 index of the first smallest element along `axis`, or of a NaN.
-
-    Without `axis`, the index in the flattened array.
+    """Return the int32 index of the first smallest element, or NaN (None: flattened).
 
     >>> jnp.argmin(jnp.array([3, 1, 2]))
     Array(1, dtype=int32)
