@@ -186,10 +186,7 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
 
 
 def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:
-    """Return the dtype of a weak result.
-
-    It is the default of its kind, or 64 bits wide if an operand has 64 bits.
-    """
+    """Return a weak result's dtype: its kind's default, or 64 bits if an operand has."""
     wide = {_INT64, _UINT64, _FLOAT64, np.dtype(complex128)} & operands
     if not wide:
         return _WEAK_DEFAULTS[node]
@@ -333,10 +330,7 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def complex_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the complex dtype for a dtype's values.
-
-    It is complex128 for float64 and 64-bit integers, else complex64.
-    """
+    """Return complex128 for float64 and 64-bit integers, complex64 for other dtypes."""
     if dtype in COMPLEX:
         return dtype
     return np.dtype(complex128) if to_inexact(dtype) == _FLOAT64 else _COMPLEX

@@ -40,10 +40,7 @@ class SourceLocation:
 
 
 def user_code_position() -> tuple[CodeType, int] | None:
-    """Return the innermost user frame's code and line number.
-
-    None if every frame is the package's own.
-    """
+    """Return the innermost user frame's code and line number, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

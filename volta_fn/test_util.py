@@ -139,10 +139,7 @@ def _check_forward(function: Function, point: Arrays, direction: Arrays, label: 
 
 
 def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision) -> None:
-    """Compare each cotangent along its argument's direction with the differences.
-
-    The differences are paired with the given cotangents.
-    """
+    """Compare cotangents with differences of results, paired with given cotangents."""
     pulled = _host(vjp(function, point)[1](cotangents)[0])
     for name, values in pulled.items():
         alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}

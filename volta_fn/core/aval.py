@@ -75,10 +75,7 @@ class ShapedArray:
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def at_least_vspace(self) -> ShapedArray:
-        """Return the aval of tangents: itself if inexact, else of dtype `float0`.
-
-        Integers and booleans have no tangents.
-        """
+        """Return the aval of tangents: itself if inexact, else of dtype `float0`."""
         if self.is_float or self.dtype in dtypes.INEXACT:
             return self.strip_weak_type()
         return ShapedArray(self.shape, dtypes.float0)
@@ -148,10 +145,7 @@ def as_integer(value: Any, name: str) -> int:
 
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
-    """Return `shape` as a tuple of ints.
-
-    Raises `ShapeError` for negative or non-integer dimensions.
-    """
+    """Return `shape` as a tuple of ints; raise `ShapeError` if it cannot be one."""
     given: Any = shape
     single = isinstance(given, (int, np.integer)) or getattr(given, "shape", None) == () or not hasattr(given, "__iter__")
     dims: Any = (given,) if single else tuple(given)

@@ -13,10 +13,7 @@ _axes: ContextVar[tuple[tuple[Any, int], ...]] = ContextVar("named_axes", defaul
 
 
 def axis_environment() -> tuple[tuple[Any, int], ...]:
-    """Return the bound (name, size) pairs, outermost first.
-
-    They belong to the key under which traced programs are cached.
-    """
+    """Return the bound (name, size) pairs, outermost first; programs depend on them."""
     return _axes.get()
 
 

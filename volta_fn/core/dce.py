@@ -8,10 +8,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_
 
 
 def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Drop dead equations and constants.
-
-    The inputs stay, and the outputs marked in `used_outputs` (default: all).
-    """
+    """Drop dead equations, constants, and outputs unmarked in `used_outputs`."""
     jaxpr = closed.jaxpr
     outvars = jaxpr.outvars if used_outputs is None else [v for v, u in zip(jaxpr.outvars, used_outputs, strict=True) if u]
     live: set[Var] = {v for v in outvars if type(v) is Var}

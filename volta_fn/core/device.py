@@ -64,10 +64,7 @@ class Backend(Protocol):
     """What a device must do; it knows nothing of derivatives or pytrees."""
 
     def put(self, values: np.ndarray) -> Any:
-        """Return a device buffer with these elements.
-
-        The backend may keep the NumPy array itself.
-        """
+        """Return a device buffer with these elements; it may keep the NumPy array."""
 
     def get(self, buffer: Any) -> np.ndarray:
         """Return a buffer's elements as a NumPy array."""
@@ -82,10 +79,10 @@ class Backend(Protocol):
         """Return True if no other buffers share the memory of these (at least one)."""
 
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
-        """Return one primitive as a function of buffers; `pipeline` lowers the programs that it holds, if it does."""
+        """Return one primitive as a function of buffers; `pipeline` lowers its programs."""
 
     def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
-        """Compile a program, which `pipeline` lowers, to a function ``(donate, *buffers)`` to a tuple of buffers.
+        """Compile a program to a function ``(donate, *buffers)`` that returns buffers.
 
         `pipeline` is `compiler/pipeline.py`, loaded when it is used. `donate` lets it overwrite the donated inputs.
         """
@@ -287,10 +284,7 @@ def set_memory_limit(most: int | None, device: str | Device | None = None) -> No
 
 
 def free_memory(device: str | Device | None = None) -> None:
-    """Return memory that a device keeps for reuse to the system.
-
-    Waits for the device's current work first.
-    """
+    """Return memory that an idle device keeps for reuse to the system."""
     _device(device).backend.free_memory()
 
 

@@ -19,10 +19,7 @@ def _leaf() -> tree.TreeDef:
 
 
 class FlatFunction:
-    """A function of pytrees as a function of their leaves.
-
-    `out_tree`, the structure of its result, is known after a call.
-    """
+    """A function of pytrees as one of leaves; `out_tree` is known after a call."""
 
     __slots__ = ("function", "in_tree", "out_tree")
 
@@ -43,10 +40,7 @@ class FlatFunction:
 
 
 def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Array]:
-    """Convert a function's flat results to arrays.
-
-    An `ArgumentTypeError` names the function and the result that cannot be converted.
-    """
+    """Convert a function's flat results to arrays; errors name the function."""
     values: list[Array] = []
     for out in outs:
         try:

@@ -185,10 +185,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
 
 
 def has_effects(eqn: Equation) -> bool:
-    """Return True if the equation must run even when its results are unused.
-
-    It walks nested programs level by level.
-    """
+    """Return True if an equation must run even when its results are unused."""
     pending = [eqn]
     while pending:
         current = pending.pop()

@@ -30,7 +30,7 @@ _CACHE_LIMIT = 4096
 
 
 class Reduction(NamedTuple):
-    """How a reduction combines elements: all that compilers and code generators know of it.
+    """How a reduction combines elements: all that compilers know of it.
 
     A reduction of one element is that element, and the order of elements does not matter.
     """
@@ -55,7 +55,7 @@ class Reduction(NamedTuple):
         return accumulator(dtype) if self.rounds else dtype
 
     def is_pairwise(self, dtype: np.dtype) -> bool:
-        """Return True if long reductions of `dtype` combine partial results pairwise, to round less."""
+        """Return True if long reductions of `dtype` add partial results pairwise."""
         return self.rounds and dtype in INEXACT
 
 
@@ -68,32 +68,9 @@ class Primitive:
     """
 
     __slots__ = (
-        "_results",
-        "abstract",
-        "arity",
-        "batch",
-        "bilinear",
-        "call_param",
-        "combines",
-        "derivatives",
-        "domain",
-        "dtypes",
-        "eager",
-        "effectful",
-        "evaluate",
-        "holds_programs",
-        "inplace",
-        "jvp",
-        "linear",
-        "maps_tangent",
-        "multiple_results",
-        "name",
-        "overwrites",
-        "partial_eval",
-        "reduction",
-        "transpose",
-        "ufunc_for",
-        "views",
+        "_results", "abstract", "arity", "batch", "bilinear", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
+        "effectful", "evaluate", "holds_programs", "inplace", "jvp", "linear", "maps_tangent", "multiple_results", "name", "overwrites",
+        "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     # Given when it is declared.
@@ -210,10 +187,7 @@ def reduction_of(name: str) -> Reduction:
 
 
 class SharedParams(dict[str, Any]):
-    """Parameters whose owner passes the same object each time.
-
-    They are compared by identity, so caches find their entries faster.
-    """
+    """Parameters that their owner shares: compared by identity, for fast lookups."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
@@ -246,10 +220,7 @@ class Zero:
 
 
 class Linear:
-    """A placeholder for an argument that a transpose rule gives a cotangent for.
-
-    It has an aval and no value.
-    """
+    """A placeholder, without value, for an argument that needs a cotangent."""
 
     __slots__ = ("aval",)
 

@@ -145,10 +145,7 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Make inputs of constants that are tracers; return the program and those values.
-
-    The new inputs come first.
-    """
+    """Make leading inputs of constants that are tracers; also return these values."""
     hoisted = [isinstance(c, Tracer) for c in closed.consts]
     if not any(hoisted):
         return closed, []

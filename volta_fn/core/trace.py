@@ -197,10 +197,7 @@ def is_concrete(value: Any) -> bool:
 
 
 def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
-    """Return `value` if it is concrete, else raise `ConcretizationError`.
-
-    `wanted` is what needs it, `remedy` what to do.
-    """
+    """Return `value` if it is concrete, else raise `ConcretizationError`."""
     if isinstance(value, Tracer):
         value._concrete(wanted, remedy)
     return value

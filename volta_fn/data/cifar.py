@@ -1,7 +1,4 @@
-"""CIFAR-10 in its binary format.
-
-A record has a byte for the label and 3,072 bytes for the image's red, green and blue planes.
-"""
+"""CIFAR-10, binary format: a label's byte and 3,072 bytes of RGB planes per image."""
 
 from __future__ import annotations
 

@@ -67,10 +67,7 @@ class ConcatDataset(Dataset):
         return self.datasets[source][number - self._start(source)]
 
     def gather(self, indices: Indices) -> Any:
-        """Return the batch of the examples at these indices.
-
-        It gathers one batch from each dataset, and reorders them.
-        """
+        """Return the batch of the examples at these indices, gathered from each dataset."""
         numbers = positions(indices, len(self))
         sources = np.searchsorted(self._ends, numbers, side="right")
         batches = [

@@ -71,10 +71,7 @@ class Dataset:
 
 
 class Mapped(Dataset):
-    """`dataset` with `function` applied to each example, or (`batched`) each batch.
-
-    `Dataset.map` returns it.
-    """
+    """A dataset with `function` applied to each example or batch; see `Dataset.map`."""
 
     def __init__(self, dataset: Examples, function: Callable[[Any], Any], *, batched: bool = False) -> None:
         self.dataset = dataset

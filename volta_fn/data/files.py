@@ -1,7 +1,4 @@
-"""Read data files, plain or gzipped, and never more bytes than expected.
-
-A damaged header can so cause no large allocation.
-"""
+"""Read data files, plain or gzipped, and never more bytes than expected."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_exactly(file: BinaryIO, path: Path, count: int, name: str) -> bytes:
-    """Read the next `count` bytes.
-
-    Raises `CorruptFileError`, which calls them `name`, if the file ends before.
-    """
+    """Read the next `count` bytes; `CorruptFileError` calls them `name` if they lack."""
     content = bytearray()
     while len(content) < count and (chunk := file.read(min(count - len(content), _CHUNK))):
         content += chunk

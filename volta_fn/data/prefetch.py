@@ -49,10 +49,7 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
 
 
 def _result(future: Future[T]) -> T:
-    """Return a task's result.
-
-    A typed error without a line of the user's code gets the consumer's.
-    """
+    """Return a task's result; a typed error gets the consumer's line if it has none."""
     try:
         return future.result()
     except VoltaError as error:

@@ -54,10 +54,7 @@ class Vocabulary:
         return f"Vocabulary({''.join(self.symbols)!r})"
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the numbers of a text's characters, as int32.
-
-        Raises `DataError` for the first character that is not in the vocabulary.
-        """
+        """Return a text's numbers as int32; raise `DataError` for unknown characters."""
         points = _code_points(text)
         found = np.searchsorted(self._points, points, sorter=self._order)
         numbers = self._order[np.minimum(found, len(self) - 1)]

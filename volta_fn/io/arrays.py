@@ -16,10 +16,7 @@ _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; th
 
 
 def as_state_value(name: str, leaf: Any) -> Any:
-    """Convert a tree's leaf to a value of a state dict.
-
-    Raises `ArgumentTypeError` if it is not an array.
-    """
+    """Convert a leaf to a state dict's value; raise `ArgumentTypeError` if it is none."""
     if isinstance(leaf, Array):
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic)):
@@ -58,20 +55,14 @@ def sharing(values: np.ndarray) -> Any:
 
 
 def type_of(name: str, leaf: Any) -> ShapedArray:
-    """Return the shape and dtype of an array or its stand-in.
-
-    Raises `ArgumentTypeError` for anything else.
-    """
+    """Return an array's or stand-in's shape and dtype, or raise `ArgumentTypeError`."""
     if not is_array(leaf) and not isinstance(leaf, ShapeDtypeStruct):
         raise ArgumentTypeError(f"{name!r} is neither an array nor a ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
     return ShapedArray(tuple(leaf.shape), np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
 
 
 def castable(value: Any, dtype: np.dtype) -> bool:
-    """Return True if a cast to `dtype` keeps the kind of number.
-
-    No imaginary part, fraction or large integer may be lost.
-    """
+    """Return True if a cast loses no imaginary part, fraction or large integer."""
     given = np.dtype(value.dtype)
     if _RANKS[given.kind] > _RANKS[dtype.kind]:
         return False

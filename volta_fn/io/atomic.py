@@ -13,10 +13,7 @@ _SUFFIX = ".tmp"
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path whose file replaces `path` when the block ends.
-
-    It is removed if the block raises.
-    """
+    """Yield a temporary path whose file replaces `path` unless the block raises."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         yield temporary
@@ -35,10 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files that killed processes left.
-
-    No other process may be writing in the folder.
-    """
+    """Remove temporary files of killed processes; no other process may be writing."""
     for leftover in directory.glob(f".*{_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 

@@ -93,10 +93,7 @@ def parse_header(text: bytes, data_size: int, path: str) -> Header:
 
 
 def parse_json(text: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object without duplicate keys.
-
-    `name` is how the `CorruptFileError` for anything else calls it.
-    """
+    """Parse a JSON object without duplicate keys; `CorruptFileError` calls it `name`."""
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=_natural, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -55,10 +55,7 @@ class Entry:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def fits(self, leaf: Any) -> bool:
-        """Return True if it may replace a template's leaf.
-
-        The shapes must agree and, unless one is a Python number, the dtypes.
-        """
+        """Return True if shape and dtype (except of Python numbers) fit a template's leaf."""
         other = describe(leaf)
         if other is None or "str" in (self.kind, other.kind):
             return other is not None and self.kind == other.kind
@@ -107,10 +104,7 @@ def _sum_of(text: str) -> str:
 
 
 def _stored_as(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return a tensor's dtype and shape in the file.
-
-    They are its own, or those of its bytes if the format does not have the dtype.
-    """
+    """Return a tensor's dtype and shape in the file: bytes for unsupported dtypes."""
     return (dtype, shape) if dtype in STORABLE else (np.dtype(np.uint8), (math.prod(shape) * dtype.itemsize,))
 
 

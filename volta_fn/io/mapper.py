@@ -90,10 +90,7 @@ class StateDictMapper:
         return self._and(renaming(f"rename_prefix({old!r}, {new!r})", _prefix_changer(old, _with_dot(new)), optional))
 
     def strip_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
-        """Remove a prefix from the names that have it.
-
-        Other arrays stay; `select_prefix` drops them.
-        """
+        """Remove a prefix from the names that have it; `select_prefix` drops the others."""
         return self._and(renaming(f"strip_prefix({prefix!r})", _prefix_changer(prefix, ""), optional))
 
     def add_prefix(self, prefix: str) -> StateDictMapper:
@@ -119,17 +116,11 @@ class StateDictMapper:
         return self._and(renaming(text, lambda name: compiled.sub(replacement, name) if compiled.search(name) else None, optional))
 
     def select_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
-        """Keep only the arrays whose names match one of the patterns.
-
-        Each pattern must match a name, unless `optional`.
-        """
+        """Keep the arrays that match a pattern; each must match one, unless `optional`."""
         return self._and(choosing(_call("select_keys", patterns), patterns, True, optional))
 
     def exclude_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
-        """Drop the arrays whose names match one of the patterns.
-
-        Each pattern must match a name, unless `optional`.
-        """
+        """Drop the arrays that match a pattern; each must match one, unless `optional`."""
         return self._and(choosing(_call("exclude_keys", patterns), patterns, False, optional))
 
     def select_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
@@ -150,10 +141,7 @@ class StateDictMapper:
         return self._and(changing(text, [*map(glob.escape, names)], lambda name, x: transposed(text, name, x, axes), optional))
 
     def transpose_pattern(self, pattern: str, *, axes: Sequence[int] | None = None, optional: bool = False) -> StateDictMapper:
-        """Transpose the arrays whose names match a pattern.
-
-        Without `axes` they must be matrices.
-        """
+        """Transpose the arrays whose names match; without `axes` they must be matrices."""
         text = _call("transpose_pattern", [pattern], axes)
         return self._and(changing(text, [pattern], lambda name, x: transposed(text, name, x, axes), optional))
 

@@ -121,10 +121,7 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
 
 
 def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
-    """Yield the arrays in order, in groups of at most `limit` bytes.
-
-    A larger array is a group of its own. There is at least one group.
-    """
+    """Yield groups of arrays of at most `limit` bytes, or of one larger array."""
     shard: dict[str, Any] = {}
     size = 0
     for name, value in arrays.items():

@@ -240,18 +240,12 @@ def _visit_spectral_norm(node: nn.SpectralNorm, at: _Location, search: _Search) 
 
 
 def _visit_wrapped(node: nn.WeightNorm | nn.SpectralNorm, at: _Location, search: _Search) -> str:
-    """Find the arrays of a wrapped layer, which PyTorch does not nest.
-
-    Returns the name of the weight here.
-    """
+    """Find the arrays of a wrapped layer; return the name of the weight here."""
     inner = replace(at, ours=joined(at.ours, "layer"))
     _visit(node.layer, inner, search)
     return joined(inner.ours, node.name)
 
 
 def _transposed(value: Any, rows: slice = slice(None)) -> Any:
-    """Transpose some rows of a matrix.
-
-    Other arrays pass, and loading will report them as mismatched.
-    """
+    """Transpose some rows of a matrix; loading reports other arrays as mismatched."""
     return value[rows].transpose((1, 0)) if value.ndim == 2 else value

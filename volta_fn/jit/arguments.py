@@ -1,7 +1,4 @@
-"""Static, donated and dynamic arguments of a jitted function.
-
-Static arguments are constants of the program; donated ones lend it their memory.
-"""
+"""Static (constant), donated (reusable memory) and dynamic arguments of jit."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ class Statics(NamedTuple):
 
 
 class Request:
-    """One call of a jitted function.
-
-    `leaves` and `in_tree` are those of the dynamic arguments; `key` identifies the call but for the types of the leaves.
-    """
+    """One call: `leaves` and `in_tree` of dynamic arguments; `key` of everything else."""
 
     def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.statics = statics

@@ -37,10 +37,7 @@ Run = Callable[[Sequence[Any]], Any]
 
 
 class Matcher(NamedTuple):
-    """The programs for arguments of one structure, by the types of the leaves.
-
-    `match` returns the leaves, or None for another structure.
-    """
+    """The programs for arguments of one structure, by the types of the leaves."""
 
     structure: Any
     match: Match
@@ -60,10 +57,7 @@ class Cache:
         self.traces = 0
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
-        """Return the compiled program and the leaves of a call that was made before.
-
-        The function has no static arguments. None if there is no such program.
-        """
+        """Return the program and the leaves of a call without statics, or None."""
         leaves, structure = tree.flatten((args, kwargs))
         try:
             specs = tuple([x._spec for x in leaves])

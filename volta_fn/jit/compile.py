@@ -40,10 +40,7 @@ class Traced:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector.
-
-    It would scan the many long-lived objects of a program again and again.
-    """
+    """Pause the garbage collector, which would scan long-lived objects repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -84,10 +81,7 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
 
 
 def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[[Sequence[Any]], Any]:
-    """Wrap a program with donated arguments, which are deleted after the call.
-
-    A training step passes all its arrays through here.
-    """
+    """Wrap a program with donated arguments, which are deleted after the call."""
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
     gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).gone) for number in donated]
@@ -112,10 +106,7 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
 
 
 def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: int) -> Callable[[Sequence[Any]], ConcreteArray]:
-    """Wrap a program with a single array as its result.
-
-    Unrolled for one and two arguments, since every call pays for this.
-    """
+    """Wrap a program with one array as its result, unrolled for one or two arguments."""
     ndarray = np.ndarray
 
     def unary(args: Sequence[Any]) -> ConcreteArray:

@@ -1,7 +1,4 @@
-"""Eager evaluation, one primitive at a time.
-
-Each primitive keeps its kernels, by its parameters and the types of its operands.
-"""
+"""Eager evaluation: a kernel per primitive, parameters and operands' types."""
 
 from __future__ import annotations
 
@@ -88,10 +85,7 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
 
 
 def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """Wrap a kernel with one result as a function of arrays.
-
-    Unrolled for one and two operands, since every call pays for this.
-    """
+    """Wrap a kernel with one result, unrolled for one or two operands, for speed."""
     ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:

@@ -120,10 +120,7 @@ class _Function:
         self.cache = Cache()
 
     def traced_call(self, args: tuple[Any, ...]) -> Any:
-        """Call it in a function that is being traced.
-
-        If a call by arrays of such types was traced before, it becomes one equation without a `Request`.
-        """
+        """Call it in a function that is being traced; a known call becomes one equation."""
         if current_trace() is EVAL:
             return self.slow_call(args, {})
         try:

@@ -1,7 +1,4 @@
-"""`Lowered`: a traced function that users can inspect.
-
-Loaded on first use, since it needs the compiler.
-"""
+"""`Lowered`: a traced function to inspect; loaded on use, with the compiler."""
 
 from __future__ import annotations
 

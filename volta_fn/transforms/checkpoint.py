@@ -92,10 +92,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxp
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run the known program, and record the waiting one.
-
-    The known program also returns the values that the policy keeps.
-    """
+    """Run the known program for outputs and kept values; record the waiting one."""
     unknown = [trace.is_unknown(a) for a in args]
     split = _split(params["jaxpr"], params["policy"], unknown)
     known_args = marked(args, unknown, False)

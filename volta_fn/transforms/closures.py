@@ -50,10 +50,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
 
 
 class _Converted:
-    """A program as a function of pytrees.
-
-    It is hashed by identity, so that it may be a static argument.
-    """
+    """A program as a function of pytrees, hashed by identity to be a static argument."""
 
     def __init__(self, program: ClosedJaxpr, in_tree: Any, out_tree: Any, count: int, name: str) -> None:
         self.program = program

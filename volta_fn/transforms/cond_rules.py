@@ -1,7 +1,4 @@
-"""The rules of `cond`: they transform each branch, and make them agree.
-
-All branches of a derived `cond` take and return the same types.
-"""
+"""The rules of `cond`: derived branches take and return the same types."""
 
 from __future__ import annotations
 

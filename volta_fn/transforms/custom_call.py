@@ -25,10 +25,7 @@ _CACHE_LIMIT = 512
 
 
 class TracedCall(NamedTuple):
-    """The program of a call.
-
-    Tracers that the function closes over are its leading inputs.
-    """
+    """The program of a call; closed-over tracers are its leading inputs."""
 
     jaxpr: ClosedJaxpr
     out_tree: Any
@@ -93,10 +90,7 @@ class Arguments(NamedTuple):
 
     @property
     def traced(self) -> list[Array]:
-        """The tracers in the fixed arguments.
-
-        They become operands, since other transforms may map or stage them.
-        """
+        """The tracers in the fixed arguments; they become operands, which can be mapped."""
         return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
 
     def fixed(self, traced: Sequence[Array]) -> list[Any]:
@@ -143,10 +137,7 @@ class CustomCall:
     def bind(
         self, primitive: Primitive, rule: Callable[[Arguments, Any, TracedCall], Rule], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Bind a call as an equation with the function's program and a rule.
-
-        `rule` makes the rule for this call.
-        """
+        """Bind a call as an equation with the function's program and `rule` for this call."""
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [as_value(x) for x in leaves]
@@ -193,10 +184,7 @@ class CustomCall:
 
 
 def _only_differentiates() -> bool:
-    """Return True under eager differentiation alone.
-
-    Then the rules run and not the function's program.
-    """
+    """Return True under eager differentiation alone, where no program runs but rules."""
     trace: Any = current_trace()
     while isinstance(trace, (JVPTrace, LinearTrace)):
         trace = trace.parent

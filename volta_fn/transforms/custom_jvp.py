@@ -1,7 +1,4 @@
-"""`custom_jvp`: a function whose user gives its forward derivative.
-
-Reverse mode follows from it by linearization and transposition.
-"""
+"""`custom_jvp`: forward derivatives by the user; reverse mode follows from them."""
 
 from __future__ import annotations
 
@@ -159,10 +156,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
-    """Transpose the function's program.
-
-    The function is linear, and the rule of another one applied it to tangents.
-    """
+    """Transpose the program of a linear function, which a rule applied to tangents."""
     return backward_pass(call_jaxpr, is_linear(args), args, cotangents)
 
 

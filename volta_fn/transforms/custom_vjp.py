@@ -1,7 +1,4 @@
-"""`custom_vjp`: a function whose user gives its reverse derivative.
-
-It consists of a forward pass that saves residuals, and a backward pass.
-"""
+"""`custom_vjp`: reverse derivatives by the user, as a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -134,10 +131,7 @@ class VjpRule(Rule):
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
-    """Return a cotangent's leaves, one per leaf of `arg`; None if it does not fit.
-
-    None in a cotangent stands for zeros for all leaves below it.
-    """
+    """Return a cotangent's leaves (None: zero subtrees); None if it does not fit."""
     leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
     try:
         below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]

@@ -83,10 +83,7 @@ class Trie:
         self.room = _TRIE_SIZE
 
     def root(self, *key: Any) -> Node:
-        """Return the node at which recordings begin.
-
-        The key consists of their inputs' types, or after a flush of their device.
-        """
+        """Return the node at which recordings with these input types (or device) begin."""
         return self.roots.get(key) or self.child(self.roots, key, None)
 
     def child(self, nodes: dict[Any, Node], key: Any, results: Any) -> Node:
@@ -95,10 +92,7 @@ class Trie:
         return nodes.setdefault(key, Node(results))
 
     def reserve(self, size: int) -> None:
-        """Drop all nodes if there is no room for more.
-
-        Recordings in progress go on with the nodes that they hold.
-        """
+        """Drop all nodes if there is no room for more; recordings keep those they hold."""
         self.room -= size
         if self.room < 0:
             self.clear()
@@ -170,10 +164,7 @@ class Recording(JVPTrace):
         return tracer
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Note an operation.
-
-        It is done at once if its operands are known or if it cannot be noted.
-        """
+        """Note an operation; compute it if its operands are known or it cannot be noted."""
         if RecordedTracer not in map(type, args):
             return run_under(EVAL, EVAL.process, primitive, args, params)
         noted = self._note(primitive, args, params)
@@ -185,10 +176,7 @@ class Recording(JVPTrace):
         return self.tracer(number, results)
 
     def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
-        """Note an operation; return the number of its first result, and the types.
-
-        None if it cannot be noted.
-        """
+        """Note an operation; return its results' first number and types, or None."""
         with self.lock:
             if len(self.steps) >= _LONGEST:
                 return None
@@ -296,10 +284,7 @@ class Recording(JVPTrace):
             return trace_to_jaxpr(run, [v.aval for v in (*self.inputs, *self.operands)], self.name)
 
     def program(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the current node's program for a key.
-
-        None if it was not asked for before; on a GPU it is made at once.
-        """
+        """Return a program of this node; None the first time it is asked for on a CPU."""
         programs = self.node.programs
         program = programs.get(key)
         if program is None:
@@ -362,10 +347,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 
 class _Gradient(NamedTuple):
-    """A compiled program, as a function of buffers, of results and gradient.
-
-    `reads` tells which inputs and operands it takes.
-    """
+    """A compiled program of results and gradient, and the buffers that it `reads`."""
 
     run: Callable[..., Sequence[Any]]
     reads: list[bool]
@@ -416,10 +398,7 @@ def linearize_eagerly(
 
 
 def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
-    """Return True if a function of `values` can be recorded.
-
-    That is outside of all transforms, for floating-point arrays on one device.
-    """
+    """Return True if `values` are floats on one device, outside of all transforms."""
     if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
         return False
     device = values[0].device

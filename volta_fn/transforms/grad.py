@@ -30,10 +30,7 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class _FlatFunction:
-    """A function of pytrees as a function of flat arrays.
-
-    With `has_aux` it returns auxiliary results after the outputs.
-    """
+    """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
 
     def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         self.has_aux = has_aux

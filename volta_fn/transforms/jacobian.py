@@ -22,10 +22,7 @@ from volta_fn.transforms.vmap import vmap
 
 
 def _basis(leaves: Sequence[Array]) -> list[Array]:
-    """Return the standard basis of the space of all leaves.
-
-    For each leaf it is a stack with an entry per element of all leaves.
-    """
+    """Return the standard basis of the leaves' space, as a stack for each leaf."""
     identity = np.eye(sum(leaf.size for leaf in leaves))
     columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
     return [from_host(identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]

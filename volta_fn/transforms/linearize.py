@@ -81,10 +81,7 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line.
-
-        It is looked up only under `JaxprTrace`, since eager differentiation has no use for it.
-        """
+        """Return the user's line, which only programs (under `JaxprTrace`) have a use for."""
         return current_position.get() or (user_code_position() if isinstance(self.parent, JaxprTrace) else None)
 
 

@@ -31,10 +31,7 @@ def is_linear(args: Sequence[Any]) -> list[bool]:
 
 
 def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
-    """Return a tangent for each primal: the given ones, and a `Zero` elsewhere.
-
-    Primals may be arrays or avals; `nonzero` marks those with a given tangent.
-    """
+    """Return a tangent for each primal or aval: given where `nonzero`, else a `Zero`."""
     given = iter(tangents)
     return [next(given) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
 
@@ -46,10 +43,7 @@ def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequ
 
 
 def spread(cotangents: Iterable[Any], linear: Sequence[bool], given: Iterable[bool]) -> list[Any]:
-    """Return a cotangent or None for each operand.
-
-    Cotangents are those of the linear operands for which `given` says that there is one.
-    """
+    """Return a cotangent or None per operand; `given` marks the linear ones with one."""
     found, exists = iter(cotangents), iter(given)
     return [next(found) if is_linear and next(exists) else None for is_linear in linear]
 

@@ -155,10 +155,7 @@ def _split_body(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
 
 
 def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
-    """Return the variables that depend on the carry, on a row or on an effect.
-
-    They may differ between iterations.
-    """
+    """Return the variables that may differ between iterations."""
     varying: set[Atom] = set(closed.jaxpr.invars[consts:])
     for eqn in closed.eqns:
         if has_effects(eqn) or any(v in varying for v in eqn.invars):
@@ -177,10 +174,7 @@ def _without_inputs(known: ClosedJaxpr, consts: int, varying: set[Atom], outvars
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    """Run the loop backwards.
-
-    It carries the cotangents of the carry, and the sums of those of the linear consts.
-    """
+    """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
     linear, values = _Operands.of(tuple(is_linear(args)), params), _Operands.of(args, params)
     ys_nonzero = is_nonzero(cotangents[count:])

@@ -16,10 +16,7 @@ from volta_fn.transforms.marks import is_nonzero, marked, merge
 
 
 def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
-    """Transpose a program that linearization recorded.
-
-    Takes cotangents of its outputs, and returns cotangents, arrays or `Zero`, of its inputs.
-    """
+    """Return cotangents of the inputs of a program that linearization recorded."""
     return backward_pass(program, [True] * len(program.jaxpr.invars), (), cotangents, all_linear=True)
 
 

@@ -144,10 +144,7 @@ class BatchTrace(Trace):
         self.axis = axis
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Apply a primitive to stacked arguments.
-
-        It is unchanged if no argument is stacked and it does not name our axis.
-        """
+        """Apply a primitive to stacked arguments; unchanged if our axis is not involved."""
         pairs = [self.detach(arg) for arg in args]
         values, dims = [v for v, _ in pairs], [d for _, d in pairs]
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
@@ -186,10 +183,7 @@ def _names_axis(name: Any, params: dict[str, Any]) -> bool:
 def vmap_flat(
     function: Callable[..., Sequence[Array]], axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], name: str = ""
 ) -> tuple[list[Array], list[int | None]]:
-    """Map `function` of flat arrays; return outputs and dimensions of the examples.
-
-    `dims` has the dimension of each argument, or None if it is unmapped.
-    """
+    """Map `function` over `dims` of arrays (None: unmapped); return outputs and dims."""
     trace = BatchTrace(current_trace(), axis, name)
     try:
         with bound_axis(axis.name, axis.size):

@@ -60,10 +60,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tu
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run the loop for the known values of the carry, if the condition is known.
-
-    The recorded loop computes them again.
-    """
+    """Run the loop for the known values; the recorded loop computes them again."""
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
@@ -114,10 +111,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 def _run_until_all_stop(
     cond: ClosedJaxpr, body: ClosedJaxpr, cond_consts: Sequence[Array], body_consts: Sequence[Array], start: Sequence[Array]
 ) -> Sequence[Array]:
-    """Loop until no example's condition holds.
-
-    The carry starts with the conditions; an iteration changes the examples that still run.
-    """
+    """Loop until no example's condition holds, changing only examples that still run."""
     (running,) = eval_jaxpr(cond, *cond_consts, *start)
     count, end = len(cond_consts), len(cond_consts) + len(body_consts)
     avals = tuple([x.aval for x in (*cond_consts, *body_consts, running, *start)])

@@ -112,10 +112,7 @@ def register_pytree_with_keys_class(cls: C) -> C:
 
 
 def register_static(cls: C) -> C:
-    """Make instances of `cls` nodes without leaves.
-
-    They belong to the structure, so they must be hashable and comparable.
-    """
+    """Make instances of `cls` nodes without leaves; they must be hashable, comparable."""
     register_node(cls, lambda node: ((), node), lambda node, _: node)
     return cls
 
@@ -206,10 +203,7 @@ class Partial(functools.partial):
     """
 
     def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:
-        """Bind arguments to `func`.
-
-        The arguments of a plain `functools.partial` as `func` are static.
-        """
+        """Bind arguments to `func`; those of a plain `functools.partial` are static."""
         if isinstance(func, functools.partial) and not isinstance(func, Partial):
             func = _Opaque(func)
         return super().__new__(cls, func, *args, **keywords)

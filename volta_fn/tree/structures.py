@@ -204,10 +204,7 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def flatten_up_to(treedef: TreeDef, tree: Any, name: str = "the tree") -> list[Any]:
-    """Return the subtrees of `tree` at the leaves of `treedef`.
-
-    Raises `TreeError`, which calls the tree `name`, if they do not fit.
-    """
+    """Return the subtrees of `tree` at `treedef`'s leaves; `TreeError` has its `name`."""
     try:
         return treedef.flatten_up_to(tree)
     except ValueError:
