@@ -129,7 +129,7 @@ def test_mapping_over_both_kinds_of_axes():
 @pytest.mark.parametrize(
     "call, error, words",
     [
-        (lambda: random.key(1.5), DTypeError, "seed is an integer"),
+        (lambda: random.key(1.5), DTypeError, "seed must be an integer"),
         (lambda: random.key(np.arange(3)), ShapeError, "vmap"),
         (lambda: random.key(random.key(0)), ArgumentTypeError, "split or fold_in"),
         (lambda: random.key(0, impl="rbg"), ArgumentError, "threefry2x32"),
