@@ -102,6 +102,17 @@ def imports_upward(module: str) -> list[str]:
     return [name for name in run_time_imports(module) if layer_of(name) > layer_of(module)]
 
 
+#: What only the pipeline calls. A target's own `target.py` may import passes, to list them.
+COMPILER_INSIDE = tuple(f"volta_fn.compiler.{name}" for name in ("pipeline", "passes", "fusion", "lowering"))
+
+
+def calls_the_compiler(module: str) -> list[str]:
+    """List a target's imports of the compiler's passes: targets get lowered programs, and do not lower programs themselves."""
+    if not module.startswith("volta_fn.targets.") or module.endswith(".target"):
+        return []
+    return [name for name in run_time_imports(module) if name.startswith(COMPILER_INSIDE)]
+
+
 def imports_inside_functions(module: str) -> list[str]:
     """List the imports of the package's modules inside functions."""
     functions = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, (*FUNCTIONS, ast.Lambda))]
@@ -203,6 +214,7 @@ def is_long(module: str) -> list[int]:
 #: By rule, a module and a source that break it.
 RULES: dict[Callable[[str], list], tuple[str, str]] = {
     imports_upward: ("core.a", "from volta_fn.jit import jit"),
+    calls_the_compiler: ("targets.a", "from volta_fn.compiler.passes.dce import drop_dead"),
     imports_inside_functions: ("nn.a", "def f():\n    from volta_fn import tree"),
     loads_upward_or_nothing: ("core.a", "load('volta_fn.jit')"),
     imports_by_name: ("nn.a", "import importlib.util"),

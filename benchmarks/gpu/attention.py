@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
-from volta_fn.compiler.passes.attention import Axes, Form
+from volta_fn.compiler.ir.attention import Axes, Form
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.attention import attention, attention_gradient
 

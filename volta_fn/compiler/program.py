@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.compiler.ir.nodes import KernelCall, Node
 from volta_fn.compiler.target import Target
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 
 class RoutineKey(NamedTuple):
@@ -31,6 +31,12 @@ class Item(NamedTuple):
     programs: tuple[LoweredProgram, ...] = ()
 
     @property
+    def is_needed(self) -> bool:
+        """Whether it does anything: it has an effect, or a result with elements."""
+        effectful = isinstance(self.node, Equation) and self.node.primitive.effectful
+        return effectful or any(v.aval.size for v in self.results)
+
+    @property
     def is_batched(self) -> bool:
         """Whether it is a matrix product that was deferred to run in one dispatch with others."""
         return isinstance(self.node, KernelCall) and self.node.batch_products > 0
@@ -43,6 +49,13 @@ class HostStep(NamedTuple):
     reason: str
     #: The user's line that the equation comes from.
     source: str
+
+    @classmethod
+    def of(cls, item: Item, reason: str) -> HostStep:
+        """Describe an item that runs on the host."""
+        if isinstance(item.node, KernelCall):
+            return cls("kernel", reason, "")
+        return cls(item.node.primitive.name, reason, str(item.node.source or ""))
 
     def __str__(self) -> str:
         return f"{self.primitive} runs on the host ({self.reason}){f', at {self.source}' if self.source else ''}"
@@ -88,10 +101,8 @@ class LoweredProgram(NamedTuple):
     def host_steps(self) -> Iterator[HostStep]:
         """Yield the equations that run on the host, those of nested programs included; this generates all routines."""
         for item in self.items:
-            if (reason := self.target.host_reason(item)) is not None:
-                source = None if isinstance(item.node, KernelCall) else item.node.source
-                name = "kernel" if isinstance(item.node, KernelCall) else item.node.primitive.name
-                yield HostStep(name, reason, "" if source is None else str(source))
+            if item.is_needed and (reason := self.target.host_reason(item)) is not None:
+                yield HostStep.of(item, reason)
             for program in item.programs:
                 yield from program.host_steps()
 

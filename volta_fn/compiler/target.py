@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
+
+#: Why callbacks run on the host.
+CALLS_PYTHON = "it calls a Python function"
 
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
@@ -97,6 +101,8 @@ class Target:
     """What code is generated for. A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits."""
 
     name = "none"
+    #: The level at which steps on the host are logged: they are slow where arrays must be copied to the host and back.
+    host_log_level = logging.INFO
     capabilities = TargetCapabilities()
     #: The routines of equations, by their primitives' names.
     equations: Mapping[str, RoutineMaker] = {}
@@ -144,9 +150,14 @@ class Target:
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item on the host; None if the target generates code for it."""
-        if isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW and item.key is None:
+        if item.key is None and isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW:
             return None
+        return None if item.key is not None and item.key.make() is not None else self.explain_host(item)
+
+    def explain_host(self, item: Item) -> str:
+        """Explain why an item that the target generates no code for runs on the host."""
+        if isinstance(item.node, Equation) and (item.node.primitive.effectful or item.node.primitive.name == "pure_callback"):
+            return CALLS_PYTHON
         if item.key is None:
             return f"the {self.name} target has no routine for it"
-        types = ", ".join(str(v.aval) for v in item.operands)
-        return None if item.key.make() is not None else f"the {self.name} target has no routine for these operands and parameters: {types}"
+        return f"the {self.name} target has no routine for {', '.join(str(v.aval) for v in item.operands)} with these parameters"

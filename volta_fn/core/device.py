@@ -81,6 +81,10 @@ class Backend(Protocol):
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """Return one primitive as a function of buffers; `pipeline` lowers its programs."""
 
+    @property
+    def target(self) -> Any:
+        """The target that the compiler lowers programs for (`compiler/target.py`); None if NumPy runs them."""
+
     def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """Compile a program to a function ``(donate, *buffers)`` that returns buffers.
 

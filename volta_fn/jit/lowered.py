@@ -9,6 +9,7 @@ from volta_fn import tree
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers.memory_layout import Memory
 from volta_fn.compiler.buffers.plan import Plan, bytes_of
+from volta_fn.compiler.program import HostStep
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
@@ -62,9 +63,22 @@ class Lowered:
         arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
+    def host_steps(self) -> list[HostStep]:
+        """Return the equations that NumPy computes on the host, each with the reason: the device's target has no code for them.
+
+        On a GPU each such step copies its operands to the host and its results back. On the CPU without llvmlite NumPy runs all
+        equations, and the list is empty.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()[0].reason
+        'it calls a Python function'
+        """
+        target = self._device.backend.target
+        return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())
+
     def as_text(self) -> str:
-        """Return the program in JAX's notation."""
-        return str(self._traced.jaxpr)
+        """Return the program in JAX's notation, followed by a comment for each step on the host (see `host_steps`)."""
+        return "\n".join([str(self._traced.jaxpr), *[f"# {step}" for step in self.host_steps()]])
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled function of the dynamic arguments.

@@ -23,6 +23,11 @@ class CpuBackend(NumpyBackend):
         #: Whether programs become machine code.
         self.native = may_compile()
 
+    @property
+    def target(self) -> Any:
+        """The target that programs are lowered for; None if NumPy runs them."""
+        return load("volta_fn.targets.cpu.target").TARGET if self.native else None
+
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """A program as a function (donate, *buffers) -> buffers."""
         return _native_program().of(closed, donated, pipeline).function() if self.native else super().compile(closed, donated, pipeline)

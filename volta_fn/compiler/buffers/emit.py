@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.buffers.buffer_assignment import Block, Slot, Slots
-from volta_fn.compiler.program import Item, LoweredProgram, fits
+from volta_fn.compiler.program import HostStep, Item, LoweredProgram, fits
+from volta_fn.compiler.target import CALLS_PYTHON
 from volta_fn.core.array import host_buffer
-from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, Literal, Var
+
+_LOG = logging.getLogger("volta_fn")
 
 
 class ProgramWriter:
@@ -19,6 +23,8 @@ class ProgramWriter:
 
     def __init__(self) -> None:
         self.slots = Slots()
+        #: The items that run on the host, in NumPy.
+        self.on_host: list[Item] = []
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -48,12 +54,15 @@ class ProgramWriter:
             elif slot is not None:
                 seen.add(slot)
         self.body(program, inputs, targets, self.slots.outermost)
+        steps = [HostStep.of(item, program.target.explain_host(item)) for item in self.on_host]
+        if steps := [step for step in steps if step.reason != CALLS_PYTHON]:
+            _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
         """Write a program that reads its inputs at the given slots and stores its outputs at the targets (None: nowhere)."""
         values = _Values(self, program, inputs, targets, block)
         for number, item in enumerate(program.items):
-            if (isinstance(item.node, Equation) and item.node.primitive.effectful) or any(v.aval.size for v in item.results):
+            if item.is_needed:
                 self.item(item, values.operands(item), values.results(number, item), block)
         stored: set[Var] = set()
         for out, target in zip(program.closed.jaxpr.outvars, targets, strict=True):

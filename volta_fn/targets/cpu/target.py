@@ -37,10 +37,15 @@ class CpuTarget(Target):
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
+        too_many = item.key is not None and len(item.operands) + len(item.results) >= MOST_BUFFERS
+        return self.explain_host(item) if too_many else super().host_reason(item)
+
+    def explain_host(self, item: Item) -> str:
+        """Explain why an item that the target generates no code for runs on the host."""
         count = len(item.operands) + len(item.results)
         if item.key is not None and count >= MOST_BUFFERS:
-            return f"it has {count} operands and results, and a routine at most {MOST_BUFFERS - 1}"
-        return super().host_reason(item)
+            return f"it has {count} operands and results, and a routine has at most {MOST_BUFFERS - 1}"
+        return super().explain_host(item)
 
 
 TARGET = CpuTarget()

@@ -92,6 +92,11 @@ def subprogram(closed: ClosedJaxpr, pipeline: Any) -> Program:
 class NumpyBackend:
     """Buffers are NumPy arrays."""
 
+    @property
+    def target(self) -> Any:
+        """None: NumPy runs a program's equations one by one."""
+        return None
+
     def put(self, values: np.ndarray) -> np.ndarray:
         """The array itself, which the caller has made for this."""
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ class WgslTarget(Target):
     """Shaders for one GPU."""
 
     name = "wgsl"
+    host_log_level = logging.WARNING
     in_place = IN_PLACE
 
     def __init__(self, capabilities: TargetCapabilities) -> None:

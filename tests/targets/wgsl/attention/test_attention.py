@@ -11,7 +11,7 @@ import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import facts, run_routine
-from volta_fn.compiler.passes.attention import Axes, Form
+from volta_fn.compiler.ir.attention import Axes, Form
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray

@@ -40,11 +40,11 @@ class Writer(ProgramWriter):
         if loaded is not None and len(operands) + len(results) < MOST_BUFFERS:
             self.run(loaded, [*operands, *results], block)
         elif isinstance(item.node, KernelCall):
-            self.host(kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
+            self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
         elif item.node.primitive.name in self.control_flow:
             self.control_flow[item.node.primitive.name](self, item, operands, results, block)
         else:
-            self.host(equation_call(item.node, operands, results), [*operands, *results], block)
+            self.host(item, equation_call(item.node, operands, results), [*operands, *results], block)
 
     # commands
 
@@ -67,8 +67,9 @@ class Writer(ProgramWriter):
                 self.words += [Op.RUN, phase, phase.tasks, int(phase.shared), len(buffers), *buffers]
         self.slots.time += 1
 
-    def host(self, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
+    def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
         """Call NumPy."""
+        self.on_host.append(item)
         self.hosts.append(call)
         self.cost += _HOST_COST
         self.command(block, touched, Op.HOST, call.address)

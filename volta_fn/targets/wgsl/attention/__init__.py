@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from volta_fn.compiler.passes.attention import Form
+from volta_fn.compiler.ir.attention import Form
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.attention.backward import backward

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Walk
-from volta_fn.compiler.passes.attention import Axes, Form
+from volta_fn.compiler.ir.attention import Axes, Form
 from volta_fn.core.aval import Shape, ShapedArray
 
 
@@ -88,7 +88,7 @@ class Attention:
 
 
 def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
-    """The problem of an instruction with operands of these types (see `compiler.attention`)."""
+    """The problem of an instruction with operands of these types (see `compiler/ir/attention.py`)."""
     q, k, v = avals[:3]
     heads = tuple([q.shape[a] for a in form.q.heads])
     shared = heads[-1] // k.shape[form.k.heads[-1]]

@@ -40,6 +40,11 @@ class GpuBackend:
             assert self._gpu is not None
             return self._gpu
 
+    @property
+    def target(self) -> Any:
+        """The target that programs are lowered for."""
+        return self.gpu.target
+
     def put(self, values: np.ndarray) -> Buffer:
         """Return a buffer with the elements of an array."""
         return self.gpu.put(values)

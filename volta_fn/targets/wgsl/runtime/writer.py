@@ -208,6 +208,7 @@ class Writer(ProgramWriter):
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit a call of NumPy."""
+        self.on_host.append(item)
         self.touch(block, *operands, *results)
         node = item.node
         if isinstance(node, KernelCall):
