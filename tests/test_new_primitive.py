@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 
 import volta_fn as vf
-from tests.compiler.ir.oracle import partition_of, run
+from tests.compiler.ir.oracle import fuse_function, run
 from tests.laws import laws_for, missing
 from tests.samples import on_this_device
 from tests.samples.elementwise import samples_of
@@ -108,8 +108,8 @@ def test_a_new_reduction_is_precise(
 def test_a_new_reduction_is_fused(reduce_logsumexp: Reducer) -> None:
     """One kernel has it, with what comes before and after."""
     x = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
-    partition = partition_of(lambda a: reduce_logsumexp(lax.tanh(a), (1,)) + 1.0, x)
-    assert len(partition.items) == len(partition.kernels) == 1
+    partition = fuse_function(lambda a: reduce_logsumexp(lax.tanh(a), (1,)) + 1.0, x)
+    assert len(partition.nodes) == len(partition.kernels) == 1
     np.testing.assert_allclose(run(partition, x)[0], scipy.special.logsumexp(np.tanh(x), 1) + 1, rtol=1e-5)
 
 

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.primitive import PRIMITIVES
 
 INTEGERS = sorted(dtypes.INTEGERS, key=str)
 FLOATS = sorted(dtypes.FLOATS, key=str)
@@ -68,3 +69,23 @@ CASES = [
     *itertools.product([*COMPARISONS, *ARITHMETIC, *ROUNDING], FLOATS),
     *itertools.product(["nextafter"], [np.dtype(np.float32), np.dtype(np.float64)]),
 ]
+
+
+COMPLEX_FUNCTIONS = (
+    "exp exp2 expm1 log log2 log1p sqrt rsqrt logistic sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sign pow".split()
+)
+
+
+def complex_arguments():
+    """Return two arrays of complex128: all quadrants, near 0 and far, on the axes, and on both sides of the branch cuts."""
+    rng = np.random.default_rng(7)
+    sizes = np.repeat([1.0, 0.01, 5.0], 400)
+    x, y = ((rng.normal(size=1200) + 1j * rng.normal(size=1200)) * sizes for _ in range(2))
+    x[:10] = [1, -1, 1j, -1j, 2, -2, 0.5, -0.5, complex(-2, -0.0), complex(2, -0.0)]
+    return x, y
+
+
+def wide_value(op, operands, **params):
+    """Return what the evaluation rule makes of complex operands in the widest dtype that it takes."""
+    dtype = np.complex128 if op in ("logistic", "sign") else np.clongdouble
+    return PRIMITIVES[op].evaluate(*[v.astype(dtype) for v in operands], **params)

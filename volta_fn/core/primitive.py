@@ -69,8 +69,8 @@ class Primitive:
 
     __slots__ = (
         "_results", "abstract", "arity", "batch", "bilinear", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
-        "effectful", "evaluate", "holds_programs", "inplace", "jvp", "linear", "maps_tangent", "multiple_results", "name", "overwrites",
-        "partial_eval", "reduction", "transpose", "ufunc_for", "views",
+        "effectful", "evaluate", "formula", "holds_programs", "inplace", "jvp", "linear", "maps_tangent", "multiple_results", "name",
+        "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     # Given when it is declared.
@@ -109,6 +109,8 @@ class Primitive:
     #: The dtypes of an elementwise primitive's operands, and where it may be sampled (see `volta_fn.primitives.declare`).
     dtypes: frozenset[Any] | None
     domain: Any
+    #: The formula of an elementwise primitive over `volta_fn.primitives.formulas.values.Values`, of real floats.
+    formula: Rule | None
     #: It has one operand and is linear: its tangent is the primitive of the operand's tangent.
     maps_tangent: bool
     #: It has two operands, and is linear in each.
@@ -147,7 +149,7 @@ class Primitive:
         self.multiple_results, self.holds_programs = multiple_results, holds_programs
         self.effectful, self.inplace, self.views = effectful, inplace, views
         self.partial_eval = self.call_param = self.overwrites = self.dtypes = self.domain = None
-        self.reduction = self.combines = None
+        self.reduction = self.combines = self.formula = None
         self.ufunc_for = lambda dtype: evaluate
         self.arity, self.derivatives, self.linear = 0, (), ()
         self.maps_tangent = self.bilinear = False

@@ -3,7 +3,7 @@
 Read `declare` first: what is declared of a primitive, and what is derived from that. The families:
 
 - elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `fma`, `complex_parts`, `cast`, `selection`;
-  `scalar_functions` evaluates those that NumPy lacks;
+  `formulas` has what they compute, written once for NumPy and every target;
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `convolution` (with `convolution_forms`), `window`
   (`geometry` is the arithmetic of windows), `linalg`, `fourier`;

@@ -10,12 +10,13 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.comparison import eq
 from volta_fn.primitives.complex_parts import conj, real
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import log
+from volta_fn.primitives.formulas import numpy_rules as rules
+from volta_fn.primitives.formulas import powers, remainder
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.selection import select
 
@@ -47,7 +48,7 @@ mul: Elementwise = elementwise(
 
 div: Elementwise = elementwise(
     "div",
-    scalar.div,
+    rules.div,
     operands=dtypes.NUMBERS,
     derivatives=[lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))],
     linear=(0,),
@@ -58,7 +59,8 @@ div: Elementwise = elementwise(
 
 rem: Elementwise = elementwise(
     "rem",
-    scalar.rem,
+    rules.rem,
+    formula=remainder.rem,
     operands=dtypes.REALS,
     derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _toward_zero(div(x, y))))],
     # The remainder jumps at multiples of y, and finite differences with it.
@@ -83,7 +85,7 @@ def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
 
 sign: Elementwise = elementwise(
     "sign",
-    scalar.sign,
+    rules.sign,
     operands=dtypes.NUMBERS,
     derivatives=[_sign_derivative],
     domain=_AWAY_FROM_ZERO,
@@ -127,7 +129,7 @@ min: Elementwise = elementwise(
 
 floor: Elementwise = elementwise("floor", np.floor, operands=dtypes.FLOATS, derivatives=[None], doc="The largest whole number not above x.")
 ceil: Elementwise = elementwise("ceil", np.ceil, operands=dtypes.FLOATS, derivatives=[None], doc="The smallest whole number not below x.")
-round_half_away_p: Elementwise = elementwise("round", scalar.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
+round_half_away_p: Elementwise = elementwise("round", rules.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
 round_half_even_p: Elementwise = elementwise("round_half_even", np.rint, operands=dtypes.FLOATS, derivatives=[None])
 
 AWAY_FROM_ZERO, TO_NEAREST_EVEN = 0, 1
@@ -146,7 +148,7 @@ def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:
 
 
 nextafter: Elementwise = elementwise(
-    "nextafter", scalar.nextafter, operands=dtypes.FLOATS, derivatives=[None, None], doc="The float after x in the direction of y."
+    "nextafter", rules.nextafter, operands=dtypes.FLOATS, derivatives=[None, None], doc="The float after x in the direction of y."
 )
 
 # powers
@@ -170,12 +172,18 @@ def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 
 
 pow: Elementwise = elementwise(
-    "pow", scalar.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0), doc="x to the power y."
+    "pow",
+    rules.pow,
+    formula=powers.pow,
+    operands=dtypes.NUMBERS,
+    derivatives=[_pow_base, _pow_exponent],
+    domain=Domain(0.3, 3.0),
+    doc="x to the power y.",
 )
 
 _integer_pow: Elementwise = elementwise(
     "integer_pow",
-    scalar.integer_pow,
+    rules.integer_pow,
     operands=dtypes.NUMBERS,
     domain=_AWAY_FROM_ZERO,
     derivatives=[lambda g, out, x, *, y: mul(g, mul(integer_pow(x, y - 1), y))],

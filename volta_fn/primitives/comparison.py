@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.declare import Elementwise, elementwise
+from volta_fn.primitives.formulas import numpy_rules as rules
 
 _BITS = dtypes.INTEGERS | dtypes.BOOL
 
@@ -43,29 +43,29 @@ bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivat
 
 shift_left: Elementwise = elementwise(
     "shift_left",
-    scalar.shift_left,
+    rules.shift_left,
     operands=dtypes.INTEGERS,
     derivatives=[None, None],
     doc="x << y; 0 when y is not below the number of bits",
 )
 shift_right_arithmetic: Elementwise = elementwise(
     "shift_right_arithmetic",
-    scalar.shift_right_arithmetic,
+    rules.shift_right_arithmetic,
     operands=dtypes.INTEGERS,
     derivatives=[None, None],
     doc="x >> y filling with the sign bit",
 )
 shift_right_logical: Elementwise = elementwise(
     "shift_right_logical",
-    scalar.shift_right_logical,
+    rules.shift_right_logical,
     operands=dtypes.INTEGERS,
     derivatives=[None, None],
     doc="x >> y filling with zeros",
 )
 population_count: Elementwise = elementwise(
-    "population_count", scalar.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."
+    "population_count", rules.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."
 )
-clz: Elementwise = elementwise("clz", scalar.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
+clz: Elementwise = elementwise("clz", rules.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
 is_finite: Elementwise = elementwise(
     "is_finite", np.isfinite, operands=dtypes.FLOATS, derivatives=[None], result=_to_bool, doc="Whether x is neither infinite nor NaN."
 )

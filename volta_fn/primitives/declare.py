@@ -27,6 +27,8 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.formulas.numpy_values import evaluated
+from volta_fn.primitives.formulas.values import Values
 
 Derivative = Callable[..., Any] | None
 
@@ -82,8 +84,9 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 def elementwise(
     name: str,
-    evaluate: Callable[..., Any],
+    evaluate: Callable[..., Any] | None = None,
     *,
+    formula: Callable[..., Values] | None = None,
     operands: frozenset[np.dtype],
     derivatives: Sequence[Derivative],
     result: Callable[[np.dtype], np.dtype] | None = None,
@@ -96,7 +99,8 @@ def elementwise(
 
     Args:
         name: the primitive's name, as `jax.lax` has it.
-        evaluate: a NumPy function of as many arrays as there are operands, true to their dtype.
+        evaluate: a NumPy function of as many arrays as there are operands, true to their dtype. Without it NumPy evaluates the formula.
+        formula: the function over `Values`, of real floats, from which every target makes code.
         operands: the dtypes allowed; all operands share one.
         derivatives: per operand, ``(g, out, *operands) -> product``, or None where the derivative is zero.
         result: the result's dtype from the operands' (default: the same).
@@ -112,6 +116,10 @@ def elementwise(
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, dtype if result is None else result(dtype), weak)
 
+    if evaluate is None:
+        if formula is None:
+            raise ArgumentError(f"elementwise: {name} needs `evaluate`, a NumPy function, or `formula`, one over Values")
+        evaluate = evaluated(formula)
     is_ufunc = isinstance(evaluate, np.ufunc)
     primitive = Primitive(
         name, abstract, evaluate=evaluate, inplace=(is_ufunc and result is None) or float_ufunc is not None, views=not is_ufunc
@@ -127,6 +135,7 @@ def elementwise(
     primitive.derivatives = tuple(derivatives)
     primitive.domain = domain
     primitive.dtypes = operands
+    primitive.formula = formula
     function: Elementwise = _strict_function(primitive, len(derivatives))
     function.__name__ = function.__qualname__ = name
     function.__module__ = sys._getframe(1).f_globals["__name__"]  # where it is declared, and pickled functions are found again

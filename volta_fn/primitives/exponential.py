@@ -9,25 +9,45 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.primitives import comparison
-from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
+from volta_fn.primitives.formulas import exponential, logarithm, powers
+from volta_fn.primitives.formulas import numpy_rules as rules
 from volta_fn.primitives.selection import select
 
 _POSITIVE = Domain(0.2, 4.0)
 
-exp: Elementwise = elementwise("exp", np.exp, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * out], doc="e to the power x.")
+exp: Elementwise = elementwise(
+    "exp", np.exp, formula=exponential.exp, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * out], doc="e to the power x."
+)
 exp2: Elementwise = elementwise(
-    "exp2", np.exp2, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * math.log(2.0))], doc="2 to the power x."
+    "exp2",
+    np.exp2,
+    formula=exponential.exp2,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * (out * math.log(2.0))],
+    doc="2 to the power x.",
 )
 expm1: Elementwise = elementwise(
-    "expm1", np.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out + 1.0)], doc="exp(x) - 1, exact near zero."
+    "expm1",
+    np.expm1,
+    formula=exponential.expm1,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * (out + 1.0)],
+    doc="exp(x) - 1, exact near zero.",
 )
 log: Elementwise = elementwise(
-    "log", np.log, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / x], domain=_POSITIVE, doc="Natural logarithm."
+    "log",
+    np.log,
+    formula=logarithm.log,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g / x],
+    domain=_POSITIVE,
+    doc="Natural logarithm.",
 )
 log2: Elementwise = elementwise(
     "log2",
     np.log2,
+    formula=logarithm.log2,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g / (x * math.log(2.0))],
     domain=_POSITIVE,
@@ -36,6 +56,7 @@ log2: Elementwise = elementwise(
 log1p: Elementwise = elementwise(
     "log1p",
     np.log1p,
+    formula=logarithm.log1p,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g / (x + 1.0)],
     domain=_POSITIVE,
@@ -46,17 +67,28 @@ sqrt: Elementwise = elementwise(
 )
 rsqrt: Elementwise = elementwise(
     "rsqrt",
-    scalar.rsqrt,
+    rules.rsqrt,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g * (-0.5 * out / x)],
     domain=_POSITIVE,
     doc="1 / sqrt(x).",
 )
 cbrt: Elementwise = elementwise(
-    "cbrt", scalar.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (out / (3.0 * x))], domain=_POSITIVE, doc="Cube root."
+    "cbrt",
+    np.cbrt,
+    formula=powers.cbrt,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (out / (3.0 * x))],
+    domain=_POSITIVE,
+    doc="Cube root.",
 )
 logistic: Elementwise = elementwise(
-    "logistic", scalar.logistic, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out * (1.0 - out))], doc="1 / (1 + exp(-x))."
+    "logistic",
+    rules.logistic,
+    formula=exponential.logistic,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * (out * (1.0 - out))],
+    doc="1 / (1 + exp(-x)).",
 )
 
 
@@ -69,6 +101,7 @@ def _gap(x: Array, y: Array) -> Array:
 logaddexp: Elementwise = elementwise(
     "logaddexp",
     np.logaddexp,
+    formula=logarithm.logaddexp,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x, y: g * logistic(_gap(x, y)), lambda g, out, x, y: g * logistic(_gap(y, x))],
     doc="log(exp(x) + exp(y)), without overflow.",

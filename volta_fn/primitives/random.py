@@ -18,9 +18,9 @@ from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
+from volta_fn.primitives.formulas.threefry import evaluate_word
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import expand_dims, iota, moveaxis, reshape
 from volta_fn.primitives.slicing import index_in_dim
@@ -65,7 +65,7 @@ def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
 
 
 threefry2x32_word: Elementwise = elementwise(
-    "threefry2x32_word", scalar.threefry2x32_word, operands=frozenset((_UINT32,)), derivatives=[None] * 4,
+    "threefry2x32_word", evaluate_word, operands=frozenset((_UINT32,)), derivatives=[None] * 4,
     doc="""One word per counter from `threefry2x32`'s two: `word` is "first", "second", or "mixed" for their exclusive or.
 
     Compilers write random bits in terms of it, so that they are made where they are used.

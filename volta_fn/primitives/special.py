@@ -8,11 +8,11 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.primitives import scalar_functions as scalar
 from volta_fn.primitives.arithmetic import sign
 from volta_fn.primitives.comparison import eq
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import exp
+from volta_fn.primitives.formulas import bessel, error, gamma
 from volta_fn.primitives.selection import select
 
 _POSITIVE = Domain(0.2, 4.0)
@@ -22,18 +22,22 @@ _POSITIVE = Domain(0.2, 4.0)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 erf: Elementwise = elementwise(
-    "erf", scalar.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))], doc="Error function."
+    "erf",
+    formula=error.erf,
+    operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))],
+    doc="Error function.",
 )
 erfc: Elementwise = elementwise(
     "erfc",
-    scalar.erfc,
+    formula=error.erfc,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
     doc="1 - erf(x), exact for large x.",
 )
 erf_inv: Elementwise = elementwise(
     "erf_inv",
-    scalar.erf_inv,
+    formula=error.erf_inv,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
     domain=Domain(-0.9, 0.9),
@@ -49,14 +53,14 @@ def _density(x: Array) -> Array:
 
 ndtr: Elementwise = elementwise(
     "ndtr",
-    scalar.ndtr,
+    formula=error.ndtr,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * _density(x)],
     doc="The normal distribution's function, exact far on the left.",
 )
 gelu: Elementwise = elementwise(
     "gelu",
-    scalar.gelu,
+    formula=error.gelu,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
@@ -66,7 +70,7 @@ gelu: Elementwise = elementwise(
 
 lgamma: Elementwise = elementwise(
     "lgamma",
-    scalar.lgamma,
+    formula=gamma.lgamma,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * digamma(x)],
     domain=_POSITIVE,
@@ -74,7 +78,7 @@ lgamma: Elementwise = elementwise(
 )
 digamma: Elementwise = elementwise(
     "digamma",
-    scalar.digamma,
+    formula=gamma.digamma,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * polygamma(1.0, x)],
     domain=_POSITIVE,
@@ -82,7 +86,7 @@ digamma: Elementwise = elementwise(
 )
 polygamma: Elementwise = elementwise(
     "polygamma",
-    scalar.polygamma,
+    formula=gamma.polygamma,
     operands=dtypes.FLOATS,
     derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
     domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}),
@@ -93,7 +97,7 @@ polygamma: Elementwise = elementwise(
 
 zeta: Elementwise = elementwise(
     "zeta",
-    scalar.zeta,
+    formula=gamma.zeta,
     operands=dtypes.FLOATS,
     derivatives=[None, lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
     domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
@@ -102,7 +106,7 @@ zeta: Elementwise = elementwise(
 
 bessel_i0e: Elementwise = elementwise(
     "bessel_i0e",
-    scalar.bessel_i0e,
+    formula=bessel.bessel_i0e,
     operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x: g * (bessel_i1e(x) - sign(x) * out)],
     domain=Domain(avoid=(0.0,)),
@@ -120,7 +124,7 @@ def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
 
 bessel_i1e: Elementwise = elementwise(
     "bessel_i1e",
-    scalar.bessel_i1e,
+    formula=bessel.bessel_i1e,
     operands=dtypes.FLOATS,
     derivatives=[_i1e_derivative],
     domain=Domain(avoid=(0.0,), margin=0.2),

@@ -7,18 +7,30 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import rsqrt, sqrt
+from volta_fn.primitives.formulas import exponential, hyperbolic, trigonometric
 
 _UNIT = Domain(-0.9, 0.9)
 
 sin: Elementwise = elementwise(
-    "sin", np.sin, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * cos(x)], doc="Sine of x in radians."
+    "sin",
+    np.sin,
+    formula=trigonometric.sin,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * cos(x)],
+    doc="Sine of x in radians.",
 )
 cos: Elementwise = elementwise(
-    "cos", np.cos, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: -(g * sin(x))], doc="Cosine of x in radians."
+    "cos",
+    np.cos,
+    formula=trigonometric.cos,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: -(g * sin(x))],
+    doc="Cosine of x in radians.",
 )
 tan: Elementwise = elementwise(
     "tan",
     np.tan,
+    formula=trigonometric.tan,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g * (1.0 + out * out)],
     domain=Domain(-1.2, 1.2),
@@ -27,6 +39,7 @@ tan: Elementwise = elementwise(
 asin: Elementwise = elementwise(
     "asin",
     np.arcsin,
+    formula=trigonometric.asin,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g * rsqrt(1.0 - x * x)],
     domain=_UNIT,
@@ -35,6 +48,7 @@ asin: Elementwise = elementwise(
 acos: Elementwise = elementwise(
     "acos",
     np.arccos,
+    formula=trigonometric.acos,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: -(g * rsqrt(1.0 - x * x))],
     domain=_UNIT,
@@ -43,6 +57,7 @@ acos: Elementwise = elementwise(
 atan: Elementwise = elementwise(
     "atan",
     np.arctan,
+    formula=trigonometric.atan,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g / (1.0 + x * x)],
     doc="The angle in [-pi/2, pi/2] whose tangent is x.",
@@ -50,26 +65,43 @@ atan: Elementwise = elementwise(
 atan2: Elementwise = elementwise(
     "atan2",
     np.arctan2,
+    formula=trigonometric.atan2,
     operands=dtypes.FLOATS,
     domain=Domain(avoid=(0.0,), margin=0.3),
     derivatives=[lambda g, out, y, x: g * (x / (x * x + y * y)), lambda g, out, y, x: g * (-y / (x * x + y * y))],
     doc="The angle in [-pi, pi] of the point (x, y), given as (y, x).",
 )
 sinh: Elementwise = elementwise(
-    "sinh", np.sinh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * cosh(x)], doc="Hyperbolic sine."
+    "sinh", np.sinh, formula=exponential.sinh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * cosh(x)], doc="Hyperbolic sine."
 )
 cosh: Elementwise = elementwise(
-    "cosh", np.cosh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * sinh(x)], doc="Hyperbolic cosine."
+    "cosh",
+    np.cosh,
+    formula=exponential.cosh,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * sinh(x)],
+    doc="Hyperbolic cosine.",
 )
 tanh: Elementwise = elementwise(
-    "tanh", np.tanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 - out * out)], doc="Hyperbolic tangent."
+    "tanh",
+    np.tanh,
+    formula=exponential.tanh,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * (1.0 - out * out)],
+    doc="Hyperbolic tangent.",
 )
 asinh: Elementwise = elementwise(
-    "asinh", np.arcsinh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * rsqrt(x * x + 1.0)], doc="The inverse of sinh."
+    "asinh",
+    np.arcsinh,
+    formula=hyperbolic.asinh,
+    operands=dtypes.INEXACT,
+    derivatives=[lambda g, out, x: g * rsqrt(x * x + 1.0)],
+    doc="The inverse of sinh.",
 )
 acosh: Elementwise = elementwise(
     "acosh",
     np.arccosh,
+    formula=hyperbolic.acosh,
     operands=dtypes.INEXACT,
     domain=Domain(1.2, 4.0),
     derivatives=[lambda g, out, x: g / (sqrt(x - 1.0) * sqrt(x + 1.0))],
@@ -78,6 +110,7 @@ acosh: Elementwise = elementwise(
 atanh: Elementwise = elementwise(
     "atanh",
     np.arctanh,
+    formula=hyperbolic.atanh,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g / (1.0 - x * x)],
     domain=_UNIT,

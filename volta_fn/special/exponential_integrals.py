@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.scalar_functions.error import ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
+from volta_fn.primitives.formulas.error import ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
 from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import rising
 from volta_fn.transforms.custom_jvp import custom_jvp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from volta_fn.primitives.scalar_functions.threefry import threefry2x32
+from volta_fn.primitives.formulas.threefry import threefry2x32
 from volta_fn.targets.numpy import random_bits as module
 from volta_fn.targets.numpy.random_bits import random_bits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.codegen.scalars.functions.integer_powers import integer_pow
-from volta_fn.codegen.scalars.values import Values
+from volta_fn.primitives.formulas.powers import integer_pow
+from volta_fn.primitives.formulas.values import Values
 
 Operation = Callable[..., Any]
 

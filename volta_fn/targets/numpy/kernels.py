@@ -17,7 +17,7 @@ from volta_fn.primitives import random as _random  # noqa: F401
 from volta_fn.primitives import scatter as _scatter  # noqa: F401
 from volta_fn.primitives import sorting as _sorting  # noqa: F401
 from volta_fn.primitives import window as _window  # noqa: F401
-from volta_fn.primitives.scalar_functions import threefry
+from volta_fn.primitives.formulas import threefry
 from volta_fn.targets.numpy import (
     contraction,
     convolution,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from volta_fn.primitives.scalar_functions.threefry import FEW, encipher, encipher_one
+from volta_fn.primitives.formulas.threefry import FEW, encipher, encipher_one
 
 _UINT32 = np.dtype(np.uint32)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.targets.cpu.scalars.running import run
-from tests.targets.scalar_samples import complex_pairs
+from tests.targets.scalar_samples import COMPLEX_FUNCTIONS, complex_arguments, complex_pairs, wide_value
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.targets.cpu import scalars
 
@@ -65,7 +65,18 @@ def test_integer_pow(dtype):
     for y in (1, 2, 3, 6):
         expected = PRIMITIVES["integer_pow"].evaluate(x, y=y)
         np.testing.assert_array_equal(run("integer_pow", x, out_dtype=dtype, y=y), expected)
-    assert not scalars.supports("integer_pow", (dtype,), {"y": -1})
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", COMPLEX_FUNCTIONS)
+def test_functions(op, dtype):
+    """All quadrants, near 0 and far, on the axes, and on both sides of the branch cuts."""
+    operands = [v.astype(dtype) for v in complex_arguments()[: PRIMITIVES[op].arity]]
+    with np.errstate(all="ignore"):
+        expected = wide_value(op, operands)
+        actual = run(op, *operands, out_dtype=dtype)
+        distance = np.where(actual == expected, 0, np.abs(actual - expected))
+    assert (distance <= (16 if op != "pow" else 200) * np.finfo(dtype).eps * np.abs(expected)).all()
 
 
 def test_complex_from_parts():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import volta_fn  # noqa: F401  # declares the primitives
-from tests.targets.scalar_samples import complex_pairs
+from tests.targets.scalar_samples import COMPLEX_FUNCTIONS, complex_arguments, complex_pairs, wide_value
 from tests.targets.wgsl.scalars.running import Call, run
 from volta_fn.core.primitive import PRIMITIVES
 
@@ -47,12 +47,6 @@ def test_special_values(dtype):
             assert same.all(), (call.op, operands[0][~same][:5], operands[1][~same][:5], a[~same][:5], e[~same][:5])
 
 
-FUNCTIONS = [
-    *"exp exp2 expm1 log log2 log1p sqrt rsqrt logistic sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh".split(),
-    *["mul", "div", "abs", "sign", "pow"],
-]
-
-
 #: In complex128 the formulas are the same.
 SOME = "exp log sqrt tanh asin mul div pow".split()
 
@@ -60,18 +54,15 @@ SOME = "exp log sqrt tanh asin mul div pow".split()
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_functions(dtype):
     """All quadrants, near 0 and far, on the axes, and on both sides of the branch cuts."""
-    rng = np.random.default_rng(7)
-    sizes = np.repeat([1.0, 0.01, 5.0], 400)
-    x, y = ((rng.normal(size=1200) + 1j * rng.normal(size=1200)) * sizes for _ in range(2))
-    x[:10] = [1, -1, 1j, -1j, 2, -2, 0.5, -0.5, complex(-2, -0.0), complex(2, -0.0)]
-    operands = [x.astype(dtype), y.astype(dtype)]
-    ops = [*[(op, {}) for op in (FUNCTIONS if dtype == np.complex64 else SOME)], *[("integer_pow", {"y": n}) for n in (2, 5, -1, -2)]]
+    operands = [v.astype(dtype) for v in complex_arguments()]
+    ops = [
+        *[(op, {}) for op in (["mul", "div", "abs", *COMPLEX_FUNCTIONS] if dtype == np.complex64 else SOME)],
+        *[("integer_pow", {"y": n}) for n in (2, 5, -1, -2)],
+    ]
     calls, _ = calls_of(ops, operands)
-    wide = [v.astype(np.clongdouble) for v in operands]
     for call, actual in zip(calls, run(calls, operands), strict=True):
         name = (call.op, dict(call.params))
-        whole = [v.astype(np.complex128) for v in wide] if call.op in ("logistic", "sign") else wide
-        expected = PRIMITIVES[call.op].evaluate(*whole[: len(call.operands)], **call.params)
+        expected = wide_value(call.op, operands[: len(call.operands)], **call.params)
         apart = np.where(actual == expected, 0, np.abs(actual - expected))
         near = (16 if call.op != "pow" else 200) * np.finfo(dtype).eps
         assert (apart <= near * np.abs(expected)).all(), (name, (apart / np.abs(expected)).max() / np.finfo(dtype).eps)

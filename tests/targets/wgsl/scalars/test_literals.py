@@ -11,7 +11,6 @@ import volta_fn.primitives.trigonometric  # noqa: F401  # declare what programs 
 from tests.targets.scalar_samples import CASES, assert_same_bits
 from tests.targets.wgsl import running
 from volta_fn import dtypes
-from volta_fn.codegen.scalars.functions.table import APPROXIMATE
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
@@ -52,7 +51,7 @@ def results(ops, dtype, columns, literal):
 def approximate(name):
     """Return the approximate functions to try in a dtype: of the halves, which compute in float32, every fourth."""
     every = {"float32": 1, "float64": 1, "float16": 4, "bfloat16": 4}.get(name)
-    return [] if every is None else sorted(APPROXIMATE)[name == "bfloat16" :: every]
+    return [] if every is None else sorted([op for op, p in PRIMITIVES.items() if p.formula])[name == "bfloat16" :: every]
 
 
 @pytest.mark.parametrize("arity", [1, 2])
@@ -73,7 +72,7 @@ def test_literals_are_as_numbers_from_memory(name, arity):
 
 def check(op, found, right):
     """The same bits; of approximations, of which compilers may make other sums, nearly the same number."""
-    if op in APPROXIMATE and right.dtype in dtypes.FLOATS:
+    if PRIMITIVES[op].formula and right.dtype in dtypes.FLOATS:
         close = 4 * dtypes.finfo(right.dtype).eps
         np.testing.assert_allclose(found.astype(np.float64), right.astype(np.float64), rtol=float(close), atol=0, err_msg=op)
     else:

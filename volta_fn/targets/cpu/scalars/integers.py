@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.codegen.scalars.functions.integer_powers import integer_pow
-from volta_fn.codegen.scalars.threefry import threefry2x32_word
+from volta_fn.primitives.formulas.powers import integer_pow
+from volta_fn.primitives.formulas.threefry import threefry2x32_word
 from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from volta_fn.codegen.scalars import floats
-from volta_fn.codegen.scalars.complex_numbers import COMPLEX, Complex
-from volta_fn.codegen.scalars.functions.table import APPROXIMATE
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives.formulas.complex_functions import COMPLEX
+from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.scalars import integers
 from volta_fn.targets.cpu.scalars.convert import bitcast, convert
@@ -34,13 +36,14 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) 
             return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"])
         return op != "convert_element_type" or is_supported(params["new_dtype"])
     if in_dtypes[0].kind == "c":
-        return op in COMPLEX and params.get("y", 1) > 0
+        return op in COMPLEX
     return _operation(op, in_dtypes[0]) is not None
 
 
 def _operation(op: str, dtype: np.dtype) -> Operation | None:
-    if kind(dtype) == "float" and op in APPROXIMATE:
-        return lambda *xs: inlined(op, APPROXIMATE[op], *xs)
+    formula = PRIMITIVES[op].formula
+    if kind(dtype) == "float" and formula is not None:
+        return partial(inlined, op, formula)
     if dtype == FLOAT16:
         return floats.HALF.get(op)
     found = _REAL.get(kind(dtype), {}).get(op)

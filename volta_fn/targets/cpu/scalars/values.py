@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.scalars.functions.payne_hanek import reduced_large
-from volta_fn.codegen.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.primitives.formulas.payne_hanek import reduced_large
+from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import avx512
 
@@ -315,13 +316,25 @@ class Lanes(Values):
 
         return self.new(self.f.branch(self.any(), corrected, lambda: [usual.value])[0])
 
-    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
-        """A value after so many turns of a loop."""
+    def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
+        """The values after `count` iterations, or as many as the lane with most takes."""
 
-        def body(_: Value, carried: list[Value]) -> list[Value]:
-            return [turn(self.new(carried[0])).value]
+        def body(k: Value, carried: list[Value]) -> list[Value]:
+            number = self.new(self.f.splat(self.f.cast("uitofp", k, element_of(self.type)), self.lanes))
+            return [x.value for x in step(number, *map(self.new, carried))]
 
-        return self.new(self.f.loop(i64(0), i64(turns), 1, [self.value], body, once=True)[0])
+        end = i64(count) if isinstance(count, int) else self.f.cast("fptosi", count.greatest(), "i64")
+        return [self.new(x) for x in self.f.loop(i64(0), end, 1, [x.value for x in start], body, once=True)]
+
+    def greatest(self) -> Value:
+        """The greatest of the lanes of a float, none of which is NaN."""
+        if self.lanes == 1:
+            return self.value
+        return self.f.intrinsic(f"llvm.vector.reduce.fmax.{overload(self.type)}", element_of(self.type), self.value)
+
+    def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
+        """``formula(self, *others)``, as a call of a function that the module has once per type, and that is inlined."""
+        return inlined(name, formula, self, *others)
 
 
 def inlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:

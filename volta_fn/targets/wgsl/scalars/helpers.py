@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.codegen.scalars.functions.payne_hanek import TWO_OVER_PI, TWO_OVER_PI_BITS
+from volta_fn.primitives.formulas.payne_hanek import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.text import Function
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from volta_fn.codegen.scalars.functions.integer_powers import integer_pow
-from volta_fn.codegen.scalars.threefry import threefry2x32_word
+from volta_fn.primitives.formulas.powers import integer_pow
+from volta_fn.primitives.formulas.threefry import threefry2x32_word
 from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
 
 Operation = Callable[..., Lanes]

@@ -9,16 +9,24 @@ from typing import Any
 import numpy as np
 
 from volta_fn.codegen.scalars.floats import EXACT
-from volta_fn.codegen.scalars.functions.table import APPROXIMATE
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.scalars import complex_functions, floats, integers, special
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives.formulas.complex_functions import COMPLEX
+from volta_fn.primitives.formulas.complex_numbers import Complex
+from volta_fn.targets.wgsl.scalars import floats, integers
 from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
 from volta_fn.targets.wgsl.scalars.halves import rounded
 from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind, wgsl_type
 from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
 from volta_fn.targets.wgsl.text import Function
 
-_SUMS = {"zeta": special.zeta, "polygamma": special.polygamma}
+#: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
+_COMPLEX = {
+    **COMPLEX,
+    "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
+    "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
+}
+
 _WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 
 #: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
@@ -34,7 +42,7 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], 
             return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], facts)
         return op != "convert_element_type" or is_supported(params["new_dtype"], facts)
     if in_dtypes[0].kind == "c":
-        return op in complex_functions.COMPLEX
+        return op in _COMPLEX
     return _operation(op, in_dtypes[0]) is not None
 
 
@@ -43,10 +51,9 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
     if kind(dtype) != "float":
         whole = _WHOLE[kind(dtype)].get(op)
         return whole and partial(whole, dtype)
-    if op in APPROXIMATE:
-        return partial(outlined, op, APPROXIMATE[op])
-    if op in _SUMS:
-        return partial(outlined, op, _SUMS[op])
+    formula = PRIMITIVES[op].formula
+    if formula is not None:
+        return partial(outlined, op, formula)
     return {FLOAT16: floats.HALF, BFLOAT16: floats.BRAIN}.get(dtype, floats.FLOAT).get(op)
 
 
@@ -59,13 +66,27 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
         return special(f, operands, dtype)
     before = operands[0].dtype
     if before.kind == "c":
-        return complex_functions.apply(f, op, operands, dtype, params)
+        return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)
     exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
     return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
+    """The result of a complex operation, which is a function of the module."""
+    before, after = operands[0].type, wgsl_type(dtype)
+
+    def body(inner: Function) -> tuple[str, str]:
+        parts = [[Lanes(inner, before[5:-1], f"a{k}.{c}") for c in "xy"] for k in range(len(operands))]
+        result = _COMPLEX[op](*[Complex(*p) for p in parts], **params)
+        return after, f"{after}({result.re.text}, {result.im.text})" if isinstance(result, Complex) else result.text
+
+    suffix = "".join(f"_{v}".replace("-", "minus_") for v in params.values())
+    name = f.function(f"complex_{op}{suffix}_{before[5:-1]}", [before] * len(operands), body)
+    return Number(dtype, f.let(after, f"{name}({', '.join(x.text for x in operands)})"))
 
 
 def _unknown(f: Function, x: Number) -> Number:

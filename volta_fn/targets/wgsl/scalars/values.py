@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.scalars.functions.error_free import exact_product
-from volta_fn.codegen.scalars.functions.payne_hanek import reduced_large
-from volta_fn.codegen.scalars.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.primitives.formulas.payne_hanek import reduced_large
+from volta_fn.primitives.formulas.precision import exact_product
+from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 from volta_fn.targets.wgsl.scalars import helpers
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.text import Function
@@ -379,13 +379,18 @@ class Lanes(Values):
             self.f.line(f"{result.text} = {outlined(name, write, *arguments).text};")
         return result
 
-    def repeated(self, turns: int, turn: Callable[[Lanes], Lanes]) -> Lanes:
-        """A value after so many turns of a loop."""
-        result = self.new(self.f.var(self.type, self.text), self.type)
-        with self.f.loop(turns):
-            before = self.let(result.text)
-            self.f.line(f"{result.text} = {turn(before).text};")
-        return result
+    def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
+        """The values after `count` iterations."""
+        results = [x.new(self.f.var(x.type, x.text), x.type) for x in start]
+        with self.f.loop(count if isinstance(count, int) else f"u32({count.text})") as k:
+            before = [x.let(x.text) for x in results]
+            for x, after in zip(results, step(self.new(k, "u32").converted(self.type), *before), strict=True):
+                self.f.line(f"{x.text} = {after.text};")
+        return results
+
+    def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
+        """``formula(self, *others)``, as a call of a function that the module has once per type."""
+        return outlined(name, formula, self, *others)
 
 
 def _is_infinity(value: Lanes | Scalar) -> bool:

@@ -6,7 +6,7 @@ below add nothing. They are cut out of the digits of 2/pi, which are in memory, 
 
 from __future__ import annotations
 
-from volta_fn.codegen.scalars.functions.error_free import V, exact_product, exact_sum
+from volta_fn.primitives.formulas.precision import V, exact_product, exact_sum
 
 #: The first 1184 bits of 2/pi.
 TWO_OVER_PI_BITS = 1184

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.codegen.scalars.values import BIAS, SIGNIFICAND, Values
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
 
 
 def rem(x: Values, y: Values) -> Values:
@@ -31,8 +31,9 @@ def _step(x: Values, y: Values) -> Values:
 def _hard(x: Values, y: Values) -> Values:
     """Remainders by multiples 2^k y of the divisor, as large as quotients allow, until the divisor itself is one."""
     digits, bias = SIGNIFICAND[x.bits] - 2, BIAS[x.bits]
-    turns = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
-    return x.repeated(turns, lambda rest: _step(rest, _multiple(rest, y, digits)))
+    count = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
+    (rest,) = x.iterated(count, lambda _, rest: [_step(rest, _multiple(rest, y, digits))], x)
+    return rest
 
 
 def _multiple(x: Values, y: Values, digits: int) -> Values:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum, exact_sum_ordered
-from volta_fn.codegen.scalars.values import Values
+import numpy as np
+
+from volta_fn.primitives.formulas.numpy_values import of_numpy
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum, exact_sum_ordered
+from volta_fn.primitives.formulas.values import Values
 
 #: pi in three parts.
 _PI = {
@@ -83,6 +86,7 @@ def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable
     return x.abs().compare("oge", _LARGE[x.bits]).rarely(name, large, [x], usual)
 
 
+@of_numpy(np.sin)
 def sin(x: Values) -> Values:
     """The sine."""
     return _with_large("sin.large", _sin_ordinary, _sin_large, x)
@@ -99,6 +103,7 @@ def _sin_large(x: Values) -> Values:
     return _of_quarters(*x.quarter_turns())
 
 
+@of_numpy(np.cos)
 def cos(x: Values) -> Values:
     """The cosine."""
     return _with_large("cos.large", _cos_ordinary, _cos_large, x)
@@ -126,6 +131,7 @@ def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
     return _sine(angle, quarters.shift_right(1), odd.select(0.0, rest))
 
 
+@of_numpy(np.tan)
 def tan(x: Values) -> Values:
     """The tangent."""
     return _with_large("tan.large", _tan_ordinary, _tan_large, x)

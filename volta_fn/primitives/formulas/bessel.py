@@ -1,14 +1,11 @@
-"""The modified Bessel functions of the first kind of orders 0 and 1, scaled by exp(-|x|).
-
-Two Chebyshev interpolants each, in float64 whatever the dtype: of exp(-x) I(x) on [0, 8] in powers of x/4 - 1, and of
-exp(-x) sqrt(x) I(x) from there on in powers of 16/x - 1 (the division of Clenshaw's tables, 1962). I1 is divided by x on the former.
-"""
+"""The modified Bessel functions I0 and I1, scaled by exp(-|x|): the interpolants of the evaluation rule."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from volta_fn.primitives.scalar_functions.blocks import blockwise, polynomial, replace
+from volta_fn.primitives.formulas.precision import in_float64
+from volta_fn.primitives.formulas.values import Values
 
 BORDER = 8.0
 
@@ -47,20 +44,27 @@ I1_FAR = (
 )  # fmt: skip
 
 
-def _scaled(size: np.ndarray, near: tuple[float, ...], far: tuple[float, ...], near_factor: np.ndarray | float) -> np.ndarray:
-    out = near_factor * polynomial(np.minimum(size, BORDER) / 4.0 - 1.0, near)
-    replace(out, size > BORDER, lambda x: polynomial(16.0 / x - 1.0, far) / np.sqrt(x), size)
-    return out
-
-
-@blockwise(wide=True)
-def bessel_i0e(x: np.ndarray) -> np.ndarray:
+@in_float64
+def bessel_i0e(x: Values) -> Values:
     """exp(-|x|) I0(x)."""
-    return _scaled(np.abs(x), I0_NEAR, I0_FAR, 1.0)
+    size = x.abs()
+    return _far(size, _near(size, I0_NEAR), I0_FAR)
 
 
-@blockwise(wide=True)
-def bessel_i1e(x: np.ndarray) -> np.ndarray:
+@in_float64
+def bessel_i1e(x: Values) -> Values:
     """exp(-|x|) I1(x), an odd function."""
-    size = np.abs(x)
-    return np.copysign(_scaled(size, I1_NEAR, I1_FAR, size), x)
+    size = x.abs()
+    return _far(size, size * _near(size, I1_NEAR), I1_FAR).signed(x)
+
+
+def _near(size: Values, coefficients: Sequence[float]) -> Values:
+    """In x/4 - 1, for x up to the border."""
+    return size.capped(BORDER).mad(0.25, -1.0).polynomial(coefficients)
+
+
+def _far(size: Values, near: Values, coefficients: Sequence[float]) -> Values:
+    """In 16/x - 1 and over the root of x, beyond the border."""
+    beyond = size.above(BORDER)
+    bounded = beyond.select(size, BORDER)
+    return beyond.select((16.0 / bounded - 1.0).polynomial(coefficients) / bounded.sqrt(), near)

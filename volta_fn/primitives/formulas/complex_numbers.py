@@ -1,13 +1,11 @@
-"""Complex numbers: pairs of floats with operators, and what the elementwise operations are for them."""
+"""Complex numbers: pairs of floats with operators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from volta_fn.codegen.scalars.functions.integer_powers import integer_pow
-from volta_fn.codegen.scalars.values import Values
+from volta_fn.primitives.formulas.values import Values
 
 
 class Complex(NamedTuple):
@@ -47,33 +45,17 @@ class Complex(NamedTuple):
         """re - i im."""
         return Complex(self.re, -self.im)
 
-    def abs(self) -> Values:
-        """The distance from 0: of parts in float32 by way of float64; else scaled by the larger part, so that no square overflows."""
-        large = self.re.abs().at_least(self.im.abs())
-        infinite = self.re.abs().equals(math.inf) | self.im.abs().equals(math.inf)
-        if self.re.bits == 32:
-            re, im = self.re.widened(), self.im.widened()
-            distance = re.fma(re, im * im).sqrt().narrowed()
-        else:
-            ratio = self.re.abs().at_most(self.im.abs()) / large
-            distance = large.equals(0.0).select(0.0, large * ratio.fma(ratio, 1.0).sqrt())
-            distance = self.re.compare("uno", self.im).select(math.nan, distance)
-        return infinite.select(math.inf, distance)
 
-
-ComplexOperation = Callable[..., Any]
-
-COMPLEX: dict[str, ComplexOperation] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y,
-    "neg": lambda x: -x,
-    "abs": lambda x: x.abs(),
-    "integer_pow": integer_pow,
-    "conj": lambda x: x.conj(),
-    "real": lambda x: x.re,
-    "imag": lambda x: x.im,
-    "eq": lambda x, y: x.re.equals(y.re) & x.im.equals(y.im),
-    "ne": lambda x, y: x.re.compare("une", y.re) | x.im.compare("une", y.im),
-}
+def distance(x: Values, y: Values) -> Values:
+    """sqrt(x^2 + y^2), so that no square is out of range: of float32 by way of float64, else scaled by a power of two."""
+    large = x.abs().at_least(y.abs())
+    infinite = x.abs().equals(math.inf) | y.abs().equals(math.inf)
+    if x.bits == 32 and x.widens:
+        a, b = x.widened(), y.widened()
+        return infinite.select(math.inf, a.fma(a, b * b).sqrt().narrowed())
+    huge, tiny = large.above(1e15), large.below(1e-15)
+    down = huge.select(2.0**-64, tiny.select(2.0**64, x.like(1.0)))
+    up = huge.select(2.0**64, tiny.select(2.0**-64, x.like(1.0)))
+    a, b = x * down, y * down
+    root = a.mad(a, b * b).sqrt() * up
+    return infinite.select(math.inf, x.compare("uno", y).select(math.nan, root))

@@ -7,8 +7,13 @@ two words into two words that look random.
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
+
+from volta_fn.primitives.formulas.values import Values
+
+V = TypeVar("V", bound=Values)
 
 _UINT32 = np.dtype(np.uint32)
 #: By how many bits each of four rounds rotates, for even and odd groups of rounds.
@@ -65,7 +70,20 @@ def encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarr
         second += words[(group + 2) % 3] + np.uint32(group + 1)
 
 
-def threefry2x32_word(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray, *, word: str) -> np.ndarray:
+def evaluate_word(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray, *, word: str) -> np.ndarray:
     """The first or second word of the cipher, or both mixed by an exclusive or."""
     first, second = threefry2x32(k1, k2, x1, x2)
     return {"first": first, "second": second, "mixed": first ^ second}[word]
+
+
+def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
+    """Twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added."""
+    words = (k1, k2, k1 ^ k2 ^ PARITY)
+    first, second = x1 + k1, x2 + k2
+    for group in range(GROUPS):
+        for bits in ROTATIONS[group % 2]:
+            first = first + second
+            second = ((second << bits) | second.shift_right(32 - bits)) ^ first
+        first = first + words[(group + 1) % 3]
+        second = second + words[(group + 2) % 3] + (group + 1)
+    return {"first": first, "second": second}[word] if word != "mixed" else first ^ second

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 Scalar = float | int | bool
 
@@ -27,6 +27,9 @@ class Values:
 
     #: Whether formulas for float32 may compute in float64.
     widens = True
+
+    #: Whether `fma` costs as little as a product.
+    fuses = True
 
     @property
     def flushes(self) -> bool:
@@ -235,8 +238,23 @@ class Values:
         """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
 
     @abstractmethod
-    def repeated(self, turns: int, turn: Callable[[Self], Self]) -> Self:
-        """A value after so many turns of a loop."""
+    def iterated(self, count: int | Self, step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
+        """The values after `count` iterations of ``values = step(k, *values)``, where k is the iteration's number, of this type of float.
+
+        Where numbers of iterations differ, the largest one is done for all.
+        """
+
+    def choose(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
+        """``yes(*arguments)`` where this condition holds, else ``no(*arguments)``: code computes both and selects."""
+        return self.select(yes(*arguments), no(*arguments))
+
+    def product_error(self, factor: Self | Scalar, product: Self) -> Self:
+        """What rounding took from the product with a factor."""
+        return self.fma(factor, -product)
+
+    def called(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
+        """``formula(self, *others)``, as a call of a function where that makes code smaller."""
+        return formula(self, *others)
 
     # what follows
 

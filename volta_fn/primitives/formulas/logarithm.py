@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum_ordered
-from volta_fn.codegen.scalars.functions.exponential import LN2, LOG2_E, exp
-from volta_fn.codegen.scalars.values import BIAS, SIGNIFICAND, Values
+from volta_fn.primitives.formulas.exponential import LN2, LOG2_E, exp
+from volta_fn.primitives.formulas.numpy_values import of_numpy
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum_ordered
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
 
 #: (log(1 + f) - f + f^2 / 2) / f^3 for -1/4 <= f <= 1/2: with an error of 2^-27 log(1 + f).
 _LOG_32 = (-0.0451522246, 0.104725547, -0.131639421, 0.144776314, -0.166468784, 0.19990848, -0.250001103, 0.333334506)
@@ -99,11 +100,13 @@ def _natural(k: Values, f: Values) -> Values:
     return k.fma(_LN2[f.bits][0], f - _less(f, k))
 
 
+@of_numpy(np.log)
 def log(x: Values) -> Values:
     """The natural logarithm."""
     return _logarithm(x, _natural)
 
 
+@of_numpy(np.log2)
 def log2(x: Values) -> Values:
     """The logarithm to base 2, exact for powers of 2."""
     return _logarithm(x, lambda k, f: (f - _less(f)).fma(LOG2_E, k))
@@ -138,6 +141,7 @@ def log2_in_parts(x: Values) -> tuple[Values, Values]:
     return _finished(result, x), ordinary.select(result_rest, 0.0)
 
 
+@of_numpy(np.log1p)
 def log1p(x: Values) -> Values:
     """log(1 + x): the exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself."""
     total = x + 1.0

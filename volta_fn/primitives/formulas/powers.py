@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from volta_fn.codegen.scalars.functions.error_free import exact_product, exact_sum_ordered
-from volta_fn.codegen.scalars.functions.exponential import exp2, exp2_of_sum
-from volta_fn.codegen.scalars.functions.in_float64 import wide
-from volta_fn.codegen.scalars.functions.logarithm import log2, log2_in_parts
-from volta_fn.codegen.scalars.values import Values
+import numpy as np
+
+from volta_fn.primitives.formulas.exponential import exp2, exp2_of_sum
+from volta_fn.primitives.formulas.logarithm import log2, log2_in_parts
+from volta_fn.primitives.formulas.numpy_values import of_numpy
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum_ordered, in_float64
+from volta_fn.primitives.formulas.values import Values
 
 
+@of_numpy(np.power)
 def pow(x: Values, y: Values) -> Values:  # the primitive's name
     """x^y = 2^(y log2 |x|), where the logarithm has a dozen digits more than the result: float32 computes in float64 if it can."""
     size = x.abs()
@@ -48,8 +52,9 @@ def _special(x: Values, y: Values, power: Values) -> Values:
     return (x.equals(1.0) | y.equals(0.0)).select(1.0, power)
 
 
-def _cbrt(x: Values) -> Values:
-    """Of infinity and NaN nothing is computed: a GPU's compiler has taken the NaN that follows instead of what was chosen."""
+@in_float64
+def cbrt(x: Values) -> Values:
+    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
     finite = x.abs().below(math.inf)
     return finite.select(_cbrt_finite(finite.select(x, 1.0)), x)
 
@@ -67,7 +72,17 @@ def _cbrt_finite(x: Values) -> Values:
     return size.equals(0.0).select(x, result.signed(x))
 
 
-@wide(single=_cbrt)
-def cbrt(x: Values) -> Values:
-    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
-    return _cbrt(x)
+def integer_pow(x: Any, *, y: int) -> Any:
+    """x (a value with operators) to a whole power known beforehand, multiplied in the order of repeated squaring.
+
+    Only floats have the power 0 and negative ones.
+    """
+    result, square, exponent = None, x, abs(y)
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    if result is None:
+        return x.like(1)
+    return 1.0 / result if y < 0 else result

@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from volta_fn.codegen.scalars.values import BIAS, SIGNIFICAND, Values
+import numpy as np
+
+from volta_fn.primitives.formulas.numpy_values import of_numpy
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
 
 #: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, by width: with errors of 2^-26 r and 2^-60 r.
 _EXPM1: dict[int, tuple[float, ...]] = {
@@ -74,7 +77,13 @@ def _expm1_reduced(r: Values) -> Values:
     return square.fma(r.polynomial(_EXPM1[r.bits], square), r)
 
 
-def exp(x: Values, halvings: int = 0) -> Values:
+@of_numpy(np.exp)
+def exp(x: Values) -> Values:
+    """e^x."""
+    return _halved_exp(x, 0)
+
+
+def _halved_exp(x: Values, halvings: int) -> Values:
     """e^x 2^-halvings."""
     normal = x.flushes and not halvings
 
@@ -87,6 +96,7 @@ def exp(x: Values, halvings: int = 0) -> Values:
     return x.bounded(low, high, inside, 0.0, math.inf)
 
 
+@of_numpy(np.exp2)
 def exp2(x: Values) -> Values:
     """2^x."""
     n, power = _exp2_reduced(x)
@@ -107,6 +117,7 @@ def _exp2_reduced(x: Values) -> tuple[Values, Values]:
     return n, (bounded - n).polynomial(_EXP2[x.bits])
 
 
+@of_numpy(np.expm1)
 def expm1(x: Values) -> Values:
     """e^x - 1, at half the size, since 2^n may overflow alone."""
     return (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
@@ -135,6 +146,7 @@ def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]
     return _expm1_reduced(reduced.n.fma(-high, x) + reduced.n.fma(-low, rest)), reduced.power
 
 
+@of_numpy(lambda x: -np.expm1(x))
 def one_less_exp(x: Values) -> Values:
     """1 - e^x, where 2^n is a normal number."""
     reduced = _reduced(x)
@@ -162,12 +174,12 @@ def logistic(x: Values) -> Values:
 def sinh(x: Values) -> Values:
     """A polynomial up to 1, and from there on (e^|x| - e^-|x|) / 2."""
     size, square = x.abs(), x * x
-    half = exp(size, 1)
+    half = _halved_exp(size, 1)
     near = (size * square).fma(square.polynomial(_SINH[x.bits]), size)
     return size.below(1.0).select(near, half - 0.25 / half).signed(x)
 
 
 def cosh(x: Values) -> Values:
     """(e^|x| + e^-|x|) / 2."""
-    half = exp(x.abs(), 1)
+    half = _halved_exp(x.abs(), 1)
     return half + 0.25 / half

@@ -1,49 +1,32 @@
 """Functions of complex numbers, made of those of real ones.
 
-They are right to some units in the last place of the whole number (not of each part), have NumPy's branch cuts, and are what one
-expects for finite numbers of moderate size; C's annex on infinite parts is not followed everywhere.
+They are right to some units in the last place of the complex number (not of each component), have NumPy's branch cuts, and are what one
+expects for finite numbers of moderate size; C's annex on infinite components is not followed everywhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from volta_fn.primitives.formulas import exponential, logarithm, powers, trigonometric
+from volta_fn.primitives.formulas.complex_numbers import Complex, distance
+from volta_fn.primitives.formulas.values import Values
 
-from volta_fn.codegen.scalars import complex_numbers
-from volta_fn.codegen.scalars.complex_numbers import Complex, ComplexOperation
-from volta_fn.codegen.scalars.functions.integer_powers import integer_pow as _whole_power
-from volta_fn.codegen.scalars.functions.table import APPROXIMATE
-from volta_fn.targets.wgsl.scalars.floats import equal
-from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
-from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
-from volta_fn.targets.wgsl.text import Function
+ComplexFormula = Callable[..., Any]
 
 
-def _f(name: str, *xs: Lanes) -> Lanes:
-    """A function of real numbers."""
-    return outlined(name, APPROXIMATE[name], *xs)
+def _of(formula: Callable[..., Any], x: Values, *others: Values) -> Any:
+    """A function of real numbers, called."""
+    return x.called(formula.__name__, formula, *others)
 
 
-def distance(x: Lanes, y: Lanes) -> Lanes:
-    """sqrt(x^2 + y^2), scaled by a power of two, so that no square is out of range; infinite if one is."""
-    large = x.abs().at_least(y.abs())
-    infinite = x.abs().equals(math.inf) | y.abs().equals(math.inf)
-    huge, tiny = large.above(1e15), large.below(1e-15)
-    down = huge.select(2.0**-64, tiny.select(2.0**64, x.like(1.0)))
-    up = huge.select(2.0**64, tiny.select(2.0**-64, x.like(1.0)))
-    a, b = x * down, y * down
-    root = a.mad(a, b * b).sqrt() * up
-    return infinite.select(math.inf, x.compare("uno", y).select(math.nan, root))
+def _abs(z: Complex) -> Values:
+    return _of(distance, z.re, z.im)
 
 
-def _abs(z: Complex) -> Lanes:
-    return outlined("distance", distance, z.re, z.im)
-
-
-def _scaled(z: Complex, factor: float | Lanes) -> Complex:
+def _scaled(z: Complex, factor: float | Values) -> Complex:
     return Complex(z.re * factor, z.im * factor)
 
 
@@ -60,11 +43,11 @@ def _turned(function: Callable[[Complex], Complex]) -> Callable[[Complex], Compl
     return lambda z: _times_minus_i(function(_times_i(z)))
 
 
-def _select(condition: Lanes, yes: Complex, no: Complex) -> Complex:
+def _select(condition: Values, yes: Complex, no: Complex) -> Complex:
     return Complex(condition.select(yes.re, no.re), condition.select(yes.im, no.im))
 
 
-def _product(x: Lanes, y: Lanes) -> Lanes:
+def _product(x: Values, y: Values) -> Values:
     """x y, where 0 times infinity is 0."""
     x_wins, y_wins = x.equals(0.0) & y.abs().equals(math.inf), y.equals(0.0) & x.abs().equals(math.inf)
     return x_wins.select(x, y_wins.select(y, x * y))
@@ -76,36 +59,39 @@ def _one(z: Complex) -> Complex:
 
 def exp(z: Complex) -> Complex:
     """e^x (cos y + i sin y)."""
-    size = _f("exp", z.re)
-    return Complex(_product(_f("cos", z.im), size), _product(_f("sin", z.im), size))
+    size = _of(exponential.exp, z.re)
+    return Complex(_product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size))
 
 
 def expm1(z: Complex) -> Complex:
     """Re = (e^x - 1) cos y - 2 sin(y/2)^2."""
-    half = _f("sin", z.im * 0.5)
-    return Complex(_f("expm1", z.re) * _f("cos", z.im) - half * half * 2.0, _product(_f("sin", z.im), _f("exp", z.re)))
+    half = _of(trigonometric.sin, z.im * 0.5)
+    return Complex(
+        _of(exponential.expm1, z.re) * _of(trigonometric.cos, z.im) - half * half * 2.0,
+        _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re)),
+    )
 
 
-def _log_distance(x: Lanes, y: Lanes) -> Lanes:
+def _log_distance(x: Values, y: Values) -> Values:
     """log sqrt(x^2 + y^2), near the unit circle by the difference of the squares from 1."""
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0)
-    around = _f("log1p", (large - 1.0).mad(large + 1.0, small * small)) * 0.5
-    return near.select(around, _f("log", outlined("distance", distance, x, y)))
+    around = _of(logarithm.log1p, (large - 1.0).mad(large + 1.0, small * small)) * 0.5
+    return near.select(around, _of(logarithm.log, _of(distance, x, y)))
 
 
 def log(z: Complex) -> Complex:
     """log |z| + i arg z."""
-    return Complex(outlined("log_distance", _log_distance, z.re, z.im), _f("atan2", z.im, z.re))
+    return Complex(_of(_log_distance, z.re, z.im), _of(trigonometric.atan2, z.im, z.re))
 
 
 def log1p(z: Complex) -> Complex:
     """log |1 + z|^2 is log1p of x (2 + x) + y^2."""
     x, y = z.re, z.im
     near = x.abs().below(0.5) & y.abs().below(0.5)
-    size = near.select(_f("log1p", x.mad(x + 2.0, y * y)) * 0.5, outlined("log_distance", _log_distance, x + 1.0, y))
-    return Complex(size, _f("atan2", y, x + 1.0))
+    size = near.select(_of(logarithm.log1p, x.mad(x + 2.0, y * y)) * 0.5, _of(_log_distance, x + 1.0, y))
+    return Complex(size, _of(trigonometric.atan2, y, x + 1.0))
 
 
 def sqrt(z: Complex) -> Complex:
@@ -114,7 +100,7 @@ def sqrt(z: Complex) -> Complex:
     tiny, huge = _abs(z).below(1e-15), _abs(z).above(1e15)
     down = huge.select(2.0**-64, tiny.select(2.0**64, size.like(1.0)))
     up = huge.select(2.0**32, tiny.select(2.0**-32, size.like(1.0)))
-    large = ((outlined("distance", distance, z.re * down, z.im * down) + size * down) * 0.5).sqrt()
+    large = ((_of(distance, z.re * down, z.im * down) + size * down) * 0.5).sqrt()
     small = large.equals(0.0).select(0.0, (z.im.abs() * down) / (large + large))
     large, small = large * up, small * up
     left = z.re.below(0.0)
@@ -135,30 +121,36 @@ def logistic(z: Complex) -> Complex:
 
 def sinh(z: Complex) -> Complex:
     """sinh x cos y + i cosh x sin y."""
-    return Complex(_product(_f("sinh", z.re), _f("cos", z.im)), _product(_f("sin", z.im), _f("cosh", z.re)))
+    return Complex(
+        _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im)),
+        _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re)),
+    )
 
 
 def cosh(z: Complex) -> Complex:
     """cosh x cos y + i sinh x sin y."""
-    return Complex(_product(_f("cosh", z.re), _f("cos", z.im)), _product(_f("sinh", z.re), _f("sin", z.im)))
+    return Complex(
+        _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im)),
+        _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im)),
+    )
 
 
 def tanh(z: Complex) -> Complex:
     """Kahan's form, with s = sinh x and t = tan y; far out 1 + 4 i e^-2x sin y cos y."""
     size = z.re.abs().capped(11.0 * z.re.bits / 32)
-    s, t = _f("sinh", size), _f("tan", z.im)
+    s, t = _of(exponential.sinh, size), _of(trigonometric.tan, z.im)
     beta = t.mad(t, 1.0)
     below = beta.mad(s * s, 1.0)
     near = Complex(beta * s.mad(s, 1.0).sqrt() * s / below, t / below)
-    far = Complex(s.like(1.0), _f("sin", z.im) * _f("cos", z.im) * _f("exp", z.re.abs() * -2.0) * 4.0)
+    far = Complex(s.like(1.0), _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
     result = _select(z.re.abs().above(10.0 * z.re.bits / 32), far, near)
     return Complex(result.re.signed(z.re), result.im)
 
 
-def _asin_parts(z: Complex) -> tuple[Lanes, Lanes, Lanes]:
+def _asin_parts(z: Complex) -> tuple[Values, Values, Values]:
     """|Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|: Hull, Fairgrieve and Tang (1997), without their rare cases."""
     x, y = z.re.abs(), z.im.abs()
-    r, s = [outlined("distance", distance, x + d, y) for d in (1.0, -1.0)]
+    r, s = [_of(distance, x + d, y) for d in (1.0, -1.0)]
     a = (r + s) * 0.5
     square = y * y
     outside = x.above(1.0)
@@ -168,10 +160,10 @@ def _asin_parts(z: Complex) -> tuple[Lanes, Lanes, Lanes]:
     other = mirrored.equals(0.0).select(0.0, square / mirrored)
     less = outside.select(gap + mirrored, gap + other) * 0.5  # a - 1
     leg = outside.select(y * (((a + x) * (1.0 / (r + (x + 1.0)) + 1.0 / mirrored)) * 0.5).sqrt(), ((a + x) * (gap + mirrored) * 0.5).sqrt())
-    size = _f("log1p", less + (less * (a + 1.0)).sqrt())
+    size = _of(logarithm.log1p, less + (less * (a + 1.0)).sqrt())
     big = a.above(1e7)
-    size = big.select(_f("log", a) + math.log(2.0), size)
-    return _f("atan2", x, leg), _f("atan2", leg, x), size
+    size = big.select(_of(logarithm.log, a) + math.log(2.0), size)
+    return _of(trigonometric.atan2, x, leg), _of(trigonometric.atan2, leg, x), size
 
 
 def asin(z: Complex) -> Complex:
@@ -198,9 +190,9 @@ def atanh(z: Complex) -> Complex:
     x, y = z.re.abs(), z.im
     far = x.above(1e7) | y.abs().above(1e7)
     rest = 1.0 - x
-    re = _f("log1p", x * 4.0 / rest.mad(rest, y * y)) * 0.25
-    im = _f("atan2", y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
-    size = outlined("distance", distance, x, y)
+    re = _of(logarithm.log1p, x * 4.0 / rest.mad(rest, y * y)) * 0.25
+    im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
+    size = _of(distance, x, y)
     half_turn = x.like(math.pi / 2).signed(y)
     return Complex(far.select(x / size / size, re).signed(z.re), far.select(half_turn, im))
 
@@ -221,7 +213,7 @@ def sign(z: Complex) -> Complex:
     return Complex(z.re / safe, z.im / safe)
 
 
-def _extremum(first_wins: Callable[[Lanes, Lanes], Lanes]) -> ComplexOperation:
+def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
     """By the real parts, of equal ones by the imaginary parts; NaN wins, of two the first."""
 
     def operation(z: Complex, w: Complex) -> Complex:
@@ -235,14 +227,22 @@ def _extremum(first_wins: Callable[[Lanes, Lanes], Lanes]) -> ComplexOperation:
 
 def integer_pow(z: Complex, *, y: int) -> Complex:
     """A negative power is the reciprocal of the positive one."""
-    power = _whole_power(z, y=abs(y)) if y else _one(z)
+    power = powers.integer_pow(z, y=abs(y)) if y else _one(z)
     return _one(z) / power if y < 0 else power
 
 
-COMPLEX: dict[str, ComplexOperation] = {
-    **complex_numbers.COMPLEX,
-    "eq": lambda x, y: equal("==")(x.re, y.re) & equal("==")(x.im, y.im),
-    "ne": lambda x, y: ~(equal("==")(x.re, y.re) & equal("==")(x.im, y.im)),
+#: By the names of primitives, what they are of complex numbers.
+COMPLEX: dict[str, ComplexFormula] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "neg": lambda x: -x,
+    "conj": lambda x: x.conj(),
+    "real": lambda x: x.re,
+    "imag": lambda x: x.im,
+    "eq": lambda x, y: x.re.equals(y.re) & x.im.equals(y.im),
+    "ne": lambda x, y: x.re.compare("une", y.re) | x.im.compare("une", y.im),
     "max": _extremum(lambda x, y: x.above(y)),
     "min": _extremum(lambda x, y: x.below(y)),
     "exp": exp,
@@ -271,17 +271,3 @@ COMPLEX: dict[str, ComplexOperation] = {
     "integer_pow": integer_pow,
     "abs": _abs,
 }
-
-
-def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """The result of an operation of `COMPLEX`, which is a function of the module."""
-    before, after = operands[0].type, wgsl_type(dtype)
-
-    def body(inner: Function) -> tuple[str, str]:
-        parts = [[Lanes(inner, before[5:-1], f"a{k}.{c}") for c in "xy"] for k in range(len(operands))]
-        result = COMPLEX[op](*[Complex(*p) for p in parts], **params)
-        return after, f"{after}({result.re.text}, {result.im.text})" if isinstance(result, Complex) else result.text
-
-    suffix = "".join(f"_{v}".replace("-", "minus_") for v in params.values())
-    name = f.function(f"complex_{op}{suffix}_{before[5:-1]}", [before] * len(operands), body)
-    return Number(dtype, f.let(after, f"{name}({', '.join(x.text for x in operands)})"))

@@ -1,0 +1,11 @@
+"""Mathematical functions as formulas over `Values`, each written once: NumPy evaluates them, and every target makes code of them.
+
+They hold for every argument: infinities, NaN, both zeros, subnormal numbers, in float32 and in float64, without branches but where it is
+said. Polynomials were fitted by Lawson's algorithm (float32; each coefficient rounded in turn, the later ones refitted) and Chebyshev
+interpolation (float64).
+
+In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such), `precision` (rounding
+errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (with `payne_hanek` for large angles), `hyperbolic`,
+`powers`, `remainder`, `error`, `gamma`, `bessel`; `complex_numbers`, `complex_functions`, `threefry`. `numpy_rules` is
+arithmetic as NumPy evaluates it.
+"""

@@ -1,0 +1,223 @@
+"""The error function, its complement and its inverse, the normal distribution's function, and GELU."""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.primitives.formulas.exponential import LN2_SHORT, LOG2_E, exp, expm1_and_power, one_less_exp
+from volta_fn.primitives.formulas.logarithm import log
+from volta_fn.primitives.formulas.precision import exact_product
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
+
+#: erf(x) = x T(x^2) for |x| <= 1: the Taylor series (Abramowitz & Stegun 7.1.5) to float64's precision.
+ERF_TAYLOR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(19)))
+
+#: (x + 3) exp(x^2) erfc(x) for 0 <= x <= the limit, beyond which erfc is 0, as a polynomial of a Möbius map of that interval onto
+#: [-1, 1]: by Chebyshev interpolation, after Schonfelder, "Chebyshev expansions for the error and related functions", 1978.
+ERFC_POLE = 3.0
+
+ERFC_LIMITS = {4: 10.1, 8: 27.3}
+
+ERFC_COEFFICIENTS = {
+    4: (
+        -3.0317364e-7, -3.15744812e-5, 2.43322296e-5, 5.43188703e-4, -1.37583737e-3, -5.87107542e-3, 5.22726217e-2, -1.98641122e-1,
+        5.01857525e-1, -9.31881729e-1, 1.31133935,
+    ),
+    8: (
+        1.603929090320707e-11, -1.5705783048137668e-10, -4.1467628818575201e-10, 1.4722951647236487e-9, 4.8103124218725129e-9,
+        -6.0463376287984413e-9, -3.9221592436143149e-8, 1.1223780929480485e-9, 2.7492121618879179e-7, 2.2425715876318972e-7,
+        -1.9047823731614587e-6, -2.68708592737756e-6, 1.4830648020023585e-5, 2.2810495065610638e-5, -1.4223885383437377e-4,
+        -1.1284989469072657e-4, 1.6191324328507384e-3, -1.8408699913877124e-3, -1.5114484614875379e-2, 8.7332166976616889e-2,
+        -2.636002719765294e-1, 5.5991503467944974e-1, -9.0989071076736714e-1, 1.1675707663696275,
+    ),
+}  # fmt: skip
+
+#: Polynomials in w = -log(1 - x^2), or in its root for large w: Giles, "Approximating the erfinv function", GPU Computing Gems 2012.
+ERF_INV_32 = (
+    (
+        2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727,
+        1.50140941,
+    ),
+    (
+        -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
+        2.83297682,
+    ),
+)  # fmt: skip
+
+ERF_INV_64 = (
+    (
+        -3.6444120640178196996e-21, -1.685059138182016589e-19, 1.2858480715256400167e-18, 1.115787767802518096e-17,
+        -1.333171662854620906e-16, 2.0972767875968561637e-17, 6.6376381343583238325e-15, -4.0545662729752068639e-14,
+        -8.1519341976054721522e-14, 2.6335093153082322977e-12, -1.2975133253453532498e-11, -5.4154120542946279317e-11,
+        1.051212273321532285e-09, -4.1126339803469836976e-09, -2.9070369957882005086e-08, 4.2347877827932403518e-07,
+        -1.3654692000834678645e-06, -1.3882523362786468719e-05, 0.0001867342080340571352, -0.00074070253416626697512,
+        -0.0060336708714301490533, 0.24015818242558961693, 1.6536545626831027356,
+    ),
+    (
+        2.2137376921775787049e-09, 9.0756561938885390979e-08, -2.7517406297064545428e-07, 1.8239629214389227755e-08,
+        1.5027403968909827627e-06, -4.013867526981545969e-06, 2.9234449089955446044e-06, 1.2475304481671778723e-05,
+        -4.7318229009055733981e-05, 6.8284851459573175448e-05, 2.4031110387097893999e-05, -0.0003550375203628474796,
+        0.00095328937973738049703, -0.0016882755560235047313, 0.0024914420961078508066, -0.0037512085075692412107,
+        0.005370914553590063617, 1.0052589676941592334, 3.0838856104922207635,
+    ),
+    (
+        -2.7109920616438573243e-11, -2.5556418169965252055e-10, 1.5076572693500548083e-09, -3.7894654401267369937e-09,
+        7.6157012080783393804e-09, -1.4960026627149240478e-08, 2.9147953450901080826e-08, -6.7711997758452339498e-08,
+        2.2900482228026654717e-07, -9.9298272942317002539e-07, 4.5260625972231537039e-06, -1.9681778105531670567e-05,
+        7.5995277030017761139e-05, -0.00021503011930044477347, -0.00013871931833623122026, 1.0103004648645343977,
+        4.8499064014085844221,
+    ),
+)  # fmt: skip
+
+#: From these on the tail, and |x| times the tail, are 0.
+NORMAL_LIMITS = {4: 14.4, 8: 38.6}
+
+#: (log(erfc(x)) / x + c) / x for 0 <= x <= 4, where c = 2 / sqrt(pi) is the limit at 0; it leaves an error of 2^-28 erf(x).
+_LOG_ERFC = (
+    -9.55540713e-07, 1.8385048e-05, -0.000152786044, 0.000703399419, -0.00174693414, 0.000211986786, 0.0191347394, -0.102774553,
+    -0.636619627,
+)  # fmt: skip
+_SLOPE, _SLOPE_REST = -1.128379225730896, 5.863538343753305e-08
+
+
+def erf(x: Values) -> Values:
+    """The error function; in float32 1 - e^log(erfc(|x|)), for which one polynomial does."""
+    if x.bits == 64:
+        return _erf_64(x)
+    size = x.abs().capped(4.0)
+    return one_less_exp(size.fma(_SLOPE, size * size.polynomial((*_LOG_ERFC, _SLOPE_REST)))).signed(x)
+
+
+def _erf_64(x: Values) -> Values:
+    """The Taylor series up to 1, from there on the complement's complement."""
+    size = x.abs()
+    near = size.below(1.0)
+    return near.choose(lambda v: v * (v * v).polynomial(ERF_TAYLOR), lambda v: 1.0 - _erfc_positive(v), size).signed(x)
+
+
+#: e^(x^2) erfc(x) (x + pole) for 0 <= x <= limit as a polynomial of t, which is linear in 1 / (x + pole).
+_POLE, _LIMIT = 1.375, 10.1
+_T = (3.1243813, -1.23631728)
+_ERFC_SCALED = (
+    2.48837405e-05, -2.27375494e-05, -0.000142841964, 0.000336309255, 2.40912304e-05, -0.00176130107, 0.00373679795, 0.00388507405,
+    -0.0346636884, 0.00886739511, 0.398755729, 0.983886302,
+)  # fmt: skip
+#: By what part e^(x^2) erfc(x) changes when 1 / (x + pole) changes by a small part of it: 1.1 to 1.6 times as much.
+_SENSITIVITY = 1.25
+
+
+def erfc(x: Values) -> Values:
+    """1 - erf(x), with full precision where it is small."""
+    size = x.abs()
+    side = x.like(1.0).signed(x)
+    return (_erfc_32(size) if x.bits == 32 and x.fuses else _erfc_positive(size)) * side + (1.0 - side)
+
+
+def _erfc_32(x: Values) -> Values:
+    """erfc(x) = e^(-x^2) P(t) / (x + pole); what is rounded off on the way is kept and put in at the end."""
+    bounded = x.capped(_LIMIT)
+    below = (bounded + _POLE).held()
+    inverse = 1.0 / below
+    missing = (-inverse).fma(bounded - (below - _POLE), (-inverse).fma(below, 1.0))
+    square = bounded * bounded
+    rest = missing.fma(_SENSITIVITY, (-bounded).fma(bounded, square))
+    t = inverse.fma(*_T)
+    slope = t.polynomial(_ERFC_SCALED[:-1])
+    scaled = slope.fma(t, _ERFC_SCALED[-1])
+    scaled_rest = slope.fma(t, _ERFC_SCALED[-1] - scaled)
+    product = inverse * scaled
+    product_rest = inverse.fma(scaled_rest, inverse.fma(scaled, -product))
+    more, power = expm1_and_power(-square, rest, 64)
+    return (more.fma(product, product_rest) + product) * power * 2.0**-64
+
+
+def _erfc_positive(x: Values) -> Values:
+    """erfc(x) by a scaled one; from some x on 0."""
+    bounded = x.capped(ERFC_LIMITS[x.bits // 8])
+    return erfc_scaled(bounded) * exp_minus_square(bounded)
+
+
+def erfc_scaled(x: Values) -> Values:
+    """e^(x^2) erfc(x) for 0 <= x <= the limit: P(t) / (x + 3), with a Möbius map t of x."""
+    below = x + ERFC_POLE
+    width = x.bits // 8
+    return (x.mad(1.0 + 2.0 * ERFC_POLE / ERFC_LIMITS[width], -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[width]) / below
+
+
+def exp_minus_square(x: Values, factor: float = 1.0) -> Values:
+    """e^(-factor x^2), with what rounding takes from x^2 as a factor; `factor` is a power of two."""
+    square, lost = exact_product(x, x)
+    power = exp(square * -factor)
+    return power.mad(lost * -factor, power)
+
+
+def erf_inv(x: Values) -> Values:
+    """The x for which erf is the argument, by the same formulas as the evaluation rule (1 - x^2 is rounded twice)."""
+    w = -log(1.0 - (x * x).held())
+    result = (_inverse_32(w) if x.bits == 32 else _inverse_64(w)) * x
+    return x.abs().equals(1.0).select(x * math.inf, result)
+
+
+def _inverse_32(w: Values) -> Values:
+    centre, tail = ERF_INV_32
+    return w.compare("oge", 5.0).choose(lambda w: (w.sqrt() - 3.0).polynomial(tail), lambda w: (w - 2.5).polynomial(centre), w)
+
+
+def _inverse_64(w: Values) -> Values:
+    centre, tail, far = ERF_INV_64
+
+    def beyond(w: Values) -> Values:
+        root = w.sqrt()
+        return w.compare("oge", 16.0).select((root - 5.0).polynomial(far), (root - 3.25).polynomial(tail))
+
+    return w.compare("oge", 6.25).choose(beyond, lambda w: (w - 3.125).polynomial(centre), w)
+
+
+# the normal distribution
+
+#: For z >= 0 Mills' ratio, times the density at 0, is N(z) / ((a z + b) N(z) + R(z)): a minimax fit on [0, 13.2], of relative error 2^-26.
+#: For large z, a z + b is nearly all of N's factor, so that what is rounded off in N is in both parts of the quotient and does no harm; a
+#: quotient of plain polynomials is off by twice as much.
+_MILLS_N = (1.0, 9.952378273010254, 45.150291442871094, 108.54097747802734, 124.62744140625)
+_MILLS_R = (2.444570541381836, 25.390911102294922, 103.3273696899414, 248.97801208496094)
+_MILLS_SLOPE, _MILLS_OFFSET = 2.506592035293579, 0.0022215682547539473
+
+#: (e^(-r/2) - 1) / r for |r| <= ln 2, with an error of 2^-28.
+_EXPM1_HALF = (2.197100028789978e-05, -0.0002618458286241754, 0.0026040483294964482, -0.02083295590435127, 0.12500001088401447, -0.5)
+
+#: Powers of 2 that grow small are taken times 2^_LIFTED, so that they are normal numbers.
+_LIFTED = 32
+
+
+def ndtr(x: Values) -> Values:
+    """The normal distribution's function: the tail, or 1 less the tail on the right. In float32 off by at most 3.3 units."""
+    ratio, power = _tail(x.abs().capped(NORMAL_LIMITS[x.bits // 8]))
+    tail = ratio * power
+    return x.below(0.0).select(tail, 1.0 - tail)
+
+
+def gelu(x: Values) -> Values:
+    """x ndtr(x) as max(x, 0) less |x| times the tail. In float32 off by at most 3.9 units."""
+    size = x.abs().capped(NORMAL_LIMITS[x.bits // 8])
+    ratio, power = _tail(size)
+    return (-(size * power)).mad(ratio, x.floored(-0.0))
+
+
+def _tail(z: Values) -> tuple[Values, Values]:
+    """The tail as two factors; the second one times z is a normal number wherever z is one."""
+    return _tail_32(z) if z.bits == 32 else (0.5 * erfc_scaled(math.sqrt(0.5) * z), exp_minus_square(z, 0.5))
+
+
+def _tail_32(z: Values) -> tuple[Values, Values]:
+    """With z^2 = r - 2 n ln 2, where n <= 0: Mills' ratio times e^(-r / 2), and 2^n; z^2 is not rounded where it counts."""
+    n, biased = (z * z).counted(-0.5 * LOG2_E, offset=BIAS[32] + _LIFTED)
+    high, low = LN2_SHORT
+    r = n.mad(2.0 * low, z.fma(z, n * (2.0 * high)))
+    ratio = _mills_ratio(z, 2.0**_LIFTED)
+    return ratio.mad(r * r.polynomial(_EXPM1_HALF), ratio), (biased << SIGNIFICAND[32]).as_float()
+
+
+def _mills_ratio(z: Values, divisor: float) -> Values:
+    """Mills' ratio over a power of 2."""
+    n, r = z.polynomial(_MILLS_N), z.polynomial([c * divisor for c in _MILLS_R])
+    return n / z.mad(_MILLS_SLOPE * divisor, _MILLS_OFFSET * divisor).mad(n, r)
