@@ -1,10 +1,10 @@
-"""A language model of characters: an LSTM learns to continue a text.
+"""A character-level language model: an LSTM learns to continue a text.
 
     python examples/char_lstm.py               # the text is Python's own standard library
     python examples/char_lstm.py --text FILE   # another text, such as tiny Shakespeare; see README.md for results
 
-The first nine tenths of the text are learnt from. The rest tells how well: the *validation loss* is the mean of -log p over its
-characters, in nats, where p is the probability that the model gave to the character that came. `char_transformer.py` learns the same way.
+The first nine tenths of the text are for training. The *validation loss* is the mean of -log p over the rest, in nats, where p is the
+probability that the model predicted for the actual character. `char_transformer.py` shares this file's training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from volta_fn import data, lax, nn, optim, random
 
 
 class CharLSTM(nn.Module):
-    """Logits of the next character at each place of a text."""
+    """Logits of the next character at each position of a text."""
 
     embed: nn.Embedding
     lstm: nn.LSTM
@@ -32,18 +32,18 @@ class CharLSTM(nn.Module):
 
     @classmethod
     def init(cls, key: vf.Array, symbols: int, *, width: int, layers: int) -> CharLSTM:
-        """`layers` of `width` units."""
+        """Create `layers` layers of `width` units."""
         first, second, third = random.split(key, 3)
         lstm = nn.LSTM.init(second, 64, width, layers, batch_first=True)
         return cls(nn.Embedding.init(first, symbols, 64), lstm, nn.Linear.init(third, width, symbols))
 
     def __call__(self, numbers: vf.Array) -> vf.Array:
-        """Logits (batch, time, symbols) for texts (batch, time)."""
+        """Return logits (batch, time, symbols) for texts (batch, time)."""
         return self.out(self.lstm(self.embed(numbers))[0])
 
     @functools.partial(vf.jit, static_argnums=2)
     def sample(self, prompt: vf.Array, count: int, key: vf.Array) -> vf.Array:
-        """`count` characters after the prompt, drawn one by one; the carry is all that the model remembers."""
+        """Draw `count` characters after the prompt, one by one."""
 
         def draw(hidden: vf.Array, key: vf.Array) -> vf.Array:
             return random.categorical(key, self.out(hidden) / TEMPERATURE)
@@ -62,7 +62,7 @@ TEMPERATURE = 0.8  # below 1 the likely characters become likelier
 
 
 def loss(model: Any, inputs: vf.Array, targets: vf.Array) -> vf.Array:
-    """Mean cross-entropy of the next characters, in nats."""
+    """Return the mean cross-entropy of the next characters, in nats."""
     return nn.losses.cross_entropy(model(inputs), targets, axis=-1)
 
 
@@ -70,7 +70,7 @@ evaluate, gradient = vf.jit(loss), vf.jit(vf.value_and_grad(loss))
 
 
 def validation_loss(model: Any, windows: data.CharDataset) -> float:
-    """The loss over all windows."""
+    """Return the loss over all windows."""
     batches = data.DataLoader(windows, 32)
     return sum(float(evaluate(model, *batch)) * len(batch[0]) for batch in batches) / len(windows)
 
@@ -78,15 +78,16 @@ def validation_loss(model: Any, windows: data.CharDataset) -> float:
 def train(
     model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, threads: int, seed: int
 ) -> Any:
-    """The trained model. Each thread works on its share of the batch; they share the model as it is, for it never changes.
+    """Train a model on threads, each with its own slice of the batch.
 
-    Large operations keep two cores busier this way than by threads inside the matrix products, as there are with one thread.
+    They share the model without locks, because it is immutable. This keeps two cores busier than threads inside the matrix products, which
+    are used with one thread.
     """
     from threadpoolctl import threadpool_limits
 
     @functools.partial(vf.jit, donate_argnums=(0, 1))
-    def update(model: Any, moments: Any, parts: list[Any]) -> tuple[Any, Any, vf.Array]:
-        value, grads = vf.tree.map(lambda *shares: sum(shares) / len(shares), *parts)
+    def update(model: Any, moments: Any, slices: list[Any]) -> tuple[Any, Any, vf.Array]:
+        value, grads = vf.tree.map(lambda *leaves: sum(leaves) / len(leaves), *slices)
         updates, moments = optimizer.update(grads, moments, model)
         return optim.apply_updates(model, updates), moments, value
 
@@ -95,8 +96,8 @@ def train(
     moments = optimizer.init(model)
     with ThreadPoolExecutor(threads) as pool, threadpool_limits(1 if threads > 1 else None):
         for number, (inputs, targets) in enumerate(bar, 1):
-            parts = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, threads), jnp.split(targets, threads)))
-            model, moments, value = update(model, moments, parts)
+            slices = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, threads), jnp.split(targets, threads)))
+            model, moments, value = update(model, moments, slices)
             if number % 10 == 0:
                 bar.report(f"loss {float(value):.3f}")
             if number % max(1, steps // 4) == 0:
@@ -105,12 +106,12 @@ def train(
 
 
 def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
-    """Read the text, train ``model_of(key, symbols)`` for so many steps on windows of `length`, and let it write."""
+    """Read the text, train ``model_of(key, symbols)``, and let it write."""
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
-    parts = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
-    windows = data.CharDataset(parts[0], length, vocabulary=vocabulary)
-    held_out = data.CharDataset(parts[1], length, vocabulary=vocabulary, stride=length)
+    training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    windows = data.CharDataset(training, length, vocabulary=vocabulary)
+    held_out = data.CharDataset(validation, length, vocabulary=vocabulary, stride=length)
     model_key, sample_key = random.split(random.key(options.seed))
     model = model_of(model_key, len(vocabulary))
     print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
@@ -120,7 +121,7 @@ def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int,
     sample = vocabulary.decode(model.sample(held_out[0][0], 200 if options.quick else 1000, sample_key))
     print(sample)
     nats = validation_loss(model, held_out)
-    print(f"validation loss {nats:.3f} nats per character of {len(parts[1]):,} after {steps} steps, {seconds:.0f} s")
+    print(f"validation loss {nats:.3f} nats per character of {len(validation):,} after {steps} steps, {seconds:.0f} s")
     return {"loss": nats, "sample": sample, "symbols": len(vocabulary)}
 
 

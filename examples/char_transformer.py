@@ -1,10 +1,10 @@
-"""A language model of characters: a small transformer learns to continue a text, as `char_lstm.py` does.
+"""A character-level language model: a small transformer learns to continue a text.
 
     python examples/char_transformer.py               # the text is Python's own standard library
     python examples/char_transformer.py --text FILE   # another text, such as tiny Shakespeare; see README.md for results
 
-It has rotary positions (Su et al. 2021), root-mean-square norms (Zhang & Sennrich 2019) before each part, squared rectifiers (So et al.
-2021) and no biases; Muon (Jordan et al. 2024) trains it. A cache of keys and values writes its texts.
+It has rotary positions (Su et al. 2021), root-mean-square norms (Zhang & Sennrich 2019) before each sublayer, squared rectifiers
+(So et al. 2021) and no biases; Muon (Jordan et al. 2024) trains it. It writes with a cache of keys and values. See also `char_lstm.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from volta_fn import lax, nn, optim, random
 
 
 def squared_relu(x: vf.Array) -> vf.Array:
-    """max(x, 0)², which costs less time than a GELU and learns as well."""
+    """Return max(x, 0)², which is faster than a GELU and learns as well."""
     return jnp.square(nn.relu(x))
 
 
 class CharTransformer(nn.Module):
-    """Logits of the next character at each place of a text, at most `length` places long."""
+    """Logits of the next character at each position of a text.
+
+    The text has at most `length` characters.
+    """
 
     embed: nn.Embedding
     layers: nn.TransformerEncoder
@@ -36,18 +39,21 @@ class CharTransformer(nn.Module):
 
     @classmethod
     def init(cls, key: vf.Array, symbols: int, *, width: int, layers: int, heads: int, length: int) -> CharTransformer:
-        """`layers` of `width` features and `heads` heads."""
+        """Create `layers` layers of `width` features and `heads` heads."""
         first, second, third = random.split(key, 3)
         style = {"activation": squared_relu, "norm": nn.RMSNorm.init, "norm_first": True, "rotary_base": 10000.0, "bias": False}
         stack = nn.TransformerEncoder.init(second, layers, width, heads, 4 * width, dropout=0.0, **style)
         return cls(nn.Embedding.init(first, symbols, width), stack, nn.Linear.init(third, width, symbols, bias=False), length)
 
     def __call__(self, numbers: vf.Array) -> vf.Array:
-        """Logits (batch, time, symbols) for texts (batch, time)."""
+        """Return logits (batch, time, symbols) for texts (batch, time)."""
         return self.out(self.layers(self.embed(numbers), is_causal=True))
 
     def sample(self, prompt: vf.Array, count: int, key: vf.Array) -> vf.Array:
-        """`count` characters after the prompt. When the window is full, a new one begins with its second half."""
+        """Draw `count` characters after the prompt.
+
+        When the window is full, a new one starts with its second half.
+        """
         text, half = jnp.asarray(prompt), self.length // 2
         rounds = -(-count // half)
         for k in random.split(key, rounds):
@@ -56,7 +62,7 @@ class CharTransformer(nn.Module):
 
     @vf.jit
     def _continued(self, prompt: vf.Array, key: vf.Array) -> vf.Array:
-        """As many characters as the window still has room for, drawn one by one with a cache of keys and values."""
+        """Draw characters one by one, with a cache of keys and values, until it is full."""
 
         def draw(hidden: vf.Array, key: vf.Array) -> vf.Array:
             return random.categorical(key, self.out(hidden[0, -1]) / char_lstm.TEMPERATURE)

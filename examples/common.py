@@ -1,4 +1,4 @@
-"""What the examples share: their command line, pictures of digits to learn from, the loop over epochs, and plots as PNG files."""
+"""Code that the examples share: command line, digits, epochs, plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from volta_fn import data
 
 
 def arguments(description: str | None, argv: Sequence[str] | None = None, **extra: dict[str, Any]) -> argparse.Namespace:
-    """The command line read: the options of every example, and `extra` ones, the arguments of `add_argument` by name."""
+    """Parse the command line: options of every example, and `extra` ones.
+
+    `extra` holds the arguments of `add_argument` by name.
+    """
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small version, done in seconds")
     parser.add_argument("--data", type=Path, help="the folder with the data; default: what ships with scikit-learn or Python")
@@ -28,9 +31,10 @@ def arguments(description: str | None, argv: Sequence[str] | None = None, **extr
 
 
 def digits(folder: Path | None) -> tuple[data.Dataset, data.Dataset]:
-    """Images of digits, float32 of shape (1, side, side) between 0 and 1, and their labels: those to learn from, and those held out.
+    """Return datasets of digits and labels for training and for validation.
 
-    They are MNIST's 60,000 and 10,000 if its four files are in `folder`, or else scikit-learn's 1,797, every fifth of them held out.
+    Images are float32 of shape (1, side, side), between 0 and 1. They are MNIST's 60,000 and 10,000 if its four files are in `folder`, or
+    else scikit-learn's 1,797, every fifth of them held out.
     """
     if folder is not None:
         prepare = lambda batch: (data.to_float(batch[0]), batch[1])
@@ -39,19 +43,22 @@ def digits(folder: Path | None) -> tuple[data.Dataset, data.Dataset]:
 
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
-    whole = data.ArrayDataset((images[order].reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels[order].astype(np.int32))
-    held_out = np.arange(len(whole)) % 5 == 0
-    return data.Subset(whole, np.flatnonzero(~held_out)), data.Subset(whole, np.flatnonzero(held_out))
+    everything = data.ArrayDataset((images[order].reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels[order].astype(np.int32))
+    held_out = np.arange(len(everything)) % 5 == 0
+    return data.Subset(everything, np.flatnonzero(~held_out)), data.Subset(everything, np.flatnonzero(held_out))
 
 
 def epochs(loader: data.DataLoader, number: int) -> data.ProgressBar[Any]:
-    """The batches of that many epochs, with a progress bar."""
+    """Return the batches of `number` epochs, with a progress bar."""
     batches = itertools.chain.from_iterable(itertools.repeat(loader, number))
     return data.progress(batches, "training", total=number * len(loader))
 
 
 def save_images(path: Path, images: Any, columns: int) -> Path:
-    """Write images (N, channels, height, width) between 0 and 1, of one channel or three, as one picture of rows of `columns`."""
+    """Write images (N, channels, height, width) as one picture with `columns` columns.
+
+    They have one or three channels and values between 0 and 1.
+    """
     import matplotlib.image
 
     n, channels, height, width = images.shape
@@ -66,13 +73,13 @@ def save_images(path: Path, images: Any, columns: int) -> Path:
 
 
 def accuracy(correct: Any, dataset: data.Dataset) -> float:
-    """The share of a dataset's examples that are right, where ``correct(*batch)`` counts those of a batch."""
+    """Return the accuracy on a dataset, given ``correct(*batch)``, a count."""
     counts = [correct(*batch) for batch in data.DataLoader(dataset, 500)]
     return int(jnp.sum(jnp.stack(counts))) / len(dataset)
 
 
 def text(path: Path | None) -> str:
-    """The text of a file, or without one about a million characters of Python's own standard library."""
+    """Return the text of a file, by default a million characters of Python's library."""
     if path is not None:
         return data.read_text(path)
     modules = sorted(Path(argparse.__file__).parent.glob("*.py"))
@@ -82,7 +89,7 @@ def text(path: Path | None) -> str:
 
 @contextlib.contextmanager
 def plot(path: Path) -> Iterator[Any]:
-    """Axes of Matplotlib's to draw on; then they are saved as a PNG file."""
+    """Yield Matplotlib axes to draw on, and save them as a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")

@@ -1,10 +1,10 @@
-"""A generative adversarial network of convolutions (DCGAN, Radford et al. 2016) that draws digits.
+"""A convolutional generative adversarial network (DCGAN, Radford et al. 2016).
 
     python examples/dcgan.py               # scikit-learn's 8×8 scans, a minute
     python examples/dcgan.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; some minutes
 
-The generator makes images of random numbers, the discriminator tells them from real ones, and each learns to beat the other. Writes
-dcgan.png with samples; besides, the pixels' means and deviations over samples should come close to those over real images.
+The generator makes images from random numbers, the discriminator tells them from real ones, and each learns to beat the other. Writes
+dcgan.png with samples. The pixels' means and deviations over samples should come close to those over real images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATENT = 32
 
 
 def generator(key: vf.Array, side: int, width: int) -> tuple[nn.Sequential, Any]:
-    """From (N, LATENT) to images (N, 1, side, side) between 0 and 1; and its state."""
+    """Create a network from (N, LATENT) to images (N, 1, side, side), and its state."""
     first, second, third = random.split(key, 3)
     quarter = side // 4
     return nn.Sequential.init(
@@ -39,7 +39,7 @@ def generator(key: vf.Array, side: int, width: int) -> tuple[nn.Sequential, Any]
 
 
 def discriminator(key: vf.Array, side: int, width: int) -> tuple[nn.Sequential, Any]:
-    """From images to the logits (N, 1) of their being real; and its state."""
+    """Create a network from images to logits (N, 1) of being real, and its state."""
     first, second, third = random.split(key, 3)
     return nn.Sequential.init(
         conv1=nn.Conv2d.init(first, 1, width, 4, stride=2, padding=1),
@@ -53,7 +53,7 @@ def discriminator(key: vf.Array, side: int, width: int) -> tuple[nn.Sequential, 
 
 
 class Player(NamedTuple):
-    """A network, the state of its normalisations, and that of its optimizer."""
+    """A network, its normalisations' state, and its optimizer's state."""
 
     model: nn.Sequential
     state: Any
@@ -64,19 +64,19 @@ OPTIMIZER = optim.adam(5e-4, b1=0.5)
 
 
 def cost(logits: vf.Array, real: bool) -> vf.Array:
-    """What the discriminator pays for its logits of images that all are, or are not, real."""
+    """Return the discriminator's loss for images that are all real, or all not."""
     return nn.losses.binary_cross_entropy_with_logits(logits, jnp.full_like(logits, float(real)))
 
 
 def improve(player: Player, grads: Any, state: Any) -> Player:
-    """One step of the optimizer, with the network's new state."""
+    """Make a step of the optimizer, and set the network's new state."""
     updates, moments = OPTIMIZER.update(grads, player.moments, player.model)
     return Player(optim.apply_updates(player.model, updates), state, moments)
 
 
 @vf.jit
 def step(forger: Player, critic: Player, images: vf.Array, key: vf.Array) -> tuple[Player, Player, vf.Array]:
-    """Both learn from a batch of real images and one of forgeries; also returns what the two pay."""
+    """Train both on real and forged images; return also their losses."""
     noise = random.normal(key, (len(images), LATENT))
     forgeries, _ = forger.model(noise, forger.state, training=True)
 
@@ -97,12 +97,15 @@ def step(forger: Player, critic: Player, images: vf.Array, key: vf.Array) -> tup
 
 
 def distance(images: vf.Array, others: vf.Array) -> float:
-    """Of two sets of images: the squared differences of their pixels' means and deviations, summed (a Fréchet distance)."""
+    """Return the Fréchet distance of images, by pixels' means and deviations."""
     return float(jnp.sum((images.mean(0) - others.mean(0)) ** 2 + (images.std(0) - others.std(0)) ** 2))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, draw, and return how far samples are from held-out images: after training, and before the first step."""
+    """Train, draw, and return distances of samples from real images.
+
+    They are the distance after training and the one before.
+    """
     options = common.arguments(__doc__, argv, epochs={"type": int, "help": "passes over the training images (default 40; 2 of MNIST)"})
     digits, held_out = common.digits(options.data)
     epochs = options.epochs or (4 if options.quick else 2 if options.data else 40)

@@ -1,4 +1,6 @@
-"""Train a small convolutional network on real handwritten digits, with nothing but functions: `grad`, `jit` and ten lines of Adam.
+"""Train a convolutional network on handwritten digits, with functions only.
+
+These are `grad`, `jit` and ten lines of Adam.
 
     python examples/digits.py               # scikit-learn's 8×8 scans, a few seconds
     python examples/digits.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
@@ -27,7 +29,7 @@ LAYOUT = ("NHWC", "HWIO", "NHWC")  # images by row, column and channel
 
 
 def read_digits() -> tuple[data.Dataset, data.Dataset]:
-    """The 1,797 digits that scikit-learn ships, shuffled with a fixed seed; the second dataset is every fifth, held out."""
+    """Return scikit-learn's 1,797 digits, shuffled, and every fifth of them held out."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -38,14 +40,14 @@ def read_digits() -> tuple[data.Dataset, data.Dataset]:
 
 
 def read_mnist(folder: Path) -> tuple[data.Dataset, data.Dataset]:
-    """MNIST's 60,000 training and 10,000 test images."""
+    """Return MNIST's 60,000 training and 10,000 test images."""
     prepare = lambda batch: (jnp.moveaxis(data.to_float(batch[0]), 1, -1), batch[1])
     train, test = data.MNIST(folder, "train"), data.MNIST(folder, "test")
     return train.map(prepare, batched=True), test.map(prepare, batched=True)
 
 
 def init(key: vf.Array, side: int) -> Params:
-    """He-initialised weights for images of `side`×`side` pixels, and zero biases."""
+    """Create He-initialised weights for `side`×`side` pixels, and zero biases."""
     shapes = {"conv1": (3, 3, 1, 16), "conv2": (3, 3, 16, 32), "dense1": ((side // 4) ** 2 * 32, 128), "dense2": (128, 10)}
     he = nn.initializers.he_normal()
     weights = {name: he(k, shape) for k, (name, shape) in zip(random.split(key, len(shapes)), shapes.items(), strict=True)}
@@ -54,26 +56,26 @@ def init(key: vf.Array, side: int) -> Params:
 
 
 def convolve(params: Params, name: str, x: vf.Array) -> vf.Array:
-    """A 3×3 convolution, ReLU, and the maximum over 2×2 windows."""
+    """Apply a 3×3 convolution, ReLU, and the maximum over 2×2 windows."""
     x = lax.conv_general_dilated(x, params[name], window_strides=(1, 1), padding="SAME", dimension_numbers=LAYOUT)
     x = nn.relu(x + params[f"{name}_bias"])
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
 def network(params: Params, images: vf.Array) -> vf.Array:
-    """Log-probabilities of the ten digits."""
+    """Return log-probabilities of the ten digits."""
     x = convolve(params, "conv2", convolve(params, "conv1", images))
     x = nn.relu(x.reshape(len(x), -1) @ params["dense1"] + params["dense1_bias"])
     return nn.log_softmax(x @ params["dense2"] + params["dense2_bias"])
 
 
 def loss(params: Params, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """Mean cross-entropy."""
+    """Return the mean cross-entropy."""
     return -jnp.mean(jnp.take_along_axis(network(params, images), labels[:, None], axis=1))
 
 
 class Adam(NamedTuple):
-    """Running means of the gradient and of its square (Kingma & Ba 2015), and the number of steps taken."""
+    """Running means of the gradient and its square (Kingma & Ba 2015), and the step."""
 
     first: Params
     second: Params
@@ -81,7 +83,7 @@ class Adam(NamedTuple):
 
 
 def adam(params: Params, state: Adam, grads: Params, rate: vf.Array) -> tuple[Params, Adam]:
-    """One step of Adam at learning rate `rate`."""
+    """Make a step of Adam at learning rate `rate`."""
     count = state.count + 1
     first = vf.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.first, grads)
     second = vf.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state.second, grads)
@@ -91,24 +93,24 @@ def adam(params: Params, state: Adam, grads: Params, rate: vf.Array) -> tuple[Pa
 
 @vf.jit
 def step(params: Params, state: Adam, images: vf.Array, labels: vf.Array, rate: vf.Array) -> tuple[Params, Adam, vf.Array]:
-    """One step of training; also the batch's loss."""
+    """Make a step of training; return also the batch's loss."""
     value, grads = vf.value_and_grad(loss)(params, images, labels)
     return *adam(params, state, grads, rate), value
 
 
 @vf.jit
 def correct(params: Params, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """How many images are classified rightly."""
+    """Count the images that are classified correctly."""
     return jnp.sum(jnp.argmax(network(params, images), axis=1) == labels)
 
 
 def accuracy(params: Params, digits: data.Dataset) -> float:
-    """The share of images that are classified rightly."""
+    """Return the fraction of images that are classified correctly."""
     return sum(int(correct(params, *batch)) for batch in data.DataLoader(digits, 500)) / len(digits)
 
 
 def train(digits: data.Dataset, held_out: data.Dataset, *, epochs: int, batch: int, rate: float, seed: int) -> Params:
-    """Train from scratch, the learning rate falling along a cosine, and show the progress."""
+    """Train with a cosine schedule of the learning rate, and show the progress."""
     init_key, shuffle_key = random.split(random.key(seed))
     loader = data.DataLoader(digits, batch, shuffle=True, key=shuffle_key, drop_last=True, workers=1)
     params = init(init_key, digits[0][0].shape[0])
@@ -121,8 +123,8 @@ def train(digits: data.Dataset, held_out: data.Dataset, *, epochs: int, batch: i
         params, state, value = step(params, state, images, labels, rates[number])
         if number % 10 == 0:
             bar.report(f"loss {float(value):.4f}")
-        epoch, place = divmod(number + 1, len(loader))
-        if place == 0:
+        epoch, step_in_epoch = divmod(number + 1, len(loader))
+        if step_in_epoch == 0:
             bar.describe(f"epoch {epoch}/{epochs}: {accuracy(params, held_out):.2%} of held-out digits right")
     return params
 
@@ -143,7 +145,7 @@ def main() -> None:
     start = time.perf_counter()
     params = train(digits, held_out, **settings, seed=options.seed)
     share, seconds = accuracy(params, held_out), time.perf_counter() - start
-    print(f"{share:.2%} of {len(held_out):,} held-out digits classified rightly after {seconds:.0f} s")
+    print(f"{share:.2%} of {len(held_out):,} held-out digits classified correctly after {seconds:.0f} s")
 
 
 if __name__ == "__main__":

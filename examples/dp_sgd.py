@@ -1,11 +1,11 @@
-"""Learn to read digits without learning anything about any single one: differentially private gradient descent (Abadi et al. 2016).
+"""Read digits with differentially private gradient descent (Abadi et al. 2016).
 
     python examples/dp_sgd.py               # scikit-learn's 8×8 scans
     python examples/dp_sgd.py --data DIR    # MNIST: its four IDX files in DIR
 
-`vmap(grad(loss))` gives the gradient of each example by itself. Each is clipped to a norm of 1, so that none can do more than that, and
-noise hides what it does. How private that is, (ε, δ)-differential privacy says: whether any one example was among the training data
-changes the probability of any outcome by a factor of e^ε at most, but for a chance of δ (ε below 10 is usual, smaller is better).
+`vmap(grad(loss))` computes the gradient of each example. Each is clipped to a norm of 1, which bounds its effect, and noise hides it. The
+result is (ε, δ)-differentially private: whether or not the training data contain any one example changes the probability of any outcome
+by a factor of at most e^ε, except with probability δ (ε below 10 is usual, smaller is better).
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ DELTA = 1e-5
 
 
 def network(key: vf.Array, side: int) -> nn.Sequential:
-    """A perceptron with one hidden layer."""
+    """Create a perceptron with one hidden layer."""
     first, second = random.split(key)
     return nn.Sequential(nn.Flatten(), nn.Linear.init(first, side * side, 64), nn.tanh, nn.Linear.init(second, 64, 10))
 
 
 def loss(model: nn.Sequential, image: vf.Array, label: vf.Array) -> vf.Array:
-    """The cross-entropy of one example."""
+    """Return the cross-entropy of one example."""
     return nn.losses.cross_entropy(model(image[None]), label[None])
 
 
 @vf.jit
 def correct(model: nn.Sequential, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """How many images are read rightly."""
+    """Count the images that are classified correctly."""
     return jnp.sum(jnp.argmax(model(images), axis=1) == labels)
 
 
 def epsilon(rate: float, noise: float, steps: int) -> float:
-    """The ε, for δ = 10⁻⁵, of steps that draw each example with probability `rate` and add noise of `noise` times the clipping norm.
+    """Return the ε, for δ = 10⁻⁵, of private steps.
 
-    By Rényi's divergences of whole orders (Mironov, Talwar & Zhang 2019), each of which bounds ε.
+    Each step draws each example with probability `rate` and adds noise of `noise` times the clipping norm. Rényi divergences of integer
+    orders (Mironov, Talwar & Zhang 2019) bound ε.
     """
     return min(_renyi(rate, noise, order) * steps + math.log(1 / DELTA) / (order - 1) for order in range(2, 128))
 
 
 def _renyi(rate: float, noise: float, order: int) -> float:
-    """What one step adds to the divergence of an order above 1."""
+    """Return the increase of the divergence of an order above 1 in one step."""
     chances = [(order - k) * math.log1p(-rate) + k * math.log(rate) for k in range(order + 1)]
     ways = [math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1) for k in range(order + 1)]
     terms = [way + chance + k * (k - 1) / (2 * noise**2) for k, (way, chance) in enumerate(zip(ways, chances, strict=True))]
@@ -58,9 +59,10 @@ def _renyi(rate: float, noise: float, order: int) -> float:
 
 
 def train(digits: data.Dataset, optimizer: Any, *, private: bool, batch: int, steps: int, seed: int) -> nn.Sequential:
-    """A trained network. Each step's batch has each example with the same probability, as the theory asks; so its size varies.
+    """Train a network on batches that contain each example with the same probability.
 
-    Programs have fixed shapes, so a batch is filled up, with examples whose gradients count as 0.
+    The theory requires this; so the size of batches varies. Programs have fixed shapes, so batches are padded with examples whose gradients
+    count as 0.
     """
     model = network(random.key(seed), digits[0][0].shape[-1])
     state = optimizer.init(model)
@@ -83,7 +85,7 @@ def train(digits: data.Dataset, optimizer: Any, *, private: bool, batch: int, st
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train openly and privately; return how many digits each reads rightly, and the ε."""
+    """Train without and with privacy; return both accuracies and the ε."""
     options = common.arguments(__doc__, argv)
     digits, held_out = common.digits(options.data)
     batch, noise = (600, 1.0) if options.data else (150, 2.0)
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         model = train(digits, optimizer, private=name == "private", batch=batch, steps=steps, seed=options.seed)
         shares[name] = common.accuracy(lambda *images, model=model: correct(model, *images), held_out)
     spent = epsilon(batch / len(digits), noise, steps)
-    print(f"{shares['open']:.2%} of {len(held_out):,} held-out digits read rightly, and with privacy {shares['private']:.2%}")
+    print(f"{shares['open']:.2%} of {len(held_out):,} held-out digits classified correctly, and with privacy {shares['private']:.2%}")
     print(f"privacy: ε = {spent:.2f} at δ = {DELTA:g}")
     return shares | {"epsilon": spent}
 

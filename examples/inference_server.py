@@ -1,9 +1,9 @@
-"""Serve a model to many at once: a web server answers thirty-two clients, a thread for each, while another thread trains the model on.
+"""Serve a model to thirty-two clients at once, while another thread trains it on.
 
     python examples/inference_server.py
 
-All threads share one model without a lock, for nothing can change it: the training makes new models out of it. Every answer must
-therefore be what one thread alone gets, to the last bit.
+All threads share one model without a lock, because it is immutable: training makes new models. So every answer must equal that of a single
+thread, to the last bit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logits = vf.jit(lambda model, images: model(images))
 
 
 def network(key: vf.Array) -> nn.Sequential:
-    """A small convolutional network."""
+    """Create a small convolutional network."""
     first, second = random.split(key)
     conv = nn.Conv2d.init(first, 1, 16, 3, padding=1)
     return nn.Sequential(conv, nn.relu, nn.MaxPool2d.init(2), nn.Flatten(), nn.Linear.init(second, 16 * (SIDE // 2) ** 2, 10))
@@ -37,14 +37,14 @@ def network(key: vf.Array) -> nn.Sequential:
 
 @vf.jit
 def step(model: nn.Sequential, moments: optim.OptState, images: vf.Array, labels: vf.Array) -> tuple[nn.Sequential, optim.OptState]:
-    """One step of training."""
+    """Make a step of training."""
     grads = vf.grad(lambda model: nn.losses.cross_entropy(model(images), labels))(model)
     updates, moments = optimizer.update(grads, moments, model)
     return optim.apply_updates(model, updates), moments
 
 
 def train(model: nn.Sequential, digits: data.Dataset, go_on: Callable[[], bool]) -> tuple[nn.Sequential, int]:
-    """A model trained on from the given one for as long as told, and the number of steps."""
+    """Train a model while `go_on()` is true; return it and the number of steps."""
     moments, steps, loader = optimizer.init(model), 0, data.DataLoader(digits, 32, shuffle=True, key=0, drop_last=True)
     while go_on():
         for batch in loader:
@@ -55,7 +55,10 @@ def train(model: nn.Sequential, digits: data.Dataset, go_on: Callable[[], bool])
 
 @contextmanager
 def serving(model: nn.Sequential) -> Iterator[int]:
-    """A web server, whose port this gives: POST an image's 64 float32, and the ten logits come back."""
+    """Run a web server and yield its port.
+
+    It responds to POST of an image's 64 float32 with the ten logits.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -83,7 +86,7 @@ def serving(model: nn.Sequential) -> Iterator[int]:
 
 
 def ask(port: int, images: np.ndarray) -> list[bytes]:
-    """A client: the server's answers for images, asked one by one."""
+    """Ask the server for one image after another, and return its answers."""
     connection, answers = http.client.HTTPConnection("127.0.0.1", port), []
     for image in images:
         connection.request("POST", "/", image.tobytes())
@@ -93,7 +96,7 @@ def ask(port: int, images: np.ndarray) -> list[bytes]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Serve, and return how many answers there were, how many a second, how many wrong, and how many steps of training meanwhile."""
+    """Serve; return the numbers of answers, errors and training steps, and the rate."""
     options = common.arguments(__doc__, argv)
     digits, held_out = common.digits(None)
     images = np.asarray(data.gather(held_out, np.arange(10 if options.quick else 300))[0])

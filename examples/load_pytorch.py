@@ -1,9 +1,9 @@
-"""Run a network that PyTorch trained: the ResNet-20 of He et al. (2016) for small photographs of ten kinds of things.
+"""Run a ResNet-20 (He et al. 2016) that PyTorch trained on CIFAR-10.
 
     python examples/load_pytorch.py --data DIR
 
-DIR holds `models/resnet20_cifar10/weights.safetensors`, with PyTorch's names and layouts, beside it `reference.npz` with the logits that
-PyTorch computed, and the photographs `cifar10/test_batch_first1000.bin`, in CIFAR-10's binary format.
+DIR holds `models/resnet20_cifar10/weights.safetensors`, with PyTorch's names and layouts, in the same folder `reference.npz`
+with the logits that PyTorch computed, and the photographs `cifar10/test_batch_first1000.bin` in CIFAR-10's binary format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREPARE = data.compose(data.to_float, data.normalize((0.485, 0.456, 0.406), (0.2
 
 
 class Block(nn.Module):
-    """Two convolutions and a shortcut around them, with every second pixel and channels of zeros where the shapes differ."""
+    """Two convolutions with a shortcut, which is subsampled and padded if necessary."""
 
     conv1: nn.Conv2d
     bn1: nn.BatchNorm2d
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
     @classmethod
     def init(cls, key: vf.Array, into: int, out: int) -> tuple[Block, Any]:
-        """From `into` to `out` channels; with half as many pixels in height and width if these are more."""
+        """Create a block from `into` to `out` channels, with stride 2 if they differ."""
         first, second = random.split(key)
         return cls.join(
             conv1=nn.Conv2d.init(first, into, out, 3, stride=1 if into == out else 2, padding=1, bias=False),
@@ -44,7 +44,7 @@ class Block(nn.Module):
         )
 
     def __call__(self, x: vf.Array, state: Any, *, training: bool = False) -> tuple[vf.Array, Any]:
-        """The block's output and the normalisations' new state."""
+        """Return the block's output and the normalisations' new state."""
         y, bn1 = self.bn1(self.conv1(x), state["bn1"], training=training)
         y, bn2 = self.bn2(self.conv2(nn.relu(y)), state["bn2"], training=training)
         if x.shape != y.shape:
@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 def resnet20(key: vf.Array) -> tuple[nn.Sequential, Any]:
-    """The network, whose children have the names that PyTorch's has, and the state of its normalisations."""
+    """Create the network, with PyTorch's names, and the state of its normalisations."""
     keys = iter(random.split(key, 11))
     stage = lambda into, out: nn.Sequential.init(*[Block.init(next(keys), width, out) for width in (into, out, out)])
     return nn.Sequential.init(
@@ -70,13 +70,16 @@ def resnet20(key: vf.Array) -> tuple[nn.Sequential, Any]:
 
 
 def load(path: Path) -> tuple[nn.Sequential, Any]:
-    """The network and its state from a safetensors file of PyTorch's, where running statistics stand among the parameters."""
+    """Load the network and its state from a safetensors file of PyTorch's.
+
+    There, running statistics are stored like parameters.
+    """
     network = resnet20(random.key(0))
     return io.load_state_dict(network, io.from_torch(network)(io.open_safetensors(path)))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Classify photographs and report; returns the share of right classes and the largest difference from PyTorch's logits."""
+    """Classify photographs; return accuracy and difference from PyTorch's logits."""
     options = common.arguments(__doc__, argv)
     folder = options.data or Path("../shared/data")
     count = 100 if options.quick else 1000
@@ -99,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     for label, row in zip(photographs.labels[:8].tolist(), nn.softmax(logits[:8]), strict=True):
         guess = int(jnp.argmax(row))
         print(f"{data.CIFAR10.classes[guess]:>10} with probability {float(row[guess]):.1%}: it is {data.CIFAR10.classes[label]}")
-    print(f"{result['accuracy']:.2%} of {count:,} photographs classified rightly, {seconds:.1f} s")
+    print(f"{result['accuracy']:.2%} of {count:,} photographs classified correctly, {seconds:.1f} s")
     print(f"logits differ from PyTorch's by at most {result['difference']:.1e}, where the largest is {np.abs(expected).max():.1f}")
     return result
 

@@ -1,9 +1,9 @@
-"""Learn to learn: model-agnostic meta-learning (Finn et al. 2017) of sines from ten points each.
+"""Model-agnostic meta-learning (Finn et al. 2017) of sines from ten points each.
 
     python examples/maml.py
 
-A task is a sine of some amplitude and phase. The meta-parameters are what a few steps of gradient descent on ten of its points start
-from; they are learnt by the gradient *through* those steps, a `grad` of `grad`s, for many tasks at once with `vmap`.
+A task is a sine of random amplitude and phase. A few steps of gradient descent on ten of its points start from the meta-parameters. These
+are learnt by the gradient *through* those steps, a `grad` of `grad`, for many tasks at once with `vmap`.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ class Task(NamedTuple):
     phase: vf.Array
 
     def __call__(self, x: vf.Array) -> vf.Array:
-        """Its values."""
+        """Return the sine's values."""
         return self.amplitude * jnp.sin(x + self.phase)
 
 
 def tasks(key: vf.Array, count: int) -> Task:
-    """Random tasks, as a task with a leading axis."""
+    """Draw random tasks, as a task with a leading axis."""
     first, second = random.split(key)
     return Task(random.uniform(first, (count,), minval=0.1, maxval=5.0), random.uniform(second, (count,), minval=0.0, maxval=np.pi))
 
 
 def network(key: vf.Array) -> nn.Sequential:
-    """Two hidden layers of 40 units, as in the paper."""
+    """Create a network with two hidden layers of 40 units, as in the paper."""
     keys = random.split(key, 3)
     return nn.Sequential(nn.Linear.init(keys[0], 1, 40), nn.tanh, nn.Linear.init(keys[1], 40, 40), nn.tanh, nn.Linear.init(keys[2], 40, 1))
 
 
 def loss(model: nn.Sequential, x: vf.Array, y: vf.Array) -> vf.Array:
-    """The mean squared error."""
+    """Return the mean squared error."""
     return nn.losses.mse_loss(model(x[:, None])[:, 0], y)
 
 
 def adapted(model: nn.Sequential, x: vf.Array, y: vf.Array, steps: int) -> nn.Sequential:
-    """The model after so many steps of gradient descent on a task's points."""
+    """Return the model after `steps` steps of gradient descent on a task's points."""
     for _ in range(steps):
         model = vf.tree.map(lambda p, g: p - RATE * g, model, vf.grad(loss)(model, x, y))
     return model
 
 
 def after(model: nn.Sequential, task: Task, key: vf.Array, steps: int) -> vf.Array:
-    """The loss on new points of a task, after so many steps on ten others."""
+    """Return the loss on new points of a task, after `steps` steps on ten others."""
     x, x_new = random.uniform(key, (2, POINTS), minval=-5.0, maxval=5.0)
     return loss(adapted(model, x, task(x), steps), x_new, task(x_new))
 
 
 def mean_after(model: nn.Sequential, key: vf.Array, count: int, steps: int) -> vf.Array:
-    """The mean of `after` over random tasks."""
+    """Return the mean of `after` over random tasks."""
     task_key, point_key = random.split(key)
     per_task = vf.vmap(after, in_axes=(None, 0, 0, None))
     return jnp.mean(per_task(model, tasks(task_key, count), random.split(point_key, count), steps))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
-    """Meta-train, draw, and return the losses on new tasks after 0, 1 and 5 steps, without and with meta-learning."""
+    """Meta-train; return losses on new tasks after 0, 1, 5 steps, without and with it."""
     options = common.arguments(__doc__, argv)
     model_key, train_key, test_key = random.split(random.key(options.seed), 3)
     count = 300 if options.quick else 10_000
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
 
 
 def draw(model: nn.Sequential, task: Task, key: vf.Array, options: Any) -> None:
-    """Draw what the model makes of one task."""
+    """Plot the model's predictions for one task."""
     x, grid = random.uniform(key, (POINTS,), minval=-5.0, maxval=5.0), jnp.linspace(-5, 5, 200)
     with common.plot(options.out / "maml.png") as axes:
         axes.plot(np.asarray(grid), np.asarray(task(grid)), color="gray", label="task")

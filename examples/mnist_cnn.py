@@ -1,9 +1,11 @@
-"""Read handwritten digits with a convolutional network (after LeNet-5, LeCun et al. 1998, with batch normalisation).
+"""Read handwritten digits with a convolutional network with batch normalisation.
+
+It follows LeNet-5 (LeCun et al. 1998).
 
     python examples/mnist_cnn.py               # scikit-learn's 8×8 scans, a few seconds
     python examples/mnist_cnn.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
 
-Batch normalisation remembers running means: its state goes through the training step beside the model, as an argument and a result.
+Batch normalisation keeps running means as state, which is an argument and a result of the training step.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from volta_fn import data, nn, optim, random
 
 
 def build(key: vf.Array, side: int) -> tuple[nn.Sequential, Any]:
-    """The network for images of `side`×`side` pixels, and the state of its normalisations."""
+    """Create the network for `side`×`side` pixels, and its normalisations' state."""
     first, second, third, fourth = random.split(key, 4)
     return nn.Sequential.init(
         conv1=nn.Conv2d.init(first, 1, 8, 5, padding="same", bias=False),
-        pool1=nn.MaxPool2d.init(2),  # before the normalisation, which then has a quarter of the work
+        pool1=nn.MaxPool2d.init(2),  # before the norm, which then has a quarter of the work
         norm1=nn.BatchNorm2d.init(8),
         act1=nn.relu,
         conv2=nn.Conv2d.init(second, 8, 16, 5, padding="same", bias=False),
@@ -40,20 +42,20 @@ def build(key: vf.Array, side: int) -> tuple[nn.Sequential, Any]:
 
 
 def loss(model: nn.Sequential, state: Any, images: vf.Array, labels: vf.Array) -> tuple[vf.Array, Any]:
-    """The cross-entropy in training, and the model's new state."""
+    """Return the cross-entropy in training, and the model's new state."""
     logits, state = model(images, state, training=True)
     return nn.losses.cross_entropy(logits, labels), state
 
 
 @vf.jit
 def correct(model: nn.Sequential, state: Any, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """How many images are read rightly."""
+    """Count the images that are classified correctly."""
     logits, _ = model(images, state)
     return jnp.sum(jnp.argmax(logits, axis=1) == labels)
 
 
 def train(digits: data.Dataset, *, epochs: int, batch: int, seed: int) -> tuple[nn.Sequential, Any]:
-    """Train from scratch with AdamW, the learning rate rising and falling once (Smith & Topin 2017)."""
+    """Train with AdamW and a one-cycle schedule (Smith & Topin 2017)."""
     model_key, shuffle_key = random.split(random.key(seed))
     loader = data.DataLoader(digits, batch, shuffle=True, key=shuffle_key, drop_last=True, workers=1)
     model, state = build(model_key, side=digits[0][0].shape[-1])
@@ -75,7 +77,7 @@ def train(digits: data.Dataset, *, epochs: int, batch: int, seed: int) -> tuple[
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, report, and return the share of held-out digits that are read rightly."""
+    """Train, report, and return the accuracy on held-out digits."""
     options = common.arguments(__doc__, argv, epochs={"type": int, "help": "passes over the training images (default 12; 3 of MNIST)"})
     digits, held_out = common.digits(options.data)
     epochs = options.epochs or (2 if options.quick else 3 if options.data else 12)
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model, state = train(digits, epochs=epochs, batch=128 if options.data else 32, seed=options.seed)
     share, seconds = common.accuracy(lambda *batch: correct(model, state, *batch), held_out), time.perf_counter() - start
     print(model)
-    print(f"{share:.2%} of {len(held_out):,} held-out digits read rightly after {seconds:.0f} s")
+    print(f"{share:.2%} of {len(held_out):,} held-out digits classified correctly after {seconds:.0f} s")
     return {"accuracy": share}
 
 

@@ -18,36 +18,36 @@ from volta_fn import data, nn, optim, random
 
 
 class Reader(nn.Module):
-    """Reads the rows of an image as a sequence, and then says which digit it was."""
+    """Reads the rows of an image as a sequence, and classifies the digit."""
 
     lstm: nn.LSTM
     out: nn.Linear
 
     @classmethod
     def init(cls, key: vf.Array, side: int, hidden: int) -> Reader:
-        """A reader of images of `side` columns."""
+        """Create a reader of images with `side` columns."""
         first, second = random.split(key)
         return cls(lstm=nn.LSTM.init(first, side, hidden, batch_first=True), out=nn.Linear.init(second, hidden, 10))
 
     def __call__(self, images: vf.Array) -> vf.Array:
-        """Logits of the ten digits for images (N, 1, side, side)."""
+        """Return logits of the ten digits for images (N, 1, side, side)."""
         _, (h, _) = self.lstm(images[:, 0])
         return self.out(h[-1])
 
 
 def loss(model: Reader, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """The cross-entropy."""
+    """Return the cross-entropy."""
     return nn.losses.cross_entropy(model(images), labels)
 
 
 @vf.jit
 def correct(model: Reader, images: vf.Array, labels: vf.Array) -> vf.Array:
-    """How many images are read rightly."""
+    """Count the images that are classified correctly."""
     return jnp.sum(jnp.argmax(model(images), axis=1) == labels)
 
 
 def train(digits: data.Dataset, *, epochs: int, batch: int, seed: int) -> Reader:
-    """Train from scratch with Adam, the gradients clipped, the learning rate rising and falling once."""
+    """Train with Adam, clipped gradients and a one-cycle schedule."""
     model_key, shuffle_key = random.split(random.key(seed))
     loader = data.DataLoader(digits, batch, shuffle=True, key=shuffle_key, drop_last=True, workers=1)
     model = Reader.init(model_key, side=digits[0][0].shape[-1], hidden=128)
@@ -70,7 +70,7 @@ def train(digits: data.Dataset, *, epochs: int, batch: int, seed: int) -> Reader
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, report, and return the share of held-out digits that are read rightly."""
+    """Train, report, and return the accuracy on held-out digits."""
     options = common.arguments(__doc__, argv, epochs={"type": int, "help": "passes over the training images (default 20; 3 of MNIST)"})
     digits, held_out = common.digits(options.data)
     epochs = options.epochs or (4 if options.quick else 3 if options.data else 20)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model = train(digits, epochs=epochs, batch=128 if options.data else 32, seed=options.seed)
     share, seconds = common.accuracy(lambda *batch: correct(model, *batch), held_out), time.perf_counter() - start
     print(model)
-    print(f"{share:.2%} of {len(held_out):,} held-out digits read rightly after {seconds:.0f} s")
+    print(f"{share:.2%} of {len(held_out):,} held-out digits classified correctly after {seconds:.0f} s")
     return {"accuracy": share}
 
 

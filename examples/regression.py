@@ -2,8 +2,8 @@
 
     python examples/regression.py
 
-The points are a sine with noise; the model is the polynomial of degree 5 in Chebyshev's basis, which gradient descent finds. The best
-coefficients are known here, those of least squares, so that the result can be checked.
+The points are a sine with noise; the model is a polynomial of degree 5 in Chebyshev's basis, fitted by gradient descent. Least squares
+gives the best coefficients, to check the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEGREE = 5
 
 
 def features(x: vf.Array) -> vf.Array:
-    """The values of Chebyshev's polynomials T₀ … T₅ at points of [-1, 1], shape (n, 6)."""
+    """Return Chebyshev's polynomials T₀ … T₅ at points of [-1, 1], shape (n, 6)."""
     rows = [jnp.ones_like(x), x]
     for _ in range(DEGREE - 1):
         rows.append(2 * x * rows[-1] - rows[-2])
@@ -30,12 +30,12 @@ def features(x: vf.Array) -> vf.Array:
 
 
 def loss(coefficients: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:
-    """The mean squared error of the polynomial."""
+    """Return the mean squared error of the polynomial."""
     return nn.losses.mse_loss(features(x) @ coefficients, y)
 
 
 def fit(x: vf.Array, y: vf.Array, steps: int) -> vf.Array:
-    """The coefficients after so many steps of gradient descent with momentum."""
+    """Return the coefficients after `steps` steps of gradient descent with momentum."""
     optimizer = optim.sgd(0.3, momentum=0.9)
 
     @vf.jit
@@ -51,10 +51,13 @@ def fit(x: vf.Array, y: vf.Array, steps: int) -> vf.Array:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Fit, draw, and return the error of the fit, that of least squares, and how far the coefficients are from those."""
+    """Fit, draw, and return errors of the fit and of least squares, and a distance.
+
+    The distance is the largest difference of the coefficients.
+    """
     options = common.arguments(__doc__, argv)
-    place_key, noise_key = random.split(random.key(options.seed))
-    x = random.uniform(place_key, (200,), minval=-1.0, maxval=1.0)
+    x_key, noise_key = random.split(random.key(options.seed))
+    x = random.uniform(x_key, (200,), minval=-1.0, maxval=1.0)
     y = jnp.sin(3 * x) + 0.15 * random.normal(noise_key, x.shape)
     found = fit(x, y, 100 if options.quick else 1000)
     best = jnp.linalg.lstsq(features(x), y)[0]

@@ -1,11 +1,11 @@
-"""Make images twice as high and wide with an efficient sub-pixel network (ESPCN, Shi et al. 2016).
+"""Double the size of images with a sub-pixel network (ESPCN, Shi et al. 2016).
 
     python examples/super_resolution.py               # scikit-learn's digits, from 4×4 to 8×8 pixels, some seconds
     python examples/super_resolution.py --data DIR    # MNIST, from 14×14 to 28×28 pixels, a few minutes
 
-The network computes at the small size, and `PixelShuffle` lays its channels out as pixels of the large one: what has to be added to a
-bilinear interpolation. What it has learnt of digits is measured on held-out ones by the peak signal-to-noise ratio (PSNR, in dB), beside
-interpolations. Writes super_resolution.png: the nearest pixels, bicubic interpolation, the network, and the truth below each other.
+The network computes at the small size, and `PixelShuffle` rearranges its channels as pixels of the large one, which are added to a bilinear
+interpolation. The peak signal-to-noise ratio (PSNR, in dB) on held-out digits is compared with that of interpolations. Writes
+super_resolution.png: from top to bottom the nearest pixels, bicubic interpolation, the network, and the truth.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FACTOR = 2
 
 
 class Enlarger(nn.Module):
-    """Images (N, 1, H, W) made FACTOR times as large."""
+    """Enlarges images (N, 1, H, W) by FACTOR."""
 
     body: nn.Sequential
     blur: nn.Upsample
 
     @classmethod
     def init(cls, key: vf.Array, width: int) -> Enlarger:
-        """A network of `width` channels."""
+        """Create a network with `width` channels."""
         first, second, third = random.split(key, 3)
         body = nn.Sequential(
             nn.Conv2d.init(first, 1, width, 5, padding="same"),
@@ -44,17 +44,17 @@ class Enlarger(nn.Module):
         return cls(body, nn.Upsample.init(scale_factor=FACTOR, mode="bilinear"))
 
     def __call__(self, x: vf.Array) -> vf.Array:
-        """The larger images."""
+        """Return the larger images."""
         return self.blur(x) + self.body(x)
 
 
 def shrink(x: vf.Array) -> vf.Array:
-    """Images FACTOR times smaller: each pixel the mean of a square."""
+    """Shrink images by FACTOR: each pixel is the mean of a square."""
     return nn.AvgPool2d.init(FACTOR)(x)
 
 
 def bicubic(images: vf.Array) -> np.ndarray:
-    """Images (N, 1, H, W) made FACTOR times as large by Pillow, which comes with Matplotlib."""
+    """Enlarge images (N, 1, H, W) by FACTOR with Pillow, which comes with Matplotlib."""
     from PIL import Image
 
     size = (images.shape[3] * FACTOR, images.shape[2] * FACTOR)
@@ -63,17 +63,17 @@ def bicubic(images: vf.Array) -> np.ndarray:
 
 
 def psnr(images: Any, truth: Any) -> float:
-    """Peak signal-to-noise ratio in dB of pixels between 0 and 1."""
+    """Return the peak signal-to-noise ratio in dB of pixels between 0 and 1."""
     return float(-10 * jnp.log10(jnp.mean((jnp.clip(images, 0, 1) - truth) ** 2)))
 
 
 def loss(model: Enlarger, truth: vf.Array) -> vf.Array:
-    """The mean squared error of what the shrunken images become."""
+    """Return the mean squared error of enlarged images."""
     return nn.losses.mse_loss(model(shrink(truth)), truth)
 
 
 def train(digits: data.Dataset, *, epochs: int, batch: int, key: vf.Array) -> Enlarger:
-    """Train from scratch with Adam."""
+    """Train with Adam."""
     model_key, loader_key = random.split(key)
     loader = data.DataLoader(digits, batch, shuffle=True, key=loader_key, drop_last=True, workers=1)
     model = Enlarger.init(model_key, width=32)

@@ -2,8 +2,8 @@
 
     python examples/time_series.py
 
-The series is made up: a sum of three sines whose periods have no common multiple, and noise. The LSTM learns to predict each next value
-from those before; then it goes on by itself from where the series was cut, each prediction being its next input.
+The series is synthetic: a sum of three sines whose periods have no common multiple, and noise. The LSTM learns to predict each next value
+from the previous ones. Then it continues the series, with each prediction as its next input.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ NOISE = 0.05
 
 
 class Forecaster(nn.Module):
-    """Predicts each next value of a series; what it adds to the last one is what it learns."""
+    """Predicts each next value of a series, as a difference from the last one."""
 
     lstm: nn.LSTM
     out: nn.Linear
 
     @classmethod
     def init(cls, key: vf.Array, hidden: int) -> Forecaster:
-        """A forecaster with so many units."""
+        """Create a forecaster with `hidden` units."""
         first, second = random.split(key)
         return cls(nn.LSTM.init(first, 1, hidden, batch_first=True), nn.Linear.init(second, hidden, 1))
 
     def __call__(self, series: vf.Array, carry: Any = None) -> tuple[vf.Array, Any]:
-        """The predictions (N, T) at every place of series (N, T), and the carry."""
+        """Return predictions (N, T) after every value of series (N, T), and the carry."""
         hidden, carry = self.lstm(series[..., None], carry)
         return series + self.out(hidden)[..., 0], carry
 
     @functools.partial(vf.jit, static_argnums=2)
     def forecast(self, past: vf.Array, steps: int) -> vf.Array:
-        """The next `steps` values after the past, shape (steps,)."""
+        """Return the next `steps` values after the past, shape (steps,)."""
 
         def step(state: Any, _: None) -> tuple[Any, vf.Array]:
             value, carry = state
@@ -53,14 +53,17 @@ class Forecaster(nn.Module):
 
 
 def series(length: int, seed: int) -> np.ndarray:
-    """The made-up series."""
+    """Generate the series."""
     t = np.arange(length)
     waves = np.sin(2 * np.pi * t / 25) + 0.6 * np.sin(2 * np.pi * t / 61.8) + 0.4 * np.sin(2 * np.pi * t / 11.3)
     return (waves + NOISE * np.random.default_rng(seed).normal(size=length)).astype(np.float32)
 
 
 def train(past: np.ndarray, *, window: int, steps: int, seed: int) -> Forecaster:
-    """A forecaster that learnt from all windows of the past; the first quarter of a window is for finding its feet."""
+    """Train a forecaster on all windows of the past.
+
+    The first quarter of a window, where the carry is still uninformed, has no loss.
+    """
     model_key, shuffle_key = random.split(random.key(seed))
     rows = np.lib.stride_tricks.sliding_window_view(past, window + 1)
     loader = data.DataLoader(data.ArrayDataset(rows), 32, shuffle=True, key=shuffle_key, drop_last=True)
@@ -87,7 +90,10 @@ def train(past: np.ndarray, *, window: int, steps: int, seed: int) -> Forecaster
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, draw the forecast, and return errors one step ahead and many (roots of mean squares), beside those of the last value."""
+    """Train, draw the forecast, and return its errors and those of the last value.
+
+    They are root mean squared errors one step ahead and many steps ahead.
+    """
     options = common.arguments(__doc__, argv)
     known, ahead = 1500, 100
     values = series(known + ahead, options.seed)
@@ -108,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
 
 def distance(guess: np.ndarray, truth: np.ndarray) -> float:
-    """The root of the mean squared error."""
+    """Return the root mean squared error."""
     return float(np.sqrt(np.mean((guess - truth) ** 2)))
 
 

@@ -1,11 +1,11 @@
-"""A variational autoencoder (Kingma & Welling 2014): it learns to draw digits that nobody wrote.
+"""A variational autoencoder (Kingma & Welling 2014) that draws digits.
 
     python examples/vae.py               # scikit-learn's 8×8 scans, a few seconds
     python examples/vae.py --data DIR    # MNIST: its four IDX files, gzipped or not, in DIR; a few minutes
 
-The encoder gives each image a normal distribution over a few numbers, from which the decoder draws the image again. The loss, in nats,
-bounds -log p(image) from above: what the drawing misses, and how far the distribution is from the standard normal one, from which new
-images are then drawn. Writes vae_reconstructions.png (held-out images above their reconstructions) and vae_samples.png.
+The encoder maps each image to a normal distribution over a few numbers, from which the decoder reconstructs the image. The loss, in nats,
+is an upper bound of -log p(image): the reconstruction error plus the divergence from the standard normal distribution, from which new
+images are drawn. Writes vae_reconstructions.png (held-out images above their reconstructions) and vae_samples.png.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from volta_fn import data, nn, optim, random
 
 
 class VAE(nn.Module):
-    """An encoder to means and log-variances, side by side, and a decoder to the pixels' logits."""
+    """An encoder to means and log-variances, and a decoder to the pixels' logits."""
 
     encoder: nn.Sequential
     decoder: nn.Sequential
 
     @classmethod
     def init(cls, key: vf.Array, pixels: int, hidden: int, latent: int) -> VAE:
-        """An autoencoder of images of that many pixels."""
+        """Create an autoencoder of images with that many pixels."""
         keys = random.split(key, 4)
         encoder = nn.Sequential(nn.Flatten(), nn.Linear.init(keys[0], pixels, hidden), nn.relu, nn.Linear.init(keys[1], hidden, 2 * latent))
         decoder = nn.Sequential(nn.Linear.init(keys[2], latent, hidden), nn.relu, nn.Linear.init(keys[3], hidden, pixels))
         return cls(encoder, decoder)
 
     def __call__(self, images: vf.Array, *, key: vf.Array) -> tuple[vf.Array, vf.Array, vf.Array]:
-        """The pixels' logits, drawn once for each image, and the means and log-variances they were drawn from."""
+        """Return the pixels' logits of a sample, and its means and log-variances."""
         mean, log_var = jnp.split(self.encoder(images), 2, axis=-1)
         z = mean + jnp.exp(log_var / 2) * random.normal(key, mean.shape)
         return self.decoder(z), mean, log_var
 
 
 def loss(model: VAE, images: vf.Array, key: vf.Array) -> vf.Array:
-    """The bound in nats per image, the mean over the batch."""
+    """Return the bound in nats per image, the mean over the batch."""
     logits, mean, log_var = model(images, key=key)
     missed = nn.losses.binary_cross_entropy_with_logits(logits, images.reshape(logits.shape), reduction="sum")
     return (missed + nn.losses.kl_divergence_gaussian(mean, log_var)) / len(images)
 
 
 def train(digits: data.Dataset, *, epochs: int, batch: int, latent: int, key: vf.Array) -> VAE:
-    """Train from scratch with Adam."""
+    """Train with Adam."""
     model_key, shuffle_key, draw_key = random.split(key, 3)
     loader = data.DataLoader(digits, batch, shuffle=True, key=shuffle_key, drop_last=True, workers=1)
     model = VAE.init(model_key, digits[0][0].size, hidden=256, latent=latent)
@@ -71,7 +71,7 @@ def train(digits: data.Dataset, *, epochs: int, batch: int, latent: int, key: vf
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, draw, and return the bounds for held-out images, in nats per image: after training, and before the first step."""
+    """Train, draw, and return the bounds for held-out images, also before training."""
     options = common.arguments(__doc__, argv, epochs={"type": int, "help": "passes over the training images (default 60; 8 of MNIST)"})
     digits, held_out = common.digits(options.data)
     epochs = options.epochs or (6 if options.quick else 8 if options.data else 60)

@@ -1,4 +1,4 @@
-"""Learn the exclusive or of two bits, the smallest problem that a linear model cannot solve; save the network, load it, ask it again.
+"""Learn the exclusive or of two bits, save the network, load it, and use it again.
 
 python examples/xor.py
 """
@@ -25,24 +25,24 @@ class MLP(nn.Module):
     out: nn.Linear
 
     def __call__(self, x: vf.Array) -> vf.Array:
-        """The logits of the rows of `x`."""
+        """Return the logits of the rows of `x`."""
         return self.out(nn.tanh(self.hidden(x)))[:, 0]
 
 
 def build(key: vf.Array) -> MLP:
-    """A network with random weights."""
+    """Create a network with random weights."""
     first, second = random.split(key)
     return MLP(hidden=nn.Linear.init(first, 2, 8), out=nn.Linear.init(second, 8, 1))
 
 
 @vf.jit
 def wrong(model: MLP) -> vf.Array:
-    """The loss over all four pairs of bits."""
+    """Return the loss over all four pairs of bits."""
     return nn.losses.binary_cross_entropy_with_logits(model(BITS), XOR)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, save, load, report, and return the loss and the share of right answers of the network that was loaded."""
+    """Train, save, load, and return loss and accuracy of the loaded network."""
     options = common.arguments(__doc__, argv)
     trained_key, other_key = random.split(random.key(options.seed))
     model, optimizer = build(trained_key), optim.adam(0.05)

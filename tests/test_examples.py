@@ -24,9 +24,9 @@ def output(program: str, *args: str) -> str:
     return done.stdout
 
 
-def test_the_whole_idea_takes_fewer_than_a_hundred_lines_and_agrees_with_the_framework() -> None:
-    assert len((ROOT / "examples" / "whole_idea.py").read_text().splitlines()) < 100
-    assert "tanh" in output("whole_idea.py")
+def test_the_miniature_takes_fewer_than_a_hundred_lines_and_agrees_with_the_framework() -> None:
+    assert len((ROOT / "examples" / "miniature.py").read_text().splitlines()) < 100
+    assert "tanh" in output("miniature.py")
 
 
 def test_the_demo_learns_to_read_digits() -> None:

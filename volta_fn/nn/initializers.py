@@ -142,7 +142,7 @@ def variance_scaling(
     batch_axis: Axes = (),
     dtype: Any = None,
 ) -> Initializer:
-    """Return an initializer of random numbers with mean 0 and variance ``scale / fan``.
+    """Return an initializer of random numbers, mean 0 and variance ``scale / fan``.
 
     Args:
         scale: the factor.

@@ -110,7 +110,7 @@ def test_bad_arguments(options, message):
     [
         ((4, 8, 8), "a single example needs a batch axis"),
         ((1, 3, 8, 8), "needs 4 channels"),
-        ((1, 4, 1, 8), "leaves nothing of what 1 elements along spatial axis 0"),
+        ((1, 4, 1, 8), "leaves no output of 1 elements along spatial axis 0"),
     ],
 )
 def test_bad_inputs(shape, message):

@@ -70,7 +70,7 @@ def test_zero_division_may_be_seen():
 @pytest.mark.parametrize(
     "call, error, words",
     [
-        (lambda: metrics.confusion_matrix(GUESS, TRUTH, 0), ArgumentError, "positive whole number"),
+        (lambda: metrics.confusion_matrix(GUESS, TRUTH, 0), ArgumentError, "positive integer"),
         (lambda: metrics.confusion_matrix(GUESS, TRUTH, 4, weight=WEIGHT[:3]), ShapeError, "weight"),
         (lambda: metrics.precision(GUESS, TRUTH, 4), ShapeError, "two classes, got 4"),
         (lambda: metrics.recall(GUESS, TRUTH, 4, "mean"), ArgumentError, "average is"),

@@ -1,9 +1,9 @@
-"""The whole idea of volta_fn, in miniature and on NumPy alone: read it in ten minutes, run it to see that volta_fn agrees.
+"""A miniature of volta_fn on NumPy alone, to read in ten minutes.
 
-A *primitive* is an operation declared once: how to compute it, and how its result moves with each argument. A *trace* is a way to
-read a program: `JVP` carries derivatives along, `Batch` a whole axis, `Jaxpr` writes the program down. `current` says what applying
-a primitive means: computing it, unless a trace is at work, which itself works in the way that it found. That is why they compose.
-Reverse mode (`grad`) needs no trace of its own: write down the derivative, which is a linear program, and read it backwards.
+A *primitive* is an operation declared once: how to evaluate it, and how to differentiate it by each argument. A *trace* is a way to
+interpret a program: `JVP` propagates derivatives, `Batch` an additional axis, `Jaxpr` records the program. `current` interprets a
+primitive: it evaluates it, or calls the innermost trace, whose rule runs under the interpreter that the trace found. So traces nest.
+Reverse mode (`grad`) needs no trace of its own: record the derivative, which is a linear program, and transpose it from the end.
 """
 import contextvars
 
@@ -12,8 +12,8 @@ import numpy as np
 current = contextvars.ContextVar("current", default=lambda primitive, *args, **params: primitive.evaluate(*args, **params))
 
 class Primitive:
-    """derivatives[i](g, out, *args) is how far `out` moves when args[i] moves by g. Most operations multiply g by a slope, number by
-    number: read backwards, they do the same. A linear one moves as it computes, and declares what it is when read backwards."""
+    """derivatives[i](g, out, *args) is the tangent of `out` for tangent g of args[i]."""
+    # Most multiply g elementwise, which is its own transpose. A linear operation is its own derivative, and declares its transpose.
     def __init__(self, name, evaluate, *derivatives, transpose=None):
         self.name, self.evaluate, self.transposes = name, evaluate, [transpose] if transpose else derivatives
         self.derivatives = derivatives or [lambda g, out, x, **params: self(g, **params)]
@@ -26,19 +26,19 @@ tanh = Primitive("tanh", np.tanh, lambda g, out, x: mul(g, add(1.0, mul(-1.0, mu
 total = Primitive("total", np.sum, transpose=lambda g, out, x, axis: spread(g, size=x.shape[axis], axis=axis))
 spread = Primitive("spread", lambda x, size, axis: np.stack([x] * size, axis), transpose=lambda g, out, x, size, axis: total(g, axis=axis))
 
-class Tracer:  # stands for an array while a trace reads the program; only that trace knows what value and tangent mean
+class Tracer:  # an array during a trace, which alone interprets value and tangent
     def __init__(self, trace, value, tangent=None):
         self.trace, self.value, self.tangent = trace, value, tangent
         self.shape = np.shape(value)[isinstance(trace, Batch) :]  # a batch hides its axis, the first
 
 class Trace:
-    """A transform at work on f. It has a rule for primitives that meet its own tracers; the rest is for the way it found."""
+    """A transform of f: its rule interprets primitives with its own tracers."""
     def __init__(self, f, *columns):
         self.found, self.equations, self.inputs = current.get(), [], [Tracer(self, *fields) for fields in zip(*columns, strict=True)]
         self.output = self.under(self.apply, f, *self.inputs)
-    def under(self, way, f, *args, **params):
+    def under(self, interpreter, f, *args, **params):
         context = contextvars.copy_context()
-        context.run(current.set, way)
+        context.run(current.set, interpreter)
         return context.run(f, *args, **params)
     def owns(self, x):
         return isinstance(x, Tracer) and x.trace is self
@@ -49,11 +49,11 @@ class JVP(Trace):
     def rule(self, primitive, *args, **params):
         primals = [a.value if self.owns(a) else a for a in args]
         out = primitive(*primals, **params)
-        moves = [d(a.tangent, out, *primals, **params) for d, a in zip(primitive.derivatives, args, strict=True) if self.owns(a)]
-        return Tracer(self, out, add(*moves) if len(moves) == 2 else moves[0])
+        tangents = [d(a.tangent, out, *primals, **params) for d, a in zip(primitive.derivatives, args, strict=True) if self.owns(a)]
+        return Tracer(self, out, add(*tangents) if len(tangents) == 2 else tangents[0])
 
 class Batch(Trace):
-    def rule(self, primitive, *args, **params):  # axes are counted from the end: a new one in front disturbs no primitive
+    def rule(self, primitive, *args, **params):  # axes count from the end, so a new first axis disturbs no primitive
         size = next(np.shape(a.value)[0] for a in args if self.owns(a))
         wide = [a if type(a) is float or self.owns(a) else spread(a, size=size, axis=-1 - len(np.shape(a))) for a in args]
         return Tracer(self, primitive(*[a.value if self.owns(a) else a for a in wide], **params))
@@ -65,8 +65,8 @@ class Jaxpr(Trace):
         return out
     def __str__(self):
         names = {id(x): f"{chr(97 + i)}:{x.shape}" for i, x in enumerate([*self.inputs, *[out for out, *_ in self.equations]])}
-        lines = [[names[id(out)], "=", p.name, *[names.get(id(a), a) for a in args], k or ""] for out, p, args, k in self.equations]
-        return "\n    ".join(["let", *[" ".join(map(str, line)) for line in lines]]) + f"\nin {names[id(self.output)]}"
+        rows = [[names[id(out)], "=", p.name, *[names.get(id(a), a) for a in args], k or ""] for out, p, args, k in self.equations]
+        return "\n    ".join(["let", *[" ".join(map(str, row)) for row in rows]]) + f"\nin {names[id(self.output)]}"
 
 def jvp(f, primals, tangents):
     out = JVP(f, primals, tangents).output
@@ -77,7 +77,7 @@ def vmap(f):
 
 def grad(f):
     def gradients(*primals):
-        linear = Jaxpr(lambda *tangents: jvp(f, primals, tangents)[1], primals)  # what is known is computed, not written down
+        linear = Jaxpr(lambda *tangents: jvp(f, primals, tangents)[1], primals)    # known values are computed, not recorded
         cotangents = {linear.output: 1.0}
         for out, primitive, args, params in reversed(linear.equations):
             for transpose, arg in zip(primitive.transposes, args, strict=True):
