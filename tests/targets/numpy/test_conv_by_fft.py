@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from volta_fn.targets.numpy.conv_by_fft import spectra_pay
+from volta_fn.compiler.contractions.correlation import fft_is_faster
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 FORMS: list[dict[str, Any]] = [
@@ -57,6 +57,6 @@ def test_infinity_stays_where_its_windows_are() -> None:
 
 
 def test_transforms_are_chosen_for_large_windows_alone() -> None:
-    assert spectra_pay((1, 1, 1, 600, 600), (1, 1, 1, 300, 300), (1, 1, 1, 301, 301))
-    assert not spectra_pay((1, 8, 64, 56, 56), (1, 64, 64, 3, 3), (1, 8, 64, 56, 56))
-    assert not spectra_pay((1, 64, 8, 58, 58), (1, 64, 8, 56, 56), (1, 64, 64, 3, 3))
+    assert fft_is_faster((1, 1, 1, 600, 600), (1, 1, 1, 300, 300), (1, 1, 1, 301, 301))
+    assert not fft_is_faster((1, 8, 64, 56, 56), (1, 64, 64, 3, 3), (1, 8, 64, 56, 56))
+    assert not fft_is_faster((1, 64, 8, 58, 58), (1, 64, 8, 56, 56), (1, 64, 64, 3, 3))

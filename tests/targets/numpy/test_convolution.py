@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_windows import convolve
-from volta_fn.targets.numpy import conv_batch_last, conv_by_shifts, conv_correlate, conv_tiling, sliding
+from volta_fn.targets.numpy import conv_tiling, convolution
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
-METHODS = [conv_correlate._by_patches, conv_by_shifts.multiply_then_shift]
 NCHW = ((0, 1, 2, 3),) * 3
 NHWC = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 
@@ -79,68 +78,28 @@ def test_any_parameters(tile_bytes: int, case: tuple, dtype: type, seed: int) ->
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("method", [conv_by_shifts.multiply_then_shift, conv_by_shifts.by_taps, conv_by_shifts.by_positions])
+@pytest.mark.parametrize("few", [False, True])
 @given(case=convolutions(), dtype=st.sampled_from(DTYPES), tile_bytes=st.sampled_from([64, 1024, 1 << 20]))
-def test_every_method_takes_any_parameters(method: Any, case: tuple, dtype: type, tile_bytes: int) -> None:
-    """The methods for special shapes give what the definition gives wherever they apply, not only where they are chosen."""
-    choose = conv_correlate._method
-    ones = {conv_by_shifts.by_taps: lambda w, y: w.shape[1:3], conv_by_shifts.by_positions: lambda w, y: (w.shape[1], y.shape[1])}
-    applies = lambda w, y: method not in ones or tuple(ones[method](w, y)) == (1, 1)
+def test_every_method_takes_any_parameters(few: bool, case: tuple, dtype: type, tile_bytes: int) -> None:
+    """Both methods give what the definition gives wherever they apply, not only where they are chosen."""
     shapes, params = case
     rng = np.random.default_rng(0)
     lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
         patch.setattr(conv_tiling, "_TILE_BYTES", tile_bytes)
-        patch.setattr(conv_correlate, "_method", lambda x, w, y: method if applies(w, y) else choose(x, w, y))
+        patch.setattr(convolution, "_has_few_outputs", lambda w, y: few)
         got = conv_general_dilated(lhs, rhs, **params)
         want = exact(params, lhs, rhs)
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("axis", [1, 2])
-@given(case=convolutions(), dtype=st.sampled_from(DTYPES), images=st.sampled_from([1, 2, 64]), method=st.sampled_from(METHODS))
-def test_images_last_takes_any_parameters(axis: int, case: tuple, dtype: type, images: int, method: Any) -> None:
-    """With the images, or what is summed over, as innermost axis: whole and in blocks, by the methods that the shapes have then."""
-    shapes, params = case
-    rng = np.random.default_rng(0)
-    lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
-    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        patch.setattr(conv_batch_last, "_IMAGES", images)
-        patch.setattr(conv_correlate, "axis_of_images", lambda *operands: axis)
-        patch.setattr(conv_correlate, "_method", lambda x, w, y: method)
-        got = conv_general_dilated(lhs, rhs, **params)
-        want = exact(params, lhs, rhs)
-    np.testing.assert_array_equal(got, want)
+def test_products_are_shifted_where_outputs_are_few() -> None:
+    def few(w: tuple[int, ...], y: tuple[int, ...]) -> bool:
+        return convolution._has_few_outputs(np.empty(w, np.float32), np.empty(y, np.float32))
 
-
-def test_images_are_last_where_rows_are_short_and_there_are_many_images() -> None:
-    def axis(
-        x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], low: int = 0, order: tuple[int, ...] = (0, 1, 2, 3, 4)
-    ) -> int | None:
-        lhs = np.empty([x[i] for i in order], np.float32).transpose(np.argsort(order))
-        window = sliding.Window(1, 1, low)
-        return conv_batch_last.axis_of_images(lhs, np.empty(w, np.float32), np.empty(y, np.float32), (window, window))
-
-    assert axis((1, 64, 6, 14, 14), (1, 16, 6, 5, 5), (1, 64, 16, 10, 10)) == 1
-    assert axis((1, 64, 1, 28, 28), (1, 6, 1, 5, 5), (1, 64, 6, 28, 28), low=2) == 1
-    assert axis((1, 6, 64, 14, 14), (1, 16, 64, 10, 10), (1, 6, 16, 5, 5)) == 2  # by the weights
-    assert axis((1, 2, 6, 14, 14), (1, 16, 6, 5, 5), (1, 2, 16, 10, 10)) is None  # few images
-    assert axis((1, 8, 64, 58, 58), (1, 64, 64, 3, 3), (1, 8, 64, 56, 56)) is None  # long rows
-    assert axis((1, 64, 6, 14, 14), (1, 16, 6, 1, 1), (1, 64, 16, 14, 14)) is None  # nothing to gather
-    assert axis((1, 64, 64, 14, 14), (1, 16, 64, 5, 5), (1, 64, 16, 10, 10), order=(0, 1, 3, 4, 2)) is None  # channels are last already
-
-
-def test_methods_are_chosen_by_shape() -> None:
-    def chosen(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> str:
-        lhs = np.empty([x[i] for i in order], np.float32).transpose(np.argsort(order))
-        return conv_correlate._method(lhs, np.empty(w, np.float32), np.empty(y, np.float32)).__name__
-
-    channels_last = (1, 3, 4, 0, 2)
-    assert chosen((1, 2, 64, 9, 9), (1, 64, 64, 3, 3), (1, 2, 64, 7, 7)) == "_by_patches"
-    assert chosen((1, 2, 64, 9, 9), (1, 3, 64, 3, 3), (1, 2, 3, 7, 7)) == "multiply_then_shift"
-    assert chosen((64, 2, 1, 9, 9), (64, 1, 1, 3, 3), (64, 2, 1, 7, 7), channels_last) == "by_taps"
-    assert chosen((64, 1, 2, 9, 9), (64, 1, 2, 7, 7), (64, 1, 1, 3, 3), channels_last) == "by_positions"
-    assert chosen((64, 2, 1, 9, 9), (64, 1, 1, 3, 3), (64, 2, 1, 7, 7)) == "_by_patches"
+    assert few((1, 3, 64, 3, 3), (1, 2, 3, 7, 7))
+    assert not few((1, 64, 64, 3, 3), (1, 2, 64, 7, 7))
+    assert not few((64, 1, 1, 3, 3), (64, 2, 1, 7, 7))
 
 
 def test_preferred_element_type_is_the_dtype_of_the_sums() -> None:

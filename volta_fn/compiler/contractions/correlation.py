@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import gcd, prod
+from math import log2, prod
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.contractions.sliding_windows import Window, phases
 from volta_fn.primitives.geometry import window_counts
 
 
@@ -116,19 +117,12 @@ class _Residue(NamedTuple):
 
 
 def _residues(axis: Axis, base: int) -> Iterator[_Residue]:
-    """Take an axis apart whose input has base - 1 holes between its elements.
-
-    Place r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is whole. With
-    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
-    """
-    place_step, tap_step = base // gcd(axis.stride, base), base // gcd(axis.dilation, base)
-    for r in range(min(place_step, axis.places)):
-        start = r * axis.stride - axis.low
-        first = next((k for k in range(min(tap_step, axis.taps)) if (start + k * axis.dilation) % base == 0), axis.taps)
-        low = -(start + first * axis.dilation) // base
-        taps, places = len(range(first, axis.taps, tap_step)), len(range(r, axis.places, place_step))
-        reduced = Axis(axis.size, taps, places, axis.stride * place_step // base, axis.dilation * tap_step // base, low)
-        yield _Residue(reduced, first if taps else 0, tap_step, r, place_step)
+    """Yield the phases of an axis whose input has base - 1 holes between its elements."""
+    for phase in phases(Window(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.places):
+        taps, places = range(axis.taps)[phase.taps], range(axis.places)[phase.positions]
+        stride, dilation, low = phase.window
+        reduced = Axis(axis.size, len(taps), len(places), stride, dilation, low)
+        yield _Residue(reduced, taps.start if taps else 0, taps.step, places.start, places.step)
 
 
 def _restricted(whole: Correlation, parts: Sequence[_Residue]) -> Correlation:
@@ -196,3 +190,17 @@ def _contiguous(shape: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
 def _grouped(strides: tuple[int, ...], split: int, sizes: Sequence[int], groups: int) -> View:
     """The view with the dimension `split` taken apart into (groups, rest), the groups in front."""
     return View(0, (strides[split] * (sizes[split] // groups), *strides))
+
+
+#: Nanoseconds of a multiplication of the definition, and of each element and doubling of a Fourier transform, about.
+_PRODUCT, _TRANSFORM = 0.02, 2.5
+
+
+def fft_is_faster(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> bool:
+    """Return True if Fourier transforms are likely to be much faster than the definition, for operands of these canonical shapes."""
+    groups, images, channels, outputs = *x[:3], w[1]
+    length = float(prod(x[3:]) + prod(w[3:]))
+    transforms = groups * (images * channels + channels * outputs + images * outputs) * length * log2(length + 2)
+    products = groups * images * outputs * channels * float(prod(w[3:])) * float(prod(y[3:]))
+    spectral = transforms * _TRANSFORM + 4 * groups * images * outputs * channels * length * _PRODUCT
+    return 2 * spectral < products * _PRODUCT

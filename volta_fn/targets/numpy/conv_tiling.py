@@ -1,8 +1,10 @@
-"""How a canonical correlation is cut into matrix products: arithmetic with sizes and strides.
+"""Tiling of a correlation by im2col into matrix products: arithmetic with sizes and strides.
 
-Axes are numbered as those of the patch array (`patches.py`): group, batch, channel, positions, taps. *Rows* are the axes that the result
-keeps besides the output channel, *terms* those that are summed, the *stack* those along which whole matrix products are repeated.
+Axes are numbered as those of the patch array (`conv_im2col`): group, batch, channel, positions, taps. *Rows* are the axes that the result
+keeps besides the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,11 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.contractions.sliding_windows import Window
 from volta_fn.targets.numpy.contraction import working_dtype
-from volta_fn.targets.numpy.conv_patches import patch_strides
-from volta_fn.targets.numpy.sliding import Window
-
-__all__ = ["Tiling", "choose_tiling", "copy_cost", "even_length", "tile_elements", "tiling_of"]
 
 _TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
 _INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
@@ -24,10 +23,7 @@ _RUN_COST, _ELEMENT_COST, _STRIDED_COST = 10.0, 0.1, 0.5  # nanoseconds to start
 
 
 class Tiling(NamedTuple):
-    """The axes of stack, rows and terms in the order in which they merge, and the length of a block along each axis and of outputs.
-
-    `cost` is the estimated time to gather an element of a patch, in nanoseconds.
-    """
+    """The axes of stack, rows and terms in the order in which they merge, and the length of a block along each axis and of outputs."""
 
     stack: tuple[int, ...]
     rows: tuple[int, ...]
@@ -36,20 +32,19 @@ class Tiling(NamedTuple):
     outputs_last: bool  # a block of the result is [rows, outputs], else [outputs, rows]
     lengths: tuple[int, ...]
     outputs: int
-    cost: float
 
 
 def tile_elements(dtype: np.dtype) -> int:
-    """How many elements an operand of a product whose result is of `dtype` may have."""
+    """Return how many elements an operand of a product with a result of `dtype` may have."""
     working = working_dtype(dtype)
     return max(_TILE_BYTES // (_INTEGER_BYTES if working.kind in "iub" else working.itemsize), 1)
 
 
 def tiling_of(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> Tiling:
-    """How the correlation y of x and w is cut."""
-    places, taps = y.shape[3:], w.shape[3:]
-    strides = patch_strides(x, windows, places, taps)
-    sizes = (*x.shape[:3], *places, *taps)
+    """Choose the tiling of the correlation y of x and w."""
+    positions, taps = y.shape[3:], w.shape[3:]
+    strides = patch_strides(x, windows, positions, taps)
+    sizes = (*x.shape[:3], *positions, *taps)
     return choose_tiling(sizes, y.shape[2], strides, y.strides, tuple(windows), x.itemsize, tile_elements(y.dtype))
 
 
@@ -63,25 +58,25 @@ def choose_tiling(
     itemsize: int,
     capacity: int,
 ) -> Tiling:
-    """Choose axes and blocks such that a patch, what it reaches of the input, its weights and its result have at most `capacity` elements.
+    """Choose blocks such that a patch, what it reaches of the input, its weights and its result fit `capacity`.
 
     `sizes` and `patch_strides` run over the axes of the patch array; `out_strides` over (group, batch, output channel, *positions).
     """
-    places, taps = tuple(range(3, 3 + len(windows))), tuple(range(3 + len(windows), len(sizes)))
-    row_strides = {axis: out_strides[axis] for axis in (1, *places)}
+    positions, taps = tuple(range(3, 3 + len(windows))), tuple(range(3 + len(windows), len(sizes)))
+    row_strides = {axis: out_strides[axis] for axis in (1, *positions)}
     outputs_last = all(out_strides[2] <= stride for stride in row_strides.values())
-    stacked = not outputs_last and out_strides[1] > out_strides[2] and _count(sizes, places) >= _STACKED_POSITIONS
+    stacked = not outputs_last and out_strides[1] > out_strides[2] and _count(sizes, positions) >= _STACKED_POSITIONS
     stack = (0, 1) if stacked else (0,)
-    rows = tuple(sorted(places if stacked else row_strides, key=lambda axis: -row_strides[axis]))
+    rows = tuple(sorted(positions if stacked else row_strides, key=lambda axis: -row_strides[axis]))
     terms = tuple(sorted((2, *taps), key=lambda axis: -abs(patch_strides[axis])))
     row_limit, term_limit, output_limit = _balance((_count(sizes, rows), _count(sizes, terms), outputs), capacity)
     lengths = [1] * len(sizes)
     row_count, term_count = _fill(lengths, sizes, rows, row_limit), _fill(lengths, sizes, terms, term_limit)
-    output_count = even_length(outputs, output_limit)
+    output_count = _even_length(outputs, output_limit)
     _fill(lengths, sizes, stack, capacity // max(row_count * term_count, row_count * output_count, term_count * output_count))
     _shrink(lengths, windows, capacity)
     by_rows, by_terms = (_gathering_cost(axes, lengths, patch_strides, itemsize) for axes in (rows, terms))
-    return Tiling(stack, rows, terms, by_rows <= by_terms, outputs_last, tuple(lengths), output_count, min(by_rows, by_terms))
+    return Tiling(stack, rows, terms, by_rows <= by_terms, outputs_last, tuple(lengths), output_count)
 
 
 def _count(sizes: Sequence[int], axes: Sequence[int]) -> int:
@@ -89,7 +84,7 @@ def _count(sizes: Sequence[int], axes: Sequence[int]) -> int:
 
 
 def _balance(counts: tuple[int, int, int], capacity: int) -> tuple[int, ...]:
-    """Limits for three counts under which the product of any two is at most `capacity`."""
+    """Return limits for three counts under which the product of any two is at most `capacity`."""
     side = isqrt(capacity)
     capped = [min(count, side) for count in counts]
     others = [max(capped[:i] + capped[i + 1 :]) for i in range(3)]
@@ -100,45 +95,70 @@ def _fill(lengths: list[int], sizes: Sequence[int], axes: Sequence[int], limit: 
     """Set block lengths, from the innermost axis out, so that a block has at most `limit` elements; return how many it has."""
     count = 1
     for axis in reversed(axes):
-        lengths[axis] = even_length(sizes[axis], max(1, limit // count))
+        lengths[axis] = _even_length(sizes[axis], max(1, limit // count))
         count *= lengths[axis]
     return count
 
 
-def even_length(size: int, limit: int) -> int:
-    """The shortest block that takes as few blocks to cover `size` as blocks of `limit` do."""
+def _even_length(size: int, limit: int) -> int:
+    """Return the length of even blocks that cover `size` with as few blocks as those of `limit` do."""
     number = -(-size // limit)
     return -(-size // number)
 
 
 def _shrink(lengths: list[int], windows: Sequence[Window], capacity: int) -> None:
-    """Halve blocks of positions and taps until what they reach of the input fits: wide strides and dilations leave gaps between."""
+    """Halve blocks of positions and taps until what they reach of the input fits, as strides and dilations leave gaps."""
     spatial = len(windows)
 
-    def reach() -> int:
+    def reached() -> int:
         spans = (
             (lengths[3 + i] - 1) * window.stride + (lengths[3 + spatial + i] - 1) * window.dilation + 1 for i, window in enumerate(windows)
         )
         return prod(lengths[:3]) * prod(spans)
 
-    while reach() > capacity:
+    while reached() > capacity:
         longest = max(range(3, 3 + 2 * spatial), key=lengths.__getitem__)
         lengths[longest] = -(-lengths[longest] // 2)
 
 
-def copy_cost(run: int) -> float:
-    """The estimated time per element of copying runs of so many elements, which lie one after another in both arrays."""
-    return _RUN_COST / run + _ELEMENT_COST
-
-
 def _gathering_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequence[int], itemsize: int) -> float:
-    """The estimated time per element of gathering a patch whose innermost axes are `axes`."""
+    """Estimate the time per element of gathering a patch whose innermost axes are `axes`."""
     run = 1
     for axis in reversed(axes):
         if lengths[axis] > 1 and strides[axis] != run * itemsize:
             break
         run *= lengths[axis]
     if run > 1:
-        return copy_cost(run)
+        return _RUN_COST / run + _ELEMENT_COST
     innermost = next((lengths[axis] for axis in reversed(axes) if lengths[axis] > 1), 1)
     return _RUN_COST / innermost + _STRIDED_COST
+
+
+def patch_strides(x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides in bytes of the patch array over `x`, or over a padded copy if windows leave it."""
+    spans = [reach(window, slice(0, size), slice(0, count)) for window, size, count in zip(windows, positions, taps, strict=True)]
+    padded = any(start < 0 or stop > size for (start, stop), size in zip(spans, x.shape[3:], strict=True))
+    strides = _strides_like(x, (*x.shape[:3], *(stop - start for start, stop in spans))) if padded else x.strides
+    return patch_strides_over(strides, windows)
+
+
+def _strides_like(x: np.ndarray, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array of another shape whose axes are in the same order in memory (see `np.empty_like`)."""
+    strides, step = [0] * x.ndim, x.itemsize
+    for axis in sorted(range(x.ndim), key=lambda axis: (abs(x.strides[axis]), -axis)):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def patch_strides_over(strides: Sequence[int], windows: Sequence[Window]) -> tuple[int, ...]:
+    """Return the strides of the patch array over an array of the given strides."""
+    positions = (stride * window.stride for stride, window in zip(strides[3:], windows, strict=True))
+    taps = (stride * window.dilation for stride, window in zip(strides[3:], windows, strict=True))
+    return (*strides[:3], *positions, *taps)
+
+
+def reach(window: Window, positions: slice, taps: slice) -> tuple[int, int]:
+    """Return where the elements that these taps meet at these positions begin and end."""
+    start = positions.start * window.stride + taps.start * window.dilation - window.low
+    return start, (positions.stop - 1) * window.stride + (taps.stop - 1) * window.dilation - window.low + 1

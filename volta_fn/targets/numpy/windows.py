@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from volta_fn.compiler.contractions.sliding_windows import Window, phases
 from volta_fn.primitives.geometry import Ints, Padding, counts_of_windows
 from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.primitives.selection import choose
 from volta_fn.targets.numpy.blocks import Scratch
 from volta_fn.targets.numpy.contraction import working_dtype
-from volta_fn.targets.numpy.sliding import Window, meeting, phases, sliding_blocks
+from volta_fn.targets.numpy.sliding import meeting, sliding_blocks
 
 __all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
 
@@ -105,10 +106,10 @@ def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
     whole = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
     for phase in product(*map(phases, whole, geometry["base_dilation"], geometry["window_dimensions"], counts)):
         taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
-        places = [range(size)[p.places] for size, p in zip(counts, phase, strict=True)]
+        places = [range(size)[p.positions] for size, p in zip(counts, phase, strict=True)]
         windows = [p.window for p in phase]
         for block in sliding_blocks([len(p) for p in places], windows, taps, shape, _BLOCK_ELEMENTS):
-            here = [_as_slice(place[part]) for place, part in zip(places, block.places, strict=True)]
+            here = [_as_slice(place[part]) for place, part in zip(places, block.positions, strict=True)]
             yield _Block((*here, ...), (*block.source, ...), taps, block.windows)
 
 

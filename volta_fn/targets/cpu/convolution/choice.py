@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.contractions.correlation import Correlation, correlations
+from volta_fn.compiler.contractions.correlation import Correlation, correlations, fft_is_faster
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.direct import DirectWriter, direct
@@ -21,7 +21,6 @@ from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSu
 from volta_fn.targets.cpu.convolution.zero_fill import write_zeros
 from volta_fn.targets.cpu.matmul.compute_dtype import readable, working
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.numpy.conv_by_fft import spectra_pay
 
 #: Nanoseconds of a cycle, about.
 _CYCLE = 1 / 2.7
@@ -65,7 +64,7 @@ def _by_spectra(c: Correlation) -> bool:
     """Whether NumPy's transforms are likely to be faster."""
     x = (c.groups, c.images, c.channels, *(axis.size for axis in c.axes))
     w = (c.groups, c.outputs, c.channels, *(axis.taps for axis in c.axes))
-    return spectra_pay(x, w, (c.groups, c.images, c.outputs, *(axis.places for axis in c.axes)))
+    return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.places for axis in c.axes)))
 
 
 def _write(piece: Piece, algorithm: str) -> None:

@@ -1,0 +1,41 @@
+"""Sliding windows along one axis, and their polyphase decomposition where the input is dilated."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """How positions and taps meet the input along one axis: at `position * stride + tap * dilation - low`."""
+
+    stride: int
+    dilation: int
+    low: int
+
+
+class Phase(NamedTuple):
+    """The taps and positions of one phase, and how they meet the undilated input."""
+
+    taps: slice
+    positions: slice
+    window: Window
+
+
+def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
+    """Decompose windows over an input with base - 1 holes between its elements into phases that meet no hole.
+
+    Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is an integer. With
+    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
+    """
+    if base == 1:
+        return [Phase(slice(None), slice(None), window)]
+    position_step, tap_step = base // gcd(window.stride, base), base // gcd(window.dilation, base)
+    found = []
+    for r in range(min(position_step, positions)):
+        start = r * window.stride - window.low
+        first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
+        low = -(start + first * window.dilation) // base
+        reduced = Window(window.stride * position_step // base, window.dilation * tap_step // base, low)
+        found.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
+    return found
