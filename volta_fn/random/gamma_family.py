@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,12 +50,10 @@ def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: 
     return _samples(broadcast_to(shapes, shape_with(function, shape, a=shapes)), data, log)
 
 
-def _draw(a: Array, data: Array, log: bool) -> Array:
+@functools.partial(custom_jvp, nondiff_argnums=(2,))
+def _samples(a: Array, data: Array, log: bool) -> Array:
     keys = random_split(data, (a.size,))
     return lax.reshape(vmap(lambda k, x: _draw_one(k, x, log))(keys, lax.reshape(a, (a.size,))), a.shape)
-
-
-_samples = custom_jvp(_draw, nondiff_argnums=(2,))
 
 
 @_samples.defjvp

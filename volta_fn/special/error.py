@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -50,7 +51,8 @@ def _log_ndtr(x: Any, *, series_order: int) -> Array:
     return _log_distribution(x, series_order)
 
 
-def _log_distribution_value(x: Array, series_order: int) -> Array:
+@functools.partial(custom_jvp, nondiff_argnums=(1,))
+def _log_distribution(x: Array, series_order: int) -> Array:
     border = _SERIES_BELOW[x.dtype.itemsize]
     far = x < border
     # The branch not selected must be finite, or its derivative times zero is NaN.
@@ -68,9 +70,6 @@ def _series(x: Array, order: int) -> Array:
     for k in range(order, 0, -1):
         total = 1.0 - (2 * k - 1) * inverse * total
     return total
-
-
-_log_distribution = custom_jvp(_log_distribution_value, nondiff_argnums=(1,))
 
 
 @_log_distribution.defjvp
@@ -128,7 +127,8 @@ def _ratio(x: Array, coefficients: _Rational) -> Array:
     return top / bottom
 
 
-def _ndtri_value(p: Array) -> Array:
+@custom_jvp
+def _ndtri(p: Array) -> Array:
     centred = p - 0.5
     is_central = vnp.abs(centred) <= 0.425
     centre = centred * _ratio(0.180625 - vnp.where(is_central, centred * centred, 0.0), _CENTRE)
@@ -141,7 +141,6 @@ def _ndtri_value(p: Array) -> Array:
     return vnp.where((p < 0) | (p > 1), np.nan, out)
 
 
-_ndtri = custom_jvp(_ndtri_value)
 _ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +73,8 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     return _softmax_program(values, _static_axis(axis), where)
 
 
-def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
+@functools.partial(custom_jvp, nondiff_argnums=(1,))
+def _softmax(x: Array, axis: Axis, where: Any) -> Array:
     terms = vnp.exp(x - _shift(x, axis, where))
     if where is None:
         return terms / vnp.sum(terms, axis, keepdims=True)
@@ -81,7 +83,6 @@ def _softmax_value(x: Array, axis: Axis, where: Any) -> Array:
     return terms / vnp.where(total == 0, 1, total)  # `where` may be all False
 
 
-_softmax = custom_jvp(_softmax_value, nondiff_argnums=(1,))
 _softmax_program = jit(_softmax, static_argnums=1)
 
 
@@ -102,13 +103,13 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     return _log_softmax_program(values, _static_axis(axis), where)
 
 
-def _log_softmax_value(x: Array, axis: Axis, where: Any) -> Array:
+@functools.partial(custom_jvp, nondiff_argnums=(1,))
+def _log_softmax(x: Array, axis: Axis, where: Any) -> Array:
     shifted = x - _shift(x, axis, where)
     out = shifted - vnp.log(vnp.sum(vnp.exp(shifted), axis, keepdims=True, where=where))
     return out if where is None else vnp.where(where, out, -math.inf)
 
 
-_log_softmax = custom_jvp(_log_softmax_value, nondiff_argnums=(1,))
 _log_softmax_program = jit(_log_softmax, static_argnums=1)
 
 

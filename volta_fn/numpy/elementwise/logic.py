@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact
+from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import asarray
 from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
 from volta_fn.primitives.declare import promoted
@@ -143,20 +143,11 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.0 + 1e-6, 2.1]))
     Array([ True, False], dtype=bool)
     """
-    x, y = promote("isclose", a, b)
-    if not is_inexact(x):
-        x, y = promote_inexact("isclose", x, y) if x.dtype == BOOL else (x, y)
-        x, y = promote_inexact("isclose", x, y)
-    same, nan_x, nan_y = lax.eq(x, y), isnan(x), isnan(y)
-    tolerance = lax.add(_scalar_like(x, atol), lax.mul(_scalar_like(x, rtol), lax.abs(y)))
-    both_finite = lax.bitwise_and(isfinite(x), isfinite(y))
-    near = lax.le(lax.abs(lax.sub(x, y)), tolerance)
-    result = lax.bitwise_or(same, lax.bitwise_and(both_finite, near))
-    return lax.bitwise_or(result, lax.bitwise_and(nan_x, nan_y)) if equal_nan else result
-
-
-def _scalar_like(x: Array, value: Any) -> Array:
-    return lax.convert_element_type(value, dtypes.real_dtype(x.dtype))
+    x, y = promote_inexact("isclose", a, b)
+    absolute, relative = (lax.convert_element_type(v, dtypes.real_dtype(x.dtype)) for v in (atol, rtol))
+    near = lax.le(lax.abs(lax.sub(x, y)), lax.add(absolute, lax.mul(relative, lax.abs(y))))
+    result = lax.eq(x, y) | (isfinite(x) & isfinite(y) & near)
+    return result | (isnan(x) & isnan(y)) if equal_nan else result
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:

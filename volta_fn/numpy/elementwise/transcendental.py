@@ -18,6 +18,7 @@ from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexa
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives import exponential
 from volta_fn.primitives.declare import promoted
+from volta_fn.special import bessel
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
@@ -131,39 +132,10 @@ def _reals(function: str, *values: Any) -> list[Array]:
 def i0(x: Any, /) -> Array:
     """Return the modified Bessel function of the first kind and order 0 of reals.
 
-    By its power series for |x| <= 12 and its asymptotic expansion beyond (Abramowitz & Stegun 9.6.12, 9.7.1).
-
     >>> jnp.i0(jnp.array([0.0, 1.0]))
     Array([1.       , 1.2660658], dtype=float32)
     """
-    (value,) = _reals("i0", x)
-    work = lax.abs(value)
-    near = lax.le(work, full_like_scalar(work, _I0_CUT))
-    small = lax.select(near, work, full_like_scalar(work, 0.0))
-    large = lax.select(near, full_like_scalar(work, _I0_CUT), work)
-    result = lax.select(near, _i0_series(small), _i0_asymptotic(large))
-    return lax.convert_element_type(result, value.dtype)
-
-
-_I0_CUT = 18.0
-
-
-def _i0_series(x: Array) -> Array:
-    quarter = lax.mul(lax.mul(x, x), full_like_scalar(x, 0.25))
-    total = full_like_scalar(x, 1.0)
-    for k in range(48, 0, -1):
-        total = lax.add(full_like_scalar(x, 1.0), lax.mul(lax.mul(quarter, full_like_scalar(x, 1.0 / (k * k))), total))
-    return total
-
-
-def _i0_asymptotic(x: Array) -> Array:
-    total = full_like_scalar(x, 1.0)
-    for k in range(24, 0, -1):
-        ratio = lax.div(full_like_scalar(x, (2 * k - 1) ** 2 / (8.0 * k)), x)
-        total = lax.add(full_like_scalar(x, 1.0), lax.mul(ratio, total))
-    # Multiply by exp(x / 2) twice: exp(x) may overflow where the quotient does not.
-    half = lax.exp(lax.mul(x, full_like_scalar(x, 0.5)))
-    return lax.mul(half, lax.div(lax.mul(half, total), lax.sqrt(lax.mul(x, full_like_scalar(x, 2.0 * math.pi)))))
+    return bessel.i0(*_reals("i0", x))
 
 
 # Aliases.
