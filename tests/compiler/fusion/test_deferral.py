@@ -17,7 +17,7 @@ X = np.ones((4, 4), np.float32)
 
 def order(function: Any, *args: Any) -> list[str]:
     """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
-    found = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.outer < len(kernel.sizes))
+    found = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.parallel < len(kernel.sizes))
     check(found)
     return [str(node.results[0].aval.shape) if isinstance(node, KernelCall) else node.primitive.name for node in found.nodes]
 

@@ -99,7 +99,7 @@ def test_a_scalar_shared_by_many_is_computed_once() -> None:
     """It has a kernel of its own, and does not turn the arrays that use it into single rows."""
     f = lambda x, y, t: (lambda scale: (x * scale, y * scale))(jnp.exp(t))
     partition = fuse_function(f, X, W, vf.ShapeDtypeStruct((), "float32"))
-    assert [(k.sizes, k.outer) for k in partition.kernels] == [((), 0), ((8, 16), 2), ((16,), 1)]
+    assert [(k.sizes, k.parallel) for k in partition.kernels] == [((), 0), ((8, 16), 2), ((16,), 1)]
 
 
 def test_branches_that_meet_are_one_kernel() -> None:

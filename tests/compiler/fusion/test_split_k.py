@@ -47,7 +47,7 @@ def evaluated(partition: FusedProgram, *args: Any) -> list[np.ndarray]:
 def _kind(item: KernelCall) -> str:
     if contraction_of(item.kernel) is not None:
         return f"product{item.results[0].aval.shape}"
-    return f"rows{len(item.results)}" if item.kernel.inner else "elements"
+    return f"rows{len(item.results)}" if item.kernel.reduction_axes else "elements"
 
 
 def normal(x: Any) -> Any:

@@ -153,7 +153,7 @@ class _Fuser:
     def product(self, eqn: Equation) -> None:
         """A product begins a group, if the backend has it as a kernel; operands are read through views where that is as good."""
         loop = product_loop(eqn)
-        is_sum = bool(loop.inner) and 0 not in loop.sizes
+        is_sum = bool(loop.reduced) and 0 not in loop.sizes
         far: list[Atom] = [v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.contracts(loop, [v])]
         for atom in eqn.invars:
             if atom not in far:
@@ -247,7 +247,7 @@ class _Fuser:
         self.items.append(group)
         for base in self.bases(eqn):
             maker = self.producers.get(base)
-            if isinstance(maker, Group) and maker.inner is None and maker.first_reader >= group.position:
+            if isinstance(maker, Group) and maker.reduced is None and maker.first_reader >= group.position:
                 row = math.prod(sizes[len(maker.sizes) :])
                 if 0 < len(maker.sizes) < len(sizes) and row <= self.target.capabilities.longest_row:
                     self.merged(maker, group, eqn, index)
@@ -277,13 +277,13 @@ class _Fuser:
 
     def index_in(self, group: Group, eqn: Equation, shown: list[Var | None]) -> Index | None:
         """Where a group can compute an equation, whose operands show these variables, if anywhere."""
-        if group.row_bound and group.inner is None and reduces(eqn) and not reduces_rows(eqn):
+        if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would turn a loop over rows into one over columns
         produced = [base is not None and self.producers.get(base) is group for base in shown]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
             return None
-        if not group.inner:
+        if not group.reduced:
             return index
         again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
         return None if again and group.size_of(group.row) > self.target.capabilities.longest_row else index
@@ -343,7 +343,7 @@ class _Fuser:
         host.position = late.position if down else early.position
         self.items[host.position] = host
         host.absorb(guest, union.axes)
-        host.inner = union.inner
+        host.reduced = union.reduced
         for var in guest.members:
             self.producers[var] = host
         for var in host.reads:
@@ -360,7 +360,7 @@ class _Fuser:
         """Merge reductions over columns of the same arrays, which no equation brought together."""
         readers: dict[Var, list[Group]] = {}
         for item in self.items:
-            if not isinstance(item, Group) or item.inner is None:
+            if not isinstance(item, Group) or item.reduced is None:
                 continue
             for var in item.reads:
                 others = readers.setdefault(var, [])

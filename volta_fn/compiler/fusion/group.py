@@ -30,7 +30,7 @@ class Group:
     def __init__(self, position: int, sizes: tuple[int, ...]) -> None:
         self.position = position
         self.sizes = sizes
-        self.inner: frozenset[int] | None = None
+        self.reduced: frozenset[int] | None = None
         #: Equations by their number in the program.
         self.steps: dict[int, Step] = {}
         self.places: dict[Var, PartialIndex] = {}
@@ -56,7 +56,7 @@ class Group:
     @property
     def row(self) -> frozenset[int]:
         """The inner axes, as far as they are decided."""
-        return self.inner or frozenset()
+        return self.reduced or frozenset()
 
     def size_of(self, axes: frozenset[int]) -> int:
         """The number of turns of the loop over some of the axes."""
@@ -71,8 +71,8 @@ class Group:
         """Write every index in terms of other axes."""
         self.places = {v: tuple([None if i is None else i.replaced(axes) for i in place]) for v, place in self.places.items()}
         self.steps = {n: Step(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
-        if self.inner is not None:
-            self.inner = frozenset().union(*[axes.get(a, along(a)).axes for a in self.inner])
+        if self.reduced is not None:
+            self.reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
 
     # places
 
@@ -153,7 +153,7 @@ class Group:
             return None
         index = tuple([ZERO if i is None else i for i in place])
         reduced = known(tuple([index[a] for a in eqn.params["axes"]]))
-        if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.inner not in (None, reduced):
+        if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.reduced not in (None, reduced):
             return None
         if eqn.primitive.reduction is not None and eqn.primitive.reduction.index_of:
             row = sorted(reduced)
@@ -198,7 +198,7 @@ class Group:
         if is_product(eqn):  # whose operands are no places for others: it reads them over and over
             rank = len(out.aval.shape)
             self.is_product = True
-            self.inner = known(index[rank:])
+            self.reduced = known(index[rank:])
             index = index[:rank]
         for atom in () if is_product(eqn) else eqn.invars:
             if isinstance(atom, Var) and atom not in self.places:
@@ -207,7 +207,7 @@ class Group:
                     self.places[atom] = tuple([None if n == 1 else i for i, n in zip(at, atom.aval.shape, strict=True)])
         if reduces(eqn):
             axes = eqn.params["axes"]
-            self.inner = known(tuple([index[a] for a in axes]))
+            self.reduced = known(tuple([index[a] for a in axes]))
             index = tuple([i for d, i in enumerate(index) if d not in axes])
         self.members[out] = eqn
         self.places[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
@@ -218,7 +218,7 @@ class Group:
     def is_per_row(self, atom: Atom) -> bool:
         """Whether a member (or a view of one) is computed per row, after a reduction has decided what a row is."""
         place = self.places.get(atom) if isinstance(atom, Var) else None
-        return place is not None and bool(self.inner) and not known(place) & self.row
+        return place is not None and bool(self.reduced) and not known(place) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
         """Take over all of another group, whose axes are called `axes` here, except for what it says of rows."""

@@ -17,12 +17,12 @@ class Union(NamedTuple):
     #: The host's names of the guest's axes.
     axes: dict[int, int]
     #: The host's inner axes when both are one, if they are decided.
-    inner: frozenset[int] | None
+    reduced: frozenset[int] | None
 
     def inverse(self) -> Union:
         """How the host fits into the guest, if both have the same number of axes."""
         back = {new: old for old, new in self.axes.items()}
-        return Union(back, None if self.inner is None else frozenset(back[a] for a in self.inner))
+        return Union(back, None if self.reduced is None else frozenset(back[a] for a in self.reduced))
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
@@ -54,12 +54,12 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
     if not all(_match(here, there, guest, host, axes) for here, there in zip(first.at, second.at, strict=True)):
         return None
     union = _union(guest, host, axes)
-    return union if union is not None and union.inner == host.inner else None
+    return union if union is not None and union.reduced == host.reduced else None
 
 
 def _reduction(group: Group) -> Step | None:
     """A reduction of a group whose loop goes over columns."""
-    return None if group.inner is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
+    return None if group.reduced is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
 
 
 def _are_apart(guest: Group, host: Group) -> bool:
@@ -79,11 +79,11 @@ def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
     """The union, if everything is still computed per element of a row, or per row."""
     everything = frozenset(range(len(host.sizes)))
     mapped = frozenset(axes.values())
-    if guest.inner is not None:
-        row = frozenset(axes[a] for a in guest.inner)
-        return Union(axes, row) if mapped == everything and host.inner in (None, row) else None
+    if guest.reduced is not None:
+        row = frozenset(axes[a] for a in guest.reduced)
+        return Union(axes, row) if mapped == everything and host.reduced in (None, row) else None
     if mapped in (everything, everything - host.row):
-        return Union(axes, host.inner)
+        return Union(axes, host.reduced)
     leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
     # What is computed along the leading axes alone decides that these number the rows.
-    return Union(axes, everything - mapped) if host.inner is None and leading else None
+    return Union(axes, everything - mapped) if host.reduced is None and leading else None

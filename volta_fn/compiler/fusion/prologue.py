@@ -26,7 +26,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], 
     rows, axes = next((form for form in forms if form[1] is not None), forms[0])
     if axes is None:
         return None
-    head = rewritten(first.kernel, rows.sizes, rows.outer, axes)
+    head = rewritten(first.kernel, rows.sizes, rows.parallel, axes)
     variables = list(dict.fromkeys([*[root(v) for v in first.operands], *[v for v in read if v not in first.results]]))
     inputs = {n: variables.index(root(v)) for n, v in enumerate(first.operands)}
     nodes = [renumbered(node, {n: n for n in range(len(head.nodes))}, inputs) for node in head.nodes]
@@ -42,7 +42,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], 
     stores = [(replace(s, value=new[s.value]), v) for s, v in zip(rows.stores, second.results, strict=True)]
     stores += [(s, v) for s, v in zip(head.stores, first.results, strict=True) if v in kept]
     buffers = dict(zip([*[root(v) for v in first.operands], *read], (*head.inputs, *rows.inputs), strict=True))
-    kernel = Kernel(rows.sizes, rows.outer, tuple([buffers[v] for v in variables]), tuple(nodes), tuple([s for s, _ in stores]))
+    kernel = Kernel(rows.sizes, rows.parallel, tuple([buffers[v] for v in variables]), tuple(nodes), tuple([s for s, _ in stores]))
     return KernelCall(kernel, tuple(variables), tuple([v for _, v in stores]))
 
 
@@ -57,7 +57,7 @@ def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) 
 
 def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Affine] | None:
     """Return the first kernel's axes as those of the second; None unless the second reads each element where the first computes it."""
-    if len(rows.inner) != 1 or rows.sizes[-1] > _LONGEST:
+    if len(rows.reduction_axes) != 1 or rows.sizes[-1] > _LONGEST:
         return None
     found: list[dict[int, Affine]] = []
     for load in [node for node in rows.nodes if isinstance(node, Load) and read[node.input] in first.results]:
@@ -66,7 +66,7 @@ def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Aff
         strides = {(stride, rows.sizes[axis]): axis for axis, stride in loaded.terms}
         axes = {axis: along(strides[key]) for axis, stride in stored.terms if (key := (stride, first.kernel.sizes[axis])) in strides}
         one_to_one = len(axes) == len(first.kernel.sizes) == len(rows.sizes) and not load.mask and stored.offset == loaded.offset
-        if not one_to_one or strides.get((1, rows.sizes[-1])) != rows.outer:
+        if not one_to_one or strides.get((1, rows.sizes[-1])) != rows.parallel:
             return None
         found.append(axes)
     return found[0] if found and all(axes == found[0] for axes in found) else None

@@ -94,7 +94,7 @@ def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
 def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
     """Return the stack of products, and which of the product's inputs it reads."""
     kernel = product.kernel
-    terms, last = kernel.sizes[-1] // chunks, kernel.outer
+    terms, last = kernel.sizes[-1] // chunks, kernel.parallel
     axes = {a: along(a + 1) for a in range(last)} | {last: combine([(terms, along(0)), (1, along(last + 1))])}
     stack = rewritten(kernel, (chunks, *kernel.sizes[:-1], terms), last + 1, axes)
     dimensions = [(*product.batch, *product.rows), product.columns]

@@ -27,12 +27,12 @@ class KernelAnalysis:
     def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
         self.kernel = kernel
         self.each = each
-        self.inner: Axes = frozenset(kernel.inner)
-        self.outer: Axes = frozenset(range(kernel.outer))
+        self.reduction_axes: Axes = frozenset(kernel.reduction_axes)
+        self.parallel_axes: Axes = frozenset(range(kernel.parallel))
         self.stages = stages(kernel)
         #: The number of every load's and store's element in its buffer.
-        self.load_places = {n: row_major(node.index, node.shape) for n, node in self.loads.items()}
-        self.store_places = [row_major(store.index, store.shape) for store in kernel.stores]
+        self.load_offsets = {n: row_major(node.index, node.shape) for n, node in self.loads.items()}
+        self.store_offsets = [row_major(store.index, store.shape) for store in kernel.stores]
         #: The axes that each node depends on.
         self.depends: list[Axes] = []
         for number, node in enumerate(kernel.nodes):
@@ -40,13 +40,13 @@ class KernelAnalysis:
 
     def _depends(self, number: int, node: Node) -> Axes:
         if isinstance(node, Load):
-            return self.load_places[number].axes | _axes_of(node.mask)
+            return self.load_offsets[number].axes | _axes_of(node.mask)
         if isinstance(node, Position):
             return node.value.axes
         if isinstance(node, Inside):
             return _axes_of(node.ranges)
         read = frozenset[int]().union(*[self.depends[i] for i in operands(node)])
-        return (read - self.inner) | self.each if isinstance(node, Reduce) else read
+        return (read - self.reduction_axes) | self.each if isinstance(node, Reduce) else read
 
     @cached_property
     def loads(self) -> dict[int, Load]:
@@ -66,8 +66,8 @@ class KernelAnalysis:
     @cached_property
     def row_number(self) -> Affine:
         """The row-major number of an element in its row."""
-        inner = self.kernel.inner
-        return row_major(tuple(map(along, inner)), tuple([self.kernel.sizes[a] for a in inner]))
+        axes = self.kernel.reduction_axes
+        return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
 
     def size(self, axes: Iterable[int]) -> int:
         """The number of turns along axes."""
@@ -80,7 +80,7 @@ class KernelAnalysis:
 
     def store_axes(self, number: int) -> Axes:
         """The axes on which it depends where a store writes what."""
-        return self.store_places[number].axes | self.depends[self.kernel.stores[number].value]
+        return self.store_offsets[number].axes | self.depends[self.kernel.stores[number].value]
 
     def dtypes(self) -> set[np.dtype]:
         """The dtypes of all nodes but constants, or of constants where there is nothing else."""
@@ -95,7 +95,7 @@ class KernelAnalysis:
         """The loads that go through long arrays in the order of memory, if the loop over an axis is the innermost."""
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
-        found = [n for n, place in self.load_places.items() if place.terms == terms]
+        found = [n for n, place in self.load_offsets.items() if place.terms == terms]
         return frozenset([n for n in found if self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 

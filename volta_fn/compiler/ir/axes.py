@@ -50,7 +50,7 @@ def rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[
         return replace(old, ranges=ranges(old.ranges)) if isinstance(old, Inside) else old
 
     stores = tuple([replace(s, index=index(s.index)) for s in kernel.stores])
-    return replace(kernel, sizes=sizes, outer=outer, nodes=tuple(map(node, kernel.nodes)), stores=stores)
+    return replace(kernel, sizes=sizes, parallel=outer, nodes=tuple(map(node, kernel.nodes)), stores=stores)
 
 
 def _without_single_axes(kernel: Kernel) -> Kernel:
@@ -59,12 +59,12 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
         return kernel
     kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
     axes = {a: Affine(((kept.index(a), 1),), 0) if a in kept else ZERO for a in range(len(kernel.sizes))}
-    return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.outer for a in kept), axes)
+    return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.parallel for a in kept), axes)
 
 
 def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
     """The kernel with a reduction over a row of one element being that element."""
-    if kernel.inner:
+    if kernel.reduction_axes:
         return kernel
     nodes: list[Node] = []
     new: list[int] = []
@@ -124,7 +124,7 @@ def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
     used = {a for node in kernel.nodes for a in affines(node)} | {a for store in kernel.stores for a in store.index}
     terms = [dict(a.terms) for a in used]
     for first in range(len(kernel.sizes)):
-        others = range(kernel.outer) if first < kernel.outer else range(first + 1, min(first + 2, len(kernel.sizes)))
+        others = range(kernel.parallel) if first < kernel.parallel else range(first + 1, min(first + 2, len(kernel.sizes)))
         for second in others:
             size = kernel.sizes[second]
             if first != second and all(t.get(first, 0) == t.get(second, 0) * size for t in terms):
@@ -136,4 +136,4 @@ def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
     kept = [a for a in range(len(kernel.sizes)) if a != first]
     sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in kept])
     axes = {a: Affine(((kept.index(a), 1),), 0) for a in kept} | {first: ZERO}
-    return rewritten(kernel, sizes, kernel.outer - (first < kernel.outer), axes)
+    return rewritten(kernel, sizes, kernel.parallel - (first < kernel.parallel), axes)

@@ -28,7 +28,7 @@ def check_kernel(kernel: Kernel) -> None:
         _check_store(kernel, store.shape, store.index, number)
         depends = {axis for a in store.index for axis in a.axes}
         varies = per_element[store.value]
-        _require(not varies or depends >= set(kernel.inner) - _single(kernel), f"store {number} keeps one of a row's many values")
+        _require(not varies or depends >= set(kernel.reduction_axes) - _single(kernel), f"store {number} keeps one of a row's many values")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -42,7 +42,7 @@ class Contraction(NamedTuple):
     @property
     def summed(self) -> Axes:
         """The axes of the sum."""
-        return self.kernel.inner
+        return self.kernel.reduction_axes
 
     def swapped(self) -> Contraction:
         """The same with the operands, and rows and columns, the other way round."""
@@ -92,7 +92,7 @@ class Contraction(NamedTuple):
             nodes.append(node)
         buffers = (Buffer(math.prod(shape), old.nodes[self.total].dtype), *[old.inputs[i] for i in inputs])
         stores = tuple([replace(s, value=new[s.value]) for s in old.stores])
-        return Kernel(old.sizes[: old.outer], old.outer, buffers, tuple(nodes), stores), inputs
+        return Kernel(old.sizes[: old.parallel], old.parallel, buffers, tuple(nodes), stores), inputs
 
     def _number(self, axes: Axes) -> Affine:
         """The row-major number of a turn along some axes."""
@@ -126,7 +126,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if any(per_element[n] and n not in under for n in range(len(kernel.nodes))):
         return None
     left, right = _axes(lhs), _axes(rhs)
-    outer = range(kernel.outer)
+    outer = range(kernel.parallel)
     rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
     batch = tuple([a for a in outer if a not in (*rows, *columns)])
     return Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns) if rows and columns else None

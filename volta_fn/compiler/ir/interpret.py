@@ -88,7 +88,7 @@ class _Interpreter:
 
     def reduce(self, node: Reduce, operand: np.ndarray) -> np.ndarray:
         """A reduction over each row."""
-        sizes, outer = self.kernel.sizes, self.kernel.outer
+        sizes, outer = self.kernel.sizes, self.kernel.parallel
         rows = operand.shape[:outer]
         row = math.prod(sizes[outer:])
         flat = np.ascontiguousarray(np.broadcast_to(operand, (*rows, *sizes[outer:]))).reshape((*rows, row))

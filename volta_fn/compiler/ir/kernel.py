@@ -130,14 +130,14 @@ class Kernel:
     """A loop nest: axes of the given sizes, the first `outer` of which number the rows and the others the elements of a row."""
 
     sizes: tuple[int, ...]
-    outer: int
+    parallel: int
     inputs: tuple[Buffer, ...]
     nodes: tuple[Node, ...]
     stores: tuple[Store, ...]
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.sizes, self.outer, self.inputs, self.nodes, self.stores))
+        return hash((self.sizes, self.parallel, self.inputs, self.nodes, self.stores))
 
     def __hash__(self) -> int:
         return self._hash
@@ -148,9 +148,9 @@ class Kernel:
         return tuple([Buffer(math.prod(s.shape), self.nodes[s.value].dtype) for s in self.stores])
 
     @property
-    def inner(self) -> tuple[int, ...]:
+    def reduction_axes(self) -> tuple[int, ...]:
         """The axes of a row."""
-        return tuple(range(self.outer, len(self.sizes)))
+        return tuple(range(self.parallel, len(self.sizes)))
 
 
 def operands(node: Node) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ def levels(kernel: Kernel) -> tuple[bool, ...]:
     """For every node whether it is per element of a row (else it is per row)."""
     result: list[bool] = []
     for node in kernel.nodes:
-        own = any(axis >= kernel.outer for affine in affines(node) for axis in affine.axes)
+        own = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
         result.append(not isinstance(node, Reduce) and (own or any(result[i] for i in operands(node))))
     return tuple(result)
 

@@ -52,8 +52,8 @@ def format_kernel(kernel: Kernel) -> str:
     """The kernel as loops over rows and passes over each row; a line per node, ``name:dtype = operation``."""
     names = _names(kernel)
     per_element, stage = levels(kernel), stages(kernel)
-    rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.outer))
-    row = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in kernel.inner)
+    rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.parallel))
+    row = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in kernel.reduction_axes)
     lines = [f"for each row {rows}".rstrip() + ":"]
     for passes in range(max(stage, default=0) + 1):
         numbers = [n for n, s in enumerate(stage) if s == passes]
@@ -94,7 +94,7 @@ def _section(kernel: Kernel, names: Sequence[str], nodes: Sequence[int], stored:
 
 
 def _stored_inside(kernel: Kernel, index: Index) -> bool:
-    return any(axis >= kernel.outer for a in index for axis in a.axes)
+    return any(axis >= kernel.parallel for a in index for axis in a.axes)
 
 
 def _node(node: Node, names: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ def largest(kernel: Kernel) -> int:
 def windowed(kernel: Kernel, most: int) -> list[Piece] | None:
     """The kernel in as few pieces as have windows of at most so many bytes; None if it cannot be cut so."""
     kernel = simplified(kernel)
-    if not kernel.outer:
+    if not kernel.parallel:
         return None
     turns = length = kernel.sizes[0]
     while length > _UNIT:
@@ -52,7 +52,7 @@ def windowed(kernel: Kernel, most: int) -> list[Piece] | None:
 
 def _piece(kernel: Kernel, first: int, count: int) -> Piece | None:
     """Some turns of the first axis; None where windows cannot be."""
-    kernel = rewritten(kernel, (count, *kernel.sizes[1:]), kernel.outer, {0: along(0).plus(first)})
+    kernel = rewritten(kernel, (count, *kernel.sizes[1:]), kernel.parallel, {0: along(0).plus(first)})
     inputs = [_read(kernel, number) for number in range(len(kernel.inputs))]
     outputs = [_written(kernel, store) for store in kernel.stores]
     if any(w.first % _UNIT for w in outputs):

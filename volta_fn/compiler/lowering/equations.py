@@ -48,33 +48,33 @@ class Loop(NamedTuple):
     """A kernel to be: sizes of the axes, which of them are inner, equations, and the variables to store with their indices."""
 
     sizes: tuple[int, ...]
-    inner: frozenset[int]
+    reduced: frozenset[int]
     steps: tuple[Step, ...]
     outputs: tuple[tuple[Var, Index], ...]
 
-    def replaced(self, sizes: tuple[int, ...], inner: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
+    def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
         """The loop with other axes, in terms of which the old ones are given."""
 
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
 
         steps = tuple([Step(s.eqn, renamed(s.at)) for s in self.steps])
-        return Loop(sizes, inner, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
+        return Loop(sizes, reduced, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
         """The loop with an axis split in two."""
         sizes, axes = split(self.sizes, request)
-        inner = frozenset().union(*[axes.get(a, along(a)).axes for a in self.inner])
-        return self.replaced(sizes, inner, axes)
+        reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
+        return self.replaced(sizes, reduced, axes)
 
     def ordered(self) -> Loop:
         """The loop with the outer axes before the inner ones."""
-        outer = len(self.sizes) - len(self.inner)
-        if all(a >= outer for a in self.inner):
+        parallel = len(self.sizes) - len(self.reduced)
+        if all(a >= parallel for a in self.reduced):
             return self
-        order = sorted(range(len(self.sizes)), key=lambda a: a in self.inner)
+        order = sorted(range(len(self.sizes)), key=lambda a: a in self.reduced)
         axes = {old: along(new) for new, old in enumerate(order)}
-        return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(outer, len(order))), axes)
+        return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
 
 
 class Lowered(NamedTuple):
@@ -100,8 +100,8 @@ def product_loop(eqn: Equation) -> Loop:
     (summed, _), _ = eqn.params["dimension_numbers"]
     rank = len(out.aval.shape)
     sizes, index = loop_over((*out.aval.shape, *[shape[d] for d in sorted(summed)]))
-    inner = frozenset().union(*[i.axes for i in index[rank:]])
-    return Loop(sizes, inner, (Step(eqn, index),), ((out, index[:rank]),))
+    reduced = frozenset().union(*[i.axes for i in index[rank:]])
+    return Loop(sizes, reduced, (Step(eqn, index),), ((out, index[:rank]),))
 
 
 def lower_equation(eqn: Equation) -> Lowered:
@@ -109,9 +109,9 @@ def lower_equation(eqn: Equation) -> Lowered:
     (out,) = eqn.outvars
     reduced = eqn.params["axes"] if reduces(eqn) else ()
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
-    inner = frozenset().union(*[index[d].axes for d in reduced])
+    axes = frozenset().union(*[index[d].axes for d in reduced])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
-    return lower(Loop(sizes, inner, (Step(eqn, index),), outputs), {})
+    return lower(Loop(sizes, axes, (Step(eqn, index),), outputs), {})
 
 
 class _Lowering:
@@ -286,8 +286,8 @@ class _Lowering:
         if reduction.index_of is not None:
             if row_major(tuple([index[a] for a in axes]), tuple([shape[a] for a in axes])) != self.row_number():
                 raise NotAffine(f"{name} counts along another order than the row's")
-            return self.add(Reduce(dtype, name, value)) if self.loop.inner else self.constant(0, dtype)
-        if not self.loop.inner:
+            return self.add(Reduce(dtype, name, value)) if self.loop.reduced else self.constant(0, dtype)
+        if not self.loop.reduced:
             return value
         wide = reduction.accumulator(dtype)
         total = self.add(Reduce(wide, name, self.converted(value, wide)))
@@ -302,7 +302,7 @@ class _Lowering:
         return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
 
     def row_number(self) -> Affine:
-        inner = sorted(self.loop.inner)
+        inner = sorted(self.loop.reduced)
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
     def converted(self, number: int, dtype: np.dtype) -> int:
@@ -327,7 +327,7 @@ class _Lowering:
         nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in kept])
         kernel = Kernel(
             self.sizes,
-            len(self.sizes) - len(self.loop.inner),
+            len(self.sizes) - len(self.loop.reduced),
             tuple([Buffer(v.aval.size, v.aval.dtype) for v in variables]),
             nodes,
             tuple([Store(s.shape, s.index, new[s.value]) for s in stores]),

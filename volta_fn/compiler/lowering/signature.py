@@ -30,7 +30,7 @@ class Kernels:
 def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var]]:
     """What a kernel depends on, with variables as numbers in the order of their first appearance, and the variables."""
     numbers: dict[Var, int] = {}
-    parts: list[Any] = [loop.sizes, loop.inner]
+    parts: list[Any] = [loop.sizes, loop.reduced]
     through: list[Equation] = []
 
     def number(atom: Atom) -> Any:

@@ -29,7 +29,7 @@ def write(nest: Nest, schedule: Schedule) -> Phase:
     root = Scope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
-    elif schedule.axis in facts.inner:
+    elif schedule.axis in facts.reduction_axes:
         body = _by_rows(schedule, root)
     else:
         body = _by_columns(schedule, root)
@@ -92,7 +92,7 @@ def _by_rows(schedule: Schedule, root: Scope) -> Body:
     facts, nest = schedule.facts, root.nest
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors)
-    rows = tuple(range(facts.kernel.outer))
+    rows = tuple(range(facts.kernel.parallel))
     root.prepare(_first_targets(schedule))
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
 
@@ -102,7 +102,7 @@ def _by_columns(schedule: Schedule, root: Scope) -> Body:
     facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
-    rows = tuple([a for a in range(facts.kernel.outer) if a != vectors.axis])
+    rows = tuple([a for a in range(facts.kernel.parallel) if a != vectors.axis])
     root.prepare(_first_targets(schedule))
 
     def body(number: Value, start: Value, stop: Value) -> None:
@@ -123,7 +123,7 @@ def _tiled(schedule: Schedule, root: Scope) -> Body:
     assert schedule.crossing is not None
     other, loads = schedule.crossing
     tiles = Tiles(facts, nest.f, axis, other, schedule.vectors.lanes, loads)
-    rows = tuple([a for a in range(facts.kernel.outer) if a not in (axis, other)])
+    rows = tuple([a for a in range(facts.kernel.parallel) if a not in (axis, other)])
     root.prepare(_first_targets(schedule))
 
     def body(number: Value, start: Value, stop: Value) -> None:
@@ -161,10 +161,10 @@ def _first_targets(schedule: Schedule) -> list[int]:
 def _make_slots(schedule: Schedule, nest: Nest) -> None:
     """Room on the stack for what passes keep."""
     facts, axis = schedule.facts, schedule.axis
-    inside = axis in facts.inner
-    order = [*[a for a in facts.kernel.inner if a != axis], *([axis] if inside else [])]
+    inside = axis in facts.reduction_axes
+    order = [*[a for a in facts.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
     place = row_major(tuple(map(along, order)), tuple([facts.kernel.sizes[a] for a in order]))
     unit = 1 if inside else schedule.vectors.lanes
     for n in [n for here in schedule.passes for n in here.keeps]:
-        memory = nest.f.alloca(f"[{facts.kernel.nodes[n].dtype.itemsize} x i8]", facts.size(facts.inner) * unit)
+        memory = nest.f.alloca(f"[{facts.kernel.nodes[n].dtype.itemsize} x i8]", facts.size(facts.reduction_axes) * unit)
         nest.slots[n] = Slot(memory, place, unit)

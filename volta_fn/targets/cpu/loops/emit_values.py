@@ -161,7 +161,7 @@ class Scope:
 
     def _loaded(self, number: int, node: Load, lanes: int) -> Number:
         f = self.nest.f
-        step = coefficient(self.nest.facts.load_places[number], self.lane.axis) if self.lane else 0
+        step = coefficient(self.nest.facts.load_offsets[number], self.lane.axis) if self.lane else 0
         if lanes > 1 and not step:  # only its conditions differ along the vector's axis
             return splat(f, self._loaded(number, node, 1), lanes)
         holds = self.holds(node.mask)
@@ -265,9 +265,9 @@ class Scope:
         if kind == "load":
             node = kernel.nodes[number]
             assert isinstance(node, Load)
-            return nest.inputs[node.input], nest.facts.load_places[number], node.dtype.itemsize
+            return nest.inputs[node.input], nest.facts.load_offsets[number], node.dtype.itemsize
         if kind == "store":
-            return nest.outputs[number], nest.facts.store_places[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
+            return nest.outputs[number], nest.facts.store_offsets[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
         slot = nest.slots[number]
         return slot.memory, slot.place, slot.unit * kernel.nodes[number].dtype.itemsize
 
@@ -278,7 +278,7 @@ class Scope:
     def store(self, number: int) -> None:
         """Do a store."""
         facts = self.nest.facts
-        value, place = facts.kernel.stores[number].value, facts.store_places[number]
+        value, place = facts.kernel.stores[number].value, facts.store_offsets[number]
         pointer = self.pointer(("store", number))
         if self.is_vector(place.axes):
             assert self.lane is not None

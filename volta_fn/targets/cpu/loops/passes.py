@@ -38,7 +38,7 @@ def passes_of(facts: KernelAnalysis, keeping: bool) -> list[Pass]:
     result: list[Pass] = []
     for number in range(facts.passes):
         stores = [s for s, store in enumerate(facts.kernel.stores) if facts.stages[store.value] == number]
-        inside = [s for s in stores if facts.store_axes(s) & facts.inner]
+        inside = [s for s in stores if facts.store_axes(s) & facts.reduction_axes]
         ready = [n for n in facts.reduces if facts.stages[n] == number + 1]
         result.append(Pass([s for s in stores if s not in inside], ready, inside))
     if keeping:
@@ -60,7 +60,7 @@ def _closure(facts: KernelAnalysis, here: Pass, computed: dict[int, int], passes
     while waiting:
         n = waiting.pop()
         node = facts.kernel.nodes[n]
-        if n in found or isinstance(node, Reduce) or not facts.depends[n] & facts.inner:
+        if n in found or isinstance(node, Reduce) or not facts.depends[n] & facts.reduction_axes:
             continue
         found.add(n)
         if n in computed and cost_of(facts, [n]) > _KEPT:

@@ -20,7 +20,7 @@ def routine(kernel: Kernel) -> Routine | None:
     if 0 in kernel.sizes or not kernel.stores:
         return None
     kernel = simplified(kernel)
-    facts = KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    facts = KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
     if not _is_supported(facts):
         return None
     schedule = schedule_of(facts)

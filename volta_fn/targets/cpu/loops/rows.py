@@ -97,10 +97,10 @@ class RowCode:
         self.facts: KernelAnalysis = nest.facts
         self.passes = passes
         self.vectors = vectors
-        self.inside = vectors.axis in self.facts.inner
+        self.inside = vectors.axis in self.facts.reduction_axes
         sizes = self.facts.kernel.sizes
         #: The inner axes that are loops around that of the vectors.
-        self.loops = [a for a in self.facts.kernel.inner if a != vectors.axis]
+        self.loops = [a for a in self.facts.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
         self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT
 

@@ -73,7 +73,7 @@ class Schedule(NamedTuple):
 def schedule_of(facts: KernelAnalysis) -> Schedule:
     """The schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
-    if axis in facts.outer and any(axis not in facts.depends[n] for n in facts.reduces):
+    if axis in facts.parallel_axes and any(axis not in facts.depends[n] for n in facts.reduces):
         facts = KernelAnalysis(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
     lanes = lanes_of(facts)
     segments = segments_of(facts, axis)
@@ -81,7 +81,7 @@ def schedule_of(facts: KernelAnalysis) -> Schedule:
         lanes, segments = 1, (Segment(0, facts.kernel.sizes[axis], {}),)
     passes = passes_of(facts, keeping=True)
     kept = sum(facts.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
-    if kept * facts.size(facts.inner) * (1 if axis in facts.inner else lanes) > _STACK:
+    if kept * facts.size(facts.reduction_axes) * (1 if axis in facts.reduction_axes else lanes) > _STACK:
         passes = passes_of(facts, keeping=False)
     vectors = Vectors(axis, lanes, _unroll(facts, axis, lanes, passes), segments)
     found, turn = crossing(facts, axis, lanes), turn_cost(facts)
@@ -91,11 +91,13 @@ def schedule_of(facts: KernelAnalysis) -> Schedule:
 def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
     """The tasks: rows, columns, or strips of tiles."""
     sizes, axis = facts.kernel.sizes, vectors.axis
-    if axis in facts.inner:
-        return grid(facts.size(facts.outer), 1, 1, turn * facts.size(facts.inner))
+    if axis in facts.reduction_axes:
+        return grid(facts.size(facts.parallel_axes), 1, 1, turn * facts.size(facts.reduction_axes))
     if found is not None:
-        return grid(facts.size(facts.outer - {axis, found[0]}), sizes[found[0]], BLOCK, turn * sizes[axis])
-    return grid(facts.size(facts.outer - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.inner))
+        return grid(facts.size(facts.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, turn * sizes[axis])
+    return grid(
+        facts.size(facts.parallel_axes - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.reduction_axes)
+    )
 
 
 def lanes_of(facts: KernelAnalysis) -> int:
@@ -107,7 +109,7 @@ def lanes_of(facts: KernelAnalysis) -> int:
 def _vector_axis(facts: KernelAnalysis) -> int:
     """The axis along which most elements lie side by side in memory, stores counting more."""
     sizes = facts.kernel.sizes
-    places = [(1.0, p) for p in facts.load_places.values()] + [(1.5, p) for p in facts.store_places]
+    places = [(1.0, p) for p in facts.load_offsets.values()] + [(1.5, p) for p in facts.store_offsets]
     lanes = lanes_of(facts)
 
     def score(axis: int) -> tuple[float, int]:
@@ -154,7 +156,7 @@ def _unroll(facts: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) ->
     heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
     chained = any(isinstance(node, Apply) and node.op in CHAINS for node in facts.kernel.nodes)
     wanted = 2 if heavy and not chained else 4
-    if reduces and axis not in facts.inner:
+    if reduces and axis not in facts.reduction_axes:
         wanted = 1 if any(p.keeps for p in passes) else 8
     while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(facts.kernel.nodes) * wanted > 120):
         wanted //= 2
@@ -165,7 +167,7 @@ def turn_cost(facts: KernelAnalysis) -> float:
     """About how many nanoseconds one turn of all axes takes."""
     total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
     turns = facts.size(range(len(facts.kernel.sizes)))
-    moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_places.items())
+    moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_offsets.items())
     moved += sum(b.size * b.dtype.itemsize for b in facts.kernel.outputs)
     return total + moved / turns / _BANDWIDTH + 0.02
 

@@ -45,7 +45,12 @@ def is_wide(schedule: Schedule) -> bool:
     """Whether the columns of one long matrix are so many that its rows should be read as wholes."""
     facts, axis = schedule.facts, schedule.axis
     sizes = facts.kernel.sizes
-    return facts.outer == {axis} and len(facts.inner) == 1 and sizes[axis] > 8 * schedule.vectors.lanes and facts.size(facts.inner) >= 64
+    return (
+        facts.parallel_axes == {axis}
+        and len(facts.reduction_axes) == 1
+        and sizes[axis] > 8 * schedule.vectors.lanes
+        and facts.size(facts.reduction_axes) >= 64
+    )
 
 
 class Split:
@@ -55,13 +60,13 @@ class Split:
         self.schedule = schedule
         self.facts: KernelAnalysis = schedule.facts
         kernel = self.facts.kernel
-        self.inside = schedule.axis in self.facts.inner
+        self.inside = schedule.axis in self.facts.reduction_axes
         #: The inner axis that is cut.
-        self.axis = next((a for a in kernel.inner if a != schedule.axis), schedule.axis)
-        outer = [a for a in range(kernel.outer) if a != schedule.axis]
+        self.axis = next((a for a in kernel.reduction_axes if a != schedule.axis), schedule.axis)
+        outer = [a for a in range(kernel.parallel) if a != schedule.axis]
         self.order = tuple(outer if self.inside else [*outer, schedule.axis])
         self.rows = self.facts.size(self.order)
-        rest = self.facts.size(self.facts.inner) // kernel.sizes[self.axis]
+        rest = self.facts.size(self.facts.reduction_axes) // kernel.sizes[self.axis]
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.inside:
             self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.turn * rest)
@@ -196,7 +201,7 @@ class Split:
         f = entry(module, "rows")
         kernel, numbers = self.combining()
         facts = KernelAnalysis(simplified(kernel))
-        facts = facts if facts.kernel.sizes else KernelAnalysis(replace(facts.kernel, sizes=(1,), outer=1))
+        facts = facts if facts.kernel.sizes else KernelAnalysis(replace(facts.kernel, sizes=(1,), parallel=1))
         count = len(self.facts.kernel.inputs)
         memory = self.memory(f)
         parts = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]
@@ -225,10 +230,10 @@ class Split:
             nodes.append(node)
         buffers = [Buffer(self.rows * self.cut.chunks, old.nodes[n].dtype) for n in parts]
         stores = tuple([replace(old.stores[s], value=new[old.stores[s].value]) for s in numbers])
-        sizes = (*old.sizes[: old.outer], self.cut.chunks)
-        return Kernel(sizes, old.outer, (*old.inputs, *buffers), tuple(nodes), stores), numbers
+        sizes = (*old.sizes[: old.parallel], self.cut.chunks)
+        return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes), stores), numbers
 
     def part(self, dtype: np.dtype, number: int) -> Load:
         """What a chunk gave."""
-        index = (along(self.facts.kernel.outer), self.row_number)
+        index = (along(self.facts.kernel.parallel), self.row_number)
         return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))

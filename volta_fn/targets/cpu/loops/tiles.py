@@ -25,10 +25,10 @@ BLOCK = 64
 
 def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
     """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
-    if facts.inner or lanes < 4 or facts.kernel.sizes[axis] < lanes:
+    if facts.reduction_axes or lanes < 4 or facts.kernel.sizes[axis] < lanes:
         return None
     found: Counter[int] = Counter()
-    for place in facts.load_places.values():
+    for place in facts.load_offsets.values():
         if coefficient(place, axis) not in (0, 1, -1):
             found.update(a for a, c in place.terms if c == 1 and facts.kernel.sizes[a] >= lanes)
     if not found:
@@ -36,7 +36,7 @@ def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[in
     other = min(found, key=lambda a: (-found[a], a))
     if any(r.value.axes & {axis, other} for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n)):
         return None
-    loads = [n for n, p in facts.load_places.items() if coefficient(p, axis) not in (0, 1, -1) and coefficient(p, other) == 1]
+    loads = [n for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1) and coefficient(p, other) == 1]
     return other, loads
 
 

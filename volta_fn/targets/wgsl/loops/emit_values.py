@@ -100,7 +100,7 @@ class Place:
             if facts.depends[n] <= self.axes.keys():
                 self.numbers[n] = self._made(n)
             elif n in facts.loads:
-                self._prepare_sum(facts.load_places[n])
+                self._prepare_sum(facts.load_offsets[n])
 
     def _prepare_sum(self, affine: Affine) -> None:
         here = tuple([term for term in affine.terms if term[0] in self.axes])
@@ -148,7 +148,7 @@ class Place:
         return self._read_where(holds, number, array, fill)
 
     def _read(self, number: int, array: Array) -> Numbers:
-        place = self.nest.facts.load_places[number]
+        place = self.nest.facts.load_offsets[number]
         vector = self.vector(place)
         if vector is not None:
             return tuple(array.load4(vector))
@@ -159,7 +159,7 @@ class Place:
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
         """Where one condition is for all lanes, memory is read only if it holds."""
-        shader, place = self.nest.shader, self.nest.facts.load_places[number]
+        shader, place = self.nest.shader, self.nest.facts.load_offsets[number]
         self._prepare_sum(place)
         count = self.lanes if self.varies(place) else 1
         names = [shader.var(wgsl_type(fill.dtype), fill.text) for _ in range(count)]
@@ -171,7 +171,7 @@ class Place:
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
         """Where every lane has its condition, memory is read at 0 if it fails."""
-        shader, index = self.nest.shader, self.affine(self.nest.facts.load_places[number])
+        shader, index = self.nest.shader, self.affine(self.nest.facts.load_offsets[number])
         result = []
         for k, condition in enumerate(holds):
             where = shader.named("bool", condition)
@@ -182,7 +182,7 @@ class Place:
     def store(self, number: int) -> None:
         """Write a store. Where the axes that it does not depend on are not 0, it has been written already."""
         nest, array = self.nest, self.nest.outputs[number]
-        place, values = nest.facts.store_places[number], self.number(nest.facts.kernel.stores[number].value)
+        place, values = nest.facts.store_offsets[number], self.number(nest.facts.kernel.stores[number].value)
         if is_store_in_fours(nest.facts, self.span, number):
             vector = self.vector(place)
             assert vector is not None
@@ -208,7 +208,7 @@ class Place:
         span, nest = self.span, self.nest
         if span is None or span.is_aligned or span.total % span.lanes == 0:
             return []
-        loads = [(nest.inputs[node.input], nest.facts.load_places[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
+        loads = [(nest.inputs[node.input], nest.facts.load_offsets[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
         if all(array.dtype.itemsize >= 4 or span.vector(place) is None for array, place in loads):
             return []
         (group,) = self.axes[GROUP]
@@ -305,10 +305,10 @@ class Place:
 
 def is_store_in_fours(facts: KernelAnalysis, span: Span | None, number: int) -> bool:
     """Whether a store writes whole vectors."""
-    if span is None or span.vector(facts.store_places[number]) is None:
+    if span is None or span.vector(facts.store_offsets[number]) is None:
         return False
-    walked = facts.outer | (facts.inner if facts.store_axes(number) & facts.inner else frozenset())
-    return all(a in facts.store_places[number].axes for a in walked if facts.kernel.sizes[a] > 1)
+    walked = facts.parallel_axes | (facts.reduction_axes if facts.store_axes(number) & facts.reduction_axes else frozenset())
+    return all(a in facts.store_offsets[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
 def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
@@ -324,7 +324,7 @@ def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[Span], buffers
         size = b.size if any(is_store_in_fours(facts, span, s) for span in spans) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
         by_number[number] = outputs[-1]
-    fours = {node.input for n, node in facts.loads.items() if any(span.vector(facts.load_places[n]) is not None for span in spans)}
+    fours = {node.input for n, node in facts.loads.items() if any(span.vector(facts.load_offsets[n]) is not None for span in spans)}
     present = {node.input for node in facts.loads.values()}.difference(absent)
     for i in sorted(present):
         number, b = buffers.inputs[i], kernel.inputs[i]

@@ -57,7 +57,7 @@ class _Planned(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Whether a kernel may be put together with others: it has few elements, is one dispatch by itself, and is no product."""
-    most = _ELEMENTS if kernel.outer == len(kernel.sizes) else _REDUCED
+    most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
     planned = _planned(kernel, device)
@@ -88,7 +88,7 @@ class Several:
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
         new = self._planned[-1:]
-        if found.facts.inner and self._size != _group(self._device):
+        if found.facts.reduction_axes and self._size != _group(self._device):
             self._begin(_group(self._device))
             new = self._planned
         try:
@@ -122,7 +122,7 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     if len(steps) != 1:
         return None
     facts = facts_of(steps[0].kernel)
-    if facts.inner:
+    if facts.reduction_axes:
         plan = schedule.rows_or_columns(facts, device)
         group = _group(device)
         return _Planned(facts, plan, steps[0], schedule.shared(facts, plan) * group) if plan.parts <= group else None

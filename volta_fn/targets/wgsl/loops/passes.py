@@ -29,7 +29,7 @@ def passes_of(facts: KernelAnalysis) -> tuple[Pass, ...]:
     result = []
     for number in range(facts.passes):
         stores = [s for s, store in enumerate(facts.kernel.stores) if facts.stages[store.value] == number]
-        inside = tuple([s for s in stores if facts.store_axes(s) & facts.inner])
+        inside = tuple([s for s in stores if facts.store_axes(s) & facts.reduction_axes])
         ready = tuple([n for n in facts.reduces if facts.stages[n] == number + 1])
         result.append(Pass(tuple([s for s in stores if s not in inside]), ready, inside))
     return tuple(result)

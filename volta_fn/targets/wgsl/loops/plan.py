@@ -18,7 +18,7 @@ from volta_fn.targets.wgsl.loops.subkernels import restricted
 @lru_cache(maxsize=1024)
 def facts_of(kernel: Kernel) -> KernelAnalysis:
     """What follows from a kernel, which has an axis at least."""
-    return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), outer=1))
+    return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
 
 
 def steps_of(step: Step, device: TargetCapabilities, workspaces: Workspaces, apart: bool) -> list[Step]:
@@ -26,12 +26,12 @@ def steps_of(step: Step, device: TargetCapabilities, workspaces: Workspaces, apa
     kernel = simplified(step.kernel)
     facts = facts_of(kernel)
     if not facts.reduces:
-        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, outer=len(kernel.sizes)))), apart)
+        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), apart)
     cut = cut_of(facts, rows_or_columns(facts, device))
     if cut is not None:
         steps = Split(facts, cut, step.buffers, workspaces).steps()
         if all(s.bindings <= device.buffers for s in steps):
-            return [one for s in steps for one in (elementwise_steps(_simple(s), apart) if not s.kernel.inner else [_simple(s)])]
+            return [one for s in steps for one in (elementwise_steps(_simple(s), apart) if not s.kernel.reduction_axes else [_simple(s)])]
         workspaces.sizes.clear()
     return [step._replace(kernel=kernel)]
 
@@ -44,14 +44,14 @@ def elementwise_steps(step: Step, apart: bool) -> list[Step]:
     """A step without inner axes as one for each set of axes along which something is stored, and each order of packed arrays in memory."""
     facts = facts_of(step.kernel)
     stores = range(len(step.kernel.stores))
-    if not apart or len(stores) == 1 or facts.size(facts.outer) < BUSY:
+    if not apart or len(stores) == 1 or facts.size(facts.parallel_axes) < BUSY:
         return [step]
     packed = [s for s in stores if step.kernel.outputs[s].dtype.itemsize < 4]
     classes: dict[tuple[Axes, object], list[int]] = {}
     for s in packed:
-        classes.setdefault((facts.store_places[s].axes, facts.store_places[s].terms), []).append(s)
+        classes.setdefault((facts.store_offsets[s].axes, facts.store_offsets[s].terms), []).append(s)
     for s in [s for s in stores if s not in packed]:
-        axes = facts.store_places[s].axes
+        axes = facts.store_offsets[s].axes
         classes.setdefault(next((key for key in classes if key[0] == axes), (axes, None)), []).append(s)
     return [_of_stores(step, facts, chosen) for chosen in classes.values()]
 
@@ -59,6 +59,6 @@ def elementwise_steps(step: Step, apart: bool) -> list[Step]:
 def _of_stores(step: Step, facts: KernelAnalysis, stores: list[int]) -> Step:
     """The step with some of its stores, and only the axes along which they go."""
     kernel = restricted(step.kernel, stores)
-    axes = facts.store_places[stores[0]].axes
+    axes = facts.store_offsets[stores[0]].axes
     kernel = replace(kernel, sizes=tuple([n if a in axes else 1 for a, n in enumerate(kernel.sizes)]))
     return Step(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))

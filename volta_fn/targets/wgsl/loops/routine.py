@@ -39,7 +39,7 @@ def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int]
 def dispatch(step: Step, device: TargetCapabilities) -> Dispatch:
     """A step as a shader."""
     facts = facts_of(step.kernel)
-    if facts.inner:
+    if facts.reduction_axes:
         plan = schedule.spread(schedule.rows_or_columns(facts, device, step.bound is not None))
     else:
         plan = schedule.elementwise(facts, device)

@@ -52,7 +52,7 @@ _NOTHING = Span((), ())
 def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> Schedule:
     """The schedule of a kernel without inner axes."""
     sizes = facts.kernel.sizes
-    place = max(enumerate(facts.store_places), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
+    place = max(enumerate(facts.store_offsets), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
     rows = _wider(facts, _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True))
     return Schedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
@@ -93,8 +93,8 @@ def _in_lanes(facts: KernelAnalysis, span: Span, apart: bool) -> Span:
 def _places(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
     """What is accessed, and where."""
     kernel = facts.kernel
-    loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_places.items()]
-    return [*loads, *zip(facts.store_places, kernel.outputs, strict=True)]
+    loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_offsets.items()]
+    return [*loads, *zip(facts.store_offsets, kernel.outputs, strict=True)]
 
 
 def _wider(facts: KernelAnalysis, span: Span) -> Span:
@@ -113,12 +113,12 @@ def _wider(facts: KernelAnalysis, span: Span) -> Span:
 def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> Schedule:
     """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
     axis = contiguous_axis(facts)
-    return columns(facts, device, axis, loops) if axis in facts.outer else rows(facts, device, axis, loops)
+    return columns(facts, device, axis, loops) if axis in facts.parallel_axes else rows(facts, device, axis, loops)
 
 
 def contiguous_axis(facts: KernelAnalysis) -> int:
     """The axis along which most accesses are contiguous."""
-    places = [*facts.load_places.values(), *facts.store_places]
+    places = [*facts.load_offsets.values(), *facts.store_offsets]
 
     def score(axis: int) -> tuple[int, int]:
         return sum(facts.size(p.axes) for p in places if abs(coefficient(p, axis)) == 1), axis
@@ -128,7 +128,7 @@ def contiguous_axis(facts: KernelAnalysis) -> int:
 
 def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> Span:
     """Axes in the order of their strides in memory, largest first."""
-    places = sorted([*facts.load_places.values(), *facts.store_places], key=lambda p: -facts.size(p.axes))
+    places = sorted([*facts.load_offsets.values(), *facts.store_offsets], key=lambda p: -facts.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
         found = next((abs(c) for p in places if (c := coefficient(p, axis))), 0)
@@ -140,8 +140,8 @@ def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> Span:
 
 def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
     """The schedule of rows that are contiguous in memory."""
-    row = _in_lanes(facts, _span(facts, facts.kernel.inner, axis), apart=False)
-    outer = _span(facts, range(facts.kernel.outer), None)
+    row = _in_lanes(facts, _span(facts, facts.kernel.reduction_axes, axis), apart=False)
+    outer = _span(facts, range(facts.kernel.parallel), None)
     statements = _per_element(facts) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
@@ -183,8 +183,8 @@ def _turns(facts: KernelAnalysis, lanes: int) -> int:
 
 def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
     """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
-    outer = _in_lanes(facts, _span(facts, range(facts.kernel.outer), axis), apart=False)
-    row = _span(facts, facts.kernel.inner, None)
+    outer = _in_lanes(facts, _span(facts, range(facts.kernel.parallel), axis), apart=False)
+    row = _span(facts, facts.kernel.reduction_axes, None)
     beside = min(32, power_above(outer.groups))
     line = power_above(-(-outer.sizes[-1] // outer.lanes))
     if line < beside <= 2 * line:
@@ -220,7 +220,7 @@ def cut_of(facts: KernelAnalysis, schedule: Schedule) -> Cut | None:
     if turns < _LONG or invocations >= BUSY // 2:
         return None
     sizes = facts.kernel.sizes
-    axis = max(facts.inner, key=lambda a: (sizes[a], a))
+    axis = max(facts.reduction_axes, key=lambda a: (sizes[a], a))
     alone = schedule.columns and schedule.rows.groups <= schedule.beside  # workgroups have whole lines: half as many are enough
     chunks = min((BUSY if alone else 2 * BUSY) // invocations, turns // _CHUNK, sizes[axis])
     size = -(-sizes[axis] // chunks)
@@ -253,7 +253,7 @@ def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: Schedul
 def _per_element(facts: KernelAnalysis) -> int:
     """Nodes that are evaluated for each element of a row."""
     nodes = enumerate(facts.kernel.nodes)
-    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.inner) for n, node in nodes))
+    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.reduction_axes) for n, node in nodes))
 
 
 def power_above(n: int) -> int:

@@ -52,7 +52,7 @@ class Split:
         self.cut = cut
         self.buffers = buffers
         self.workspaces = workspaces
-        outer = range(self.kernel.outer)
+        outer = range(self.kernel.parallel)
         self.rows = facts.size(outer)
         self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
         #: The buffers of results of reductions.
@@ -61,7 +61,7 @@ class Split:
         self.row_stores: dict[int, list[int]] = {}
         self.stores: dict[int, list[int]] = {}
         for s, store in enumerate(self.kernel.stores):
-            which = self.stores if facts.store_axes(s) & facts.inner else self.row_stores
+            which = self.stores if facts.store_axes(s) & facts.reduction_axes else self.row_stores
             which.setdefault(facts.stages[store.value], []).append(s)
 
     def steps(self) -> list[Step]:
@@ -95,7 +95,7 @@ class Split:
 
     def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
-        chunk = along(self.kernel.outer)
+        chunk = along(self.kernel.parallel)
         if self.rows >= _MANY:
             return (self.cut.chunks, self.rows), (chunk, self.row)
         return (self.rows, self.cut.chunks), (self.row, chunk)
@@ -141,14 +141,14 @@ class Split:
             partial.append((Store(shape, index, nodes.add(value)), given.values))
             if given.places is not None:
                 partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.places))
-        step = self.made(nodes, self.kernel.sizes, self.kernel.outer, old, more)
+        step = self.made(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
         return self.in_chunks(step, partial)
 
     def in_chunks(self, step: Step, partial: Sequence[tuple[Store, int]]) -> Step:
         """A step whose rows are chunks of what they were, with further stores."""
         axis, chunks, size = self.cut
-        outer = self.kernel.outer
-        moved = {a: along(a + 1) for a in self.facts.inner}
+        outer = self.kernel.parallel
+        moved = {a: along(a + 1) for a in self.facts.reduction_axes}
         moved[axis] = combine([(size, along(outer)), (1, along(axis + 1))])
         old = step.kernel.sizes
         sizes = (*old[:outer], chunks, *[size if a == axis else old[a] for a in range(outer, len(old))])
@@ -178,7 +178,7 @@ class Split:
             dtype = self.facts.reduces[n].dtype
             self.known[n] = self.workspaces.new(Buffer(self.rows, dtype))
             outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
-        outer = self.kernel.outer
+        outer = self.kernel.parallel
         return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
     def elementwise(self, stores: Sequence[int]) -> Step:

@@ -55,7 +55,7 @@ def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
 
 def of_nothing(kernel: Kernel) -> Kernel:
     """A kernel with axes without turns as one without them: what is reduced over no elements is what changes nothing."""
-    empty = 0 in kernel.sizes[kernel.outer :]
+    empty = 0 in kernel.sizes[kernel.parallel :]
 
     def known(node: Node) -> Node:
         if not (empty and isinstance(node, Reduce)):

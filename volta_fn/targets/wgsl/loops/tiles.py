@@ -48,10 +48,10 @@ class Crossing(NamedTuple):
 
 def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
     """What crosses the axis along which stores lie side by side; None if squares are no help."""
-    sizes, turns = facts.kernel.sizes, facts.size(facts.outer)
+    sizes, turns = facts.kernel.sizes, facts.size(facts.parallel_axes)
     if turns < _LEAST or sizes[axis] < LANES:
         return None
-    across = {n: p for n, p in facts.load_places.items() if coefficient(p, axis) not in (0, 1, -1)}
+    across = {n: p for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}
     found = Counter(a for p in across.values() for a, c in p.terms if abs(c) == 1 and sizes[a] >= LANES)
     if not found:
         return None

@@ -105,7 +105,7 @@ class Fused:
 
     def target(self) -> index_maps.Target:
         """Where the first result's elements are."""
-        kernel, place = self.found.kernel, self.facts.store_places[0]
+        kernel, place = self.found.kernel, self.facts.store_offsets[0]
         steps = dict(place.terms)
 
         def walk(axes: Axes) -> index_maps.Walk:
