@@ -1,1 +1,1 @@
-"""Speed and memory of volta_fn beside JAX and PyTorch, in one run: `python -m benchmarks`."""
+"""Speed and memory of volta_fn, JAX and PyTorch: `python -m benchmarks`."""

@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: volta_fn beside JAX and PyTorch, a table, a JSON file, a chart, and what of its targets it meets."""
+"""Compare volta_fn with JAX and PyTorch: `python -m benchmarks`.
+
+Prints a table and which targets are met; writes a JSON file and a chart.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ NAMES = [workload.name for workload in WORKLOADS] + [IMPORT, FIRST_STEP] + [f"pe
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="volta_fn beside JAX and PyTorch, in one run.")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
     parser.add_argument("--threads", type=int, default=min(2, cores()), help="threads and cores for every framework (default %(default)s)")
@@ -39,7 +42,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Run:
-    """One run: what was asked for, and the results so far."""
+    """A run: its options, and the results so far."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.frameworks = options, installed()
@@ -47,15 +50,15 @@ class Run:
         self.results |= {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None, "failures": []}
 
     def wants(self, name: str) -> bool:
-        """Whether `--only` includes it."""
+        """Return True if `--only` includes a name."""
         return re.search(self.options.only, name) is not None
 
     def attempt(self, name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """What a measurement gives, or None where it fails."""
+        """Return what a measurement gives, or None if it fails."""
         return attempt(self.results["failures"], name, work, *arguments)
 
     def times(self) -> None:
-        """Every workload, the frameworks in turns."""
+        """Time every workload, in rounds of all frameworks."""
         options, pace = self.options, QUICK if self.options.quick else Pace(self.options.rounds)
         wanted = [workload for workload in WORKLOADS if self.wants(workload.name)]
         if not wanted:
@@ -66,24 +69,24 @@ class Run:
             row = self.attempt(workload.name, measure, workload, workers, pace, options.quick)
             if row:
                 self.results["times"].append(row)
-                print(report.time_line(row), flush=True)
+                print(report.time_row(row), flush=True)
         for worker in workers.values():
             worker.stop()
 
     def starts(self) -> None:
-        """Imports and first steps, in fresh processes."""
+        """Time imports and first steps, in fresh processes."""
         if self.wants(IMPORT):
             found = self.attempt(IMPORT, fresh.imports, self.frameworks, 1 if self.options.quick else 7)
             self.results["imports"] = found
-            print(report.mapping_lines(IMPORT, found or {}), flush=True)
+            print(report.durations_row(IMPORT, found or {}), flush=True)
         if self.wants(FIRST_STEP):
             rounds = 1 if self.options.quick else 3
             found = self.attempt(FIRST_STEP, fresh.first_steps, self.frameworks, rounds, self.options.quick)
             self.results["first_steps"] = found
-            print(report.mapping_lines(FIRST_STEP, found or {}), flush=True)
+            print(report.durations_row(FIRST_STEP, found or {}), flush=True)
 
     def peaks(self) -> None:
-        """Peak memory, each framework in a process of its own."""
+        """Measure peak memory, each framework in its own process."""
         wanted = [name for name in PEAKS if self.wants(f"peak/{name}")]
         if wanted:
             print(report.peak_heading())
@@ -91,19 +94,19 @@ class Run:
             row = self.attempt(f"peak/{name}", fresh.peak_memory, name, self.frameworks, self.options.quick)
             if row:
                 self.results["peaks"].append(row)
-                print(report.peak_line(row), flush=True)
+                print(report.peak_row(row), flush=True)
         if self.wants(LAYER) and not self.options.quick:
             self.results["convolution_memory"] = found = self.attempt(LAYER, fresh.convolution_memory)
             peak = max(row["bytes_beyond"] for row in found["results"]) if found else None
-            print(report.line(LAYER, [report.size(peak)]), flush=True)
+            print(report.table_row(LAYER, [report.size(peak)]), flush=True)
 
     def conclude(self) -> None:
-        """The mean, the targets, the files."""
+        """Print the mean and the targets, and write the files."""
         results, options = self.results, self.options
         results["geometric_mean"] = geometric_mean(results)
         results["targets"] = [] if options.quick else judge(results)
         for judged in results["targets"]:
-            print(report.target_line(judged))
+            print(report.target_row(judged))
         slow = sorted((row for row in results["times"] if (row["ratio"] or 0) > 1.05), key=lambda row: -row["ratio"])
         print(f"{len(slow)} of {len(results['times'])} workloads slower than the faster peer by more than 5 %")
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +118,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; 1 if something failed or gave wrong numbers."""
+    """Run the measurements asked for; return 1 if one failed or gave wrong numbers."""
     options = parse(arguments)
     if options.list:
         print(*NAMES, sep="\n")

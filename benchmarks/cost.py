@@ -1,7 +1,6 @@
-"""What a workload costs at least: multiplications and additions of its products and convolutions, and bytes that go in and out.
+"""Lower bounds of a workload's cost: operations of products, and bytes.
 
-Operations are counted in volta_fn's trace of the work; of masked attention those of the masked pairs count, too, and of a `while` those of
-one turn.
+Operations are counted in volta_fn's trace. Masked attention counts the masked pairs, too; a `while` counts one iteration.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
 
 
 class Cost(NamedTuple):
-    """Floating-point operations, bytes of arguments and results, and dispatches on a GPU; all of one call."""
+    """Operations, bytes of arguments and results, and GPU dispatches of one call."""
 
     operations: int
     moved: int
@@ -25,14 +24,14 @@ class Cost(NamedTuple):
 
 
 class Ceilings(NamedTuple):
-    """Operations and bytes that any framework does and moves in a second, as was measured."""
+    """The measured rates of the fastest framework: operations and bytes in a second."""
 
     operations: float
     moved: float
 
 
 def cost(function: Callable[..., Any], inputs: tuple[Any, ...], call: Callable[[], Any]) -> Cost:
-    """The cost of a function of inputs of these shapes and dtypes; `call` does it once, on the default device."""
+    """Return the cost of a function; `call` runs it once on the default device."""
     closed = vf.make_jaxpr(function)(*inputs)
     before = vf.device_work_stats().dispatches
     vf.block_until_ready(call())
@@ -42,7 +41,7 @@ def cost(function: Callable[..., Any], inputs: tuple[Any, ...], call: Callable[[
 
 
 def operations(jaxpr: Jaxpr) -> int:
-    """The operations of all products and convolutions in a program."""
+    """Count the operations of all products and convolutions in a program."""
     return sum(_of_equation(eqn) for eqn in jaxpr.eqns)
 
 
@@ -67,12 +66,15 @@ def _programs(eqn: Equation) -> list[ClosedJaxpr]:
 
 
 def outline(array: np.ndarray) -> vf.ShapeDtypeStruct:
-    """An array's shape and dtype."""
+    """Return an array's shape and dtype."""
     return vf.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def rate(found: Cost, seconds: float, ceilings: Ceilings | None) -> tuple[str, float | None]:
-    """What is done in a second of what takes the larger part of the time at the ceilings, and that part; nothing without ceilings."""
+    """Return the rate of what takes longer at the ceilings, as text and as a fraction.
+
+    That is operations or bytes in a second; without ceilings there is neither.
+    """
     if ceilings is None:
         return "-", None
     computing, moving = found.operations / ceilings.operations, found.moved / ceilings.moved

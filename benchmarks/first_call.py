@@ -1,4 +1,6 @@
-"""Time the first steps of training in this fresh process: `python -m benchmarks.first_call WORKLOAD FRAMEWORK [--quick]`.
+"""Time the first training steps in this fresh process.
+
+    python -m benchmarks.first_call WORKLOAD FRAMEWORK [--quick]
 
 The first step includes tracing and compilation. VOLTA_CACHE_DIR names the folder of volta_fn's compiled objects.
 """

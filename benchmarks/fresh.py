@@ -1,6 +1,7 @@
-"""What is measured in fresh processes: imports, first steps with a cold and a warm cache of compiled objects, peak memory.
+"""Measurements in fresh processes: imports, first steps, peak memory.
 
-Each process runs one of the small programs `import_time`, `first_call`, `peak` and `memory` of this package, which print JSON.
+Each process runs one of the small programs `import_time`, `first_call`, `peak` and `memory` of this package, which print JSON. First steps
+are timed with an empty and with a filled cache of compiled objects.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ FIRST_STEP = "train/gpt"
 
 
 def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
-    """What a program of this package prints on its last line, with some variables of the environment changed.
+    """Run a program of this package with some environment variables; return its JSON.
 
     Raises:
-        RuntimeError: it failed; the message has its last words.
+        RuntimeError: it failed; the message ends with its stderr.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
@@ -38,36 +39,40 @@ def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
 
 
 def imports(frameworks: tuple[str, ...], rounds: int) -> dict[str, float]:
-    """The median seconds of each `import`, byte code being cached, and of NumPy's for comparison.
+    """Return the median seconds of each `import` with cached byte code, NumPy's too.
 
     Raises:
         RuntimeError: volta_fn loads something heavy that it need not.
     """
-    turns: dict[str, list[float]] = {name: [] for name in ("numpy", *frameworks)}
+    samples: dict[str, list[float]] = {name: [] for name in ("numpy", *frameworks)}
     with tempfile.TemporaryDirectory() as cache:
-        for _, (name, times) in itertools.product(range(rounds + 1), turns.items()):
+        for _, (name, times) in itertools.product(range(rounds + 1), samples.items()):
             found = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
             if name == "volta_fn" and found["heavy"]:
                 raise RuntimeError(f"import volta_fn loads {', '.join(found['heavy'])}, which it must not")
             times.append(found["seconds"])
-    return {name: statistics.median(times[1:]) for name, times in turns.items()}  # the first turn fills the cache
+    return {name: statistics.median(times[1:]) for name, times in samples.items()}  # the first round fills the cache
 
 
 def first_steps(frameworks: tuple[str, ...], rounds: int, quick: bool) -> dict[str, float]:
-    """The median seconds of the first step of training; ours with an empty folder for compiled objects, then with what is left there."""
-    turns: dict[str, list[float]] = {}
+    """Return the median seconds of the first training step.
+
+    volta_fn starts with an empty folder for compiled objects, then with what the first process left there.
+    """
+    samples: dict[str, list[float]] = {}
     for _, framework in itertools.product(range(rounds), frameworks):
         with tempfile.TemporaryDirectory() as cache:
             for column in (framework, "warm cache") if framework == "volta_fn" else (framework,):
                 found = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
-                turns.setdefault(column, []).append(found["first"])
-    return {name: statistics.median(times) for name, times in turns.items()}
+                samples.setdefault(column, []).append(found["first"])
+    return {name: statistics.median(times) for name, times in samples.items()}
 
 
 def peak_memory(workload: str, frameworks: tuple[str, ...], quick: bool) -> dict[str, Any]:
-    """Bytes at the peak of some steps of training, beyond the framework itself, and at that of compilation and steps together.
+    """Return the peak bytes of some training steps, without and with compilation.
 
-    Each process finds an empty folder for compiled programs, or the compiler would be loaded only after the framework's share is measured.
+    The framework itself is not counted. Each process has an empty folder for compiled programs: else the compiler would be loaded only
+    after the framework's share is measured.
     """
     found = {}
     for framework in frameworks:
@@ -79,7 +84,7 @@ def peak_memory(workload: str, frameworks: tuple[str, ...], quick: bool) -> dict
 
 
 def convolution_memory() -> dict[str, Any]:
-    """The numbers of the program `memory`."""
+    """Return the results of the program `memory`."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/memory.json"
         subprocess.run([sys.executable, "-m", "benchmarks.memory", "--json", path], cwd=ROOT, check=True, capture_output=True)

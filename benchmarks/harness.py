@@ -1,9 +1,9 @@
-"""How a workload is timed: checked to give the same numbers everywhere, then measured in turns of a few milliseconds each.
+"""Check that a workload gives the same numbers everywhere, and time it.
 
-Each framework is in a process of its own. Their turns are interleaved round by round, so that a drift of the machine's clock or a
-neighbour's load hits all alike; the median turn counts. Before its turn a framework rests and, where a call is short, does one call
-that is not timed: by then the threads of the one before it have stopped spinning (PyTorch's take a core for 8 to 12 ms after their work),
-and the caches hold its own data.
+Each framework is in its own process. A sample is some milliseconds of calls; the frameworks' samples are interleaved round by round, so
+that a drift of the machine's clock or a neighbour's load hits all alike; the median sample counts. Before its sample a framework rests
+and, where a call is short, does one call that is not timed: by then the threads of the one before it have stopped spinning (PyTorch's
+take a core for 8 to 12 ms after their work), and the caches hold its own data.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class Pace(NamedTuple):
     """How long to measure.
 
     Attributes:
-        rounds: turns of each framework, if they fit into `budget`.
-        turn: seconds that a turn takes at least.
-        rest: seconds before each turn.
+        rounds: samples of each framework, if they fit into `budget`.
+        sample: seconds that a sample takes at least.
+        rest: seconds before each sample.
         budget: seconds for one workload; slow ones get fewer rounds, but at least `fewest`.
         fewest: rounds of the slowest workloads.
     """
 
     rounds: int
-    turn: float = 0.02
+    sample: float = 0.02
     rest: float = 0.02
     budget: float = 15.0
     fewest: int = 5
 
 
-QUICK = Pace(rounds=3, turn=1e-4, rest=0, fewest=3)
+QUICK = Pace(rounds=3, sample=1e-4, rest=0, fewest=3)
 
 
 class WrongResultError(Exception):
-    """A framework gave other numbers than the first one, so that their times cannot be compared."""
+    """A framework gave other numbers than the first one, so that times say nothing."""
 
 
 def attempt(failures: list[dict[str, str]], name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-    """What a measurement gives; None, and the failure written down by its name, where it fails: the others go on."""
+    """Return what a measurement gives; record a failure and return None."""
     try:
         return work(*arguments)
     except (WrongResultError, RuntimeError, ValueError, TypeError, AssertionError) as error:
@@ -55,7 +55,7 @@ def attempt(failures: list[dict[str, str]], name: str, work: Callable[..., Any],
 
 
 def check(name: str, results: dict[str, list[Any]], case: Case) -> None:
-    """Compare what the frameworks computed, each array by its largest difference beside its largest number.
+    """Compare what the frameworks computed, relative to each array's largest number.
 
     Raises:
         WrongResultError: results differ.
@@ -71,33 +71,36 @@ def check(name: str, results: dict[str, list[Any]], case: Case) -> None:
                 raise WrongResultError(f"{name}: {first} and {other} differ by {difference:.1e}, more than {case.tolerance:.0e}")
 
 
-def _calls_of_a_turn(worker: Worker, turn: float) -> tuple[int, float]:
-    """How many calls take so many seconds, and the seconds of one. Tiny ones take 2 µs one after another, and 50 by themselves."""
-    seconds = min(worker.ask("turn", 1, False) for _ in range(2))
-    count = max(1, round(turn / seconds))
+def _calls_of_a_sample(worker: Worker, sample: float) -> tuple[int, float]:
+    """Return how many calls take so many seconds, and the seconds of one.
+
+    Tiny calls take 2 µs one after another, and 50 µs by themselves.
+    """
+    seconds = min(worker.ask("time_calls", 1, False) for _ in range(2))
+    count = max(1, round(sample / seconds))
     while count > 1:
-        seconds = worker.ask("turn", count, True)
-        if seconds * count >= 0.8 * turn:
+        seconds = worker.ask("time_calls", count, True)
+        if seconds * count >= 0.8 * sample:
             break
-        count = max(2 * count, round(turn / seconds))
+        count = max(2 * count, round(sample / seconds))
     return count, seconds
 
 
-def _take_turns(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[float]]:
-    """The seconds of a call in each of a framework's turns."""
+def _take_samples(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[float]]:
+    """Return the seconds of a call in each of a framework's samples."""
     counts, seconds = {}, {}
     for name, worker in workers.items():
-        counts[name], seconds[name] = _calls_of_a_turn(worker, pace.turn)
+        counts[name], seconds[name] = _calls_of_a_sample(worker, pace.sample)
     round_takes = sum(seconds[name] * counts[name] + pace.rest for name in workers)
     rounds = max(min(pace.rounds, int(pace.budget / round_takes)), pace.fewest)
-    turns: dict[str, list[float]] = {name: [] for name in workers}
+    samples: dict[str, list[float]] = {name: [] for name in workers}
     order = list(workers)
     for _ in range(rounds):
         for name in order:
             time.sleep(pace.rest)
-            turns[name].append(workers[name].ask("turn", counts[name], counts[name] > 1))
+            samples[name].append(workers[name].ask("time_calls", counts[name], counts[name] > 1))
         order = order[1:] + order[:1]
-    return turns
+    return samples
 
 
 def measure(workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick: bool = False) -> dict[str, Any]:
@@ -115,16 +118,16 @@ def measure(workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick
     prepared = {name: found for name, found in prepared.items() if found is not None}
     check(workload.name, {name: results for name, (_, results) in prepared.items()}, workload.case(quick=True))
     first = {name: seconds for name, (seconds, _) in prepared.items()}
-    turns = _take_turns({name: workers[name] for name in prepared}, pace)
-    seconds = {name: statistics.median(times) for name, times in turns.items()}
+    samples = _take_samples({name: workers[name] for name in prepared}, pace)
+    seconds = {name: statistics.median(times) for name, times in samples.items()}
     peers = [name for name in seconds if name != "volta_fn"]
     peer = min(peers, key=seconds.__getitem__) if peers else None
     return {
         "name": workload.name,
         "seconds": seconds,
-        "least": {name: min(times) for name, times in turns.items()},
+        "least": {name: min(times) for name, times in samples.items()},
         "first_call": first,
-        "rounds": len(turns["volta_fn"]),
+        "rounds": len(samples["volta_fn"]),
         "peer": peer,
         "ratio": seconds["volta_fn"] / seconds[peer] if peer else None,
     }

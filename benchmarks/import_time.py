@@ -1,4 +1,7 @@
-"""Time one import in this fresh process: `python -m benchmarks.import_time MODULE` prints the seconds, and what else it loaded."""
+"""Time an import in this fresh process: `python -m benchmarks.import_time MODULE`.
+
+Prints the seconds, and which heavy modules were loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine and its limits: so many cores and threads for every library, and what there is to say about the computer."""
+"""The machine, and limits of cores and threads for every library."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC") 
 
 
 def installed() -> tuple[str, ...]:
-    """The frameworks that can be imported, ours first."""
+    """Return the frameworks that can be imported, ours first."""
     return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name))
 
 
 def search_path() -> str:
-    """PYTHONPATH for other processes: they find these sources first, and what this process finds."""
+    """Return a PYTHONPATH by which other processes find these sources first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limit_threads(threads: int) -> None:
-    """Keep this process, and those that it starts, to so many cores, and every thread pool to so many threads.
+    """Limit this process and its children to so many cores and threads.
 
     To be called before any framework is imported.
     """
@@ -43,31 +43,31 @@ def limit_threads(threads: int) -> None:
 
 
 def on_gpu() -> bool:
-    """Whether the frameworks compute on the GPU in this run."""
+    """Return True if the frameworks compute on the GPU in this run."""
     return os.environ.get("BENCHMARK_DEVICE") == "gpu"
 
 
 def use_gpu() -> None:
-    """Let all frameworks that are started from now on compute on the GPU, in true float32: no TF32 anywhere."""
+    """Let frameworks started later compute on the GPU, in float32 without TF32."""
     os.environ |= {"BENCHMARK_DEVICE": "gpu", "VOLTA_DEVICE": "gpu", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
     os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def native_lane() -> bool:
-    """Whether volta_fn may compile machine code: llvmlite is here, and VOLTA_NATIVE does not say no."""
+def machine_code() -> bool:
+    """Return True if volta_fn may compile machine code: llvmlite, no VOLTA_NATIVE=0."""
     return importlib.util.find_spec("llvmlite") is not None and os.environ.get("VOLTA_NATIVE") != "0"
 
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next((entry.split(":")[1].strip() for entry in text.splitlines() if entry.startswith("model name")), platform.machine())
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Describe what the numbers depend on."""
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "jax", "torch") if importlib.util.find_spec(name)}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
@@ -76,6 +76,6 @@ def describe(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "threads": threads,
-        "native_lane": native_lane(),
+        "machine_code": machine_code(),
         "load_at_start": load,
     }

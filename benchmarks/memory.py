@@ -1,9 +1,10 @@
-"""Peak memory of the convolution layer that cost Volta 2.5 GB: batch 32, 64 → 64 channels, 128×128 pixels, 3×3 taps.
+"""Measure the peak memory of a large convolution layer.
 
-    python benchmarks/memory.py [--json PATH]        (also a part of `python -m benchmarks`)
+    python benchmarks/memory.py [--json PATH]        (`python -m benchmarks` runs it, too)
 
-What is measured is the peak of all NumPy allocations (tracemalloc counts them) beyond the inputs and the results, for the layer,
-for its backward pass, and for both in one program. The bound is 32 MiB per thread.
+Its predecessor Volta took 2.5 GB for this layer: batch 32, 64 → 64 channels, 128×128 pixels, 3×3 taps. Measured is the peak of all NumPy
+allocations (tracemalloc counts them) beyond the inputs and the results, for the layer, for its backward pass, and for both in one program.
+The bound is 32 MiB per thread.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ MIB = 2**20
 
 
 def layer(x: vf.Array, w: vf.Array) -> vf.Array:
-    """The convolution, its result as large as its input."""
+    """Convolve; the result is as large as the input."""
     return lax.conv_general_dilated(x, w, window_strides=(1, 1), padding="SAME")
 
 
 def backward(x: vf.Array, w: vf.Array, ct: vf.Array) -> Any:
-    """Cotangents of input and weights from that of the result."""
+    """Return the cotangents of input and weights from that of the result."""
     return vf.vjp(layer, x, w)[1](ct)
 
 
 def both(x: vf.Array, w: vf.Array, ct: vf.Array) -> Any:
-    """The result and the cotangents, as one step of training needs them."""
+    """Return the result and the cotangents, as one training step needs them."""
     y, pull_back = vf.vjp(layer, x, w)
     return y, pull_back(ct)
 
 
 def beyond(function: Callable[..., Any], *args: vf.Array) -> tuple[int, int, float]:
-    """Bytes at the peak of a call beyond inputs and results, the results' bytes, and the seconds that it took."""
+    """Return a call's peak bytes beyond its arrays, its results' bytes, and seconds."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()

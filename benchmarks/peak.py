@@ -1,8 +1,10 @@
-"""Peak memory of a training step, in a process of its own: `python -m benchmarks.peak WORKLOAD FRAMEWORK [--quick]`.
+"""Measure the peak memory of a training step in this fresh process.
+
+    python -m benchmarks.peak WORKLOAD FRAMEWORK [--quick]
 
 The process's resident memory with the framework and its compiler loaded is the baseline. Beyond it are counted parameters, data, moments,
-what the framework keeps of its compilation, and the most that was in use during some steps. That a compiler needed memory for a
-while is counted apart: before the steps the kernel is told to forget the peak, where it can (Linux's /proc/self/clear_refs).
+what the framework keeps of its compilation, and the most that was in use during some steps. Memory that only the compiler needed is counted
+separately: before the steps the kernel is told to forget the peak, where it can (Linux's /proc/self/clear_refs).
 """
 
 from __future__ import annotations
@@ -24,28 +26,28 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def _status(field: str) -> int | None:
-    """A field of the kernel's account of this process, in bytes."""
+    """Read a field of the kernel's account of this process, in bytes."""
     if not STATUS.exists():
         return None
-    line = next((line for line in STATUS.read_text().splitlines() if line.startswith(field + ":")), None)
-    return None if line is None else int(line.split()[1]) * 1024
+    entry = next((entry for entry in STATUS.read_text().splitlines() if entry.startswith(field + ":")), None)
+    return None if entry is None else int(entry.split()[1]) * 1024
 
 
 def highest() -> int:
-    """The most resident memory since the start or since `forget_peak`."""
-    whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return _status("VmHWM") or whole
+    """Return the most resident memory since the start or since `forget_peak`."""
+    total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return _status("VmHWM") or total
 
 
 def settle() -> None:
-    """Give back what is free: Python's cycles, and the pages that the C library keeps."""
+    """Give back free memory: Python's cycles, and the pages that the C library keeps."""
     gc.collect()
     if sys.platform == "linux":
         getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
 def forget_peak() -> bool:
-    """Let the highest mark start anew from the memory in use; False where the kernel cannot."""
+    """Restart the peak from the memory in use; return False where the kernel cannot."""
     try:
         CLEAR.write_text("5")
     except OSError:
@@ -54,7 +56,7 @@ def forget_peak() -> bool:
 
 
 def measure(name: str, framework: str, quick: bool) -> dict[str, int]:
-    """Bytes beyond the baseline at the peak of some training steps, and at that of everything, compilation included."""
+    """Return peak bytes of training steps, without and with compilation."""
     contestant(framework, named(WARM_UP).case()).call()
     settle()
     baseline = _status("VmRSS") or highest()

@@ -1,4 +1,7 @@
-"""`python benchmarks/small.py`: the small end alone, tiny calls and imports; takes the options of `python -m benchmarks`."""
+"""Measure tiny calls and imports alone: `python benchmarks/small.py`.
+
+Takes the options of `python -m benchmarks`.
+"""
 
 from __future__ import annotations
 

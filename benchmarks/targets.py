@@ -1,6 +1,6 @@
-"""What volta_fn is to reach, in one place: each target is a number that a run gives and the most that it may be.
+"""The targets of volta_fn: each is a number of a run, and the most that it may be.
 
-Results are the dict that `python -m benchmarks` writes as JSON. A measure returns None where the run has not what it needs.
+Results are the dict that `python -m benchmarks` writes as JSON. A measure returns None where the run lacks what it needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONTRACTIONS = ("train/mlp", "train/lenet", "train/resnet block", "train/gpt")
 
 
 class Target(NamedTuple):
-    """Something to reach: `measure(results)` is at most `limit`."""
+    """A target: `measure(results)` is at most `limit`."""
 
     text: str
     measure: Callable[[dict[str, Any]], float | None]
@@ -22,13 +22,16 @@ class Target(NamedTuple):
 
 
 def geometric_mean(results: dict[str, Any]) -> float | None:
-    """Of the time over the faster peer's, over all workloads."""
+    """Return the geometric mean of our time over the faster peer's."""
     ratios = [row["ratio"] for row in results["times"] if row["ratio"]]
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def over(*names: str, peer: str | None = None) -> Callable[[dict[str, Any]], float | None]:
-    """The largest of our time over a peer's, or over the faster one's, among the workloads whose names start so."""
+    """Return our largest time over a peer's, of workloads whose names start so.
+
+    Without a `peer`, over the faster one's.
+    """
 
     def measure(results: dict[str, Any]) -> float | None:
         rows = [row["seconds"] | {None: row["seconds"].get(row["peer"])} for row in results["times"] if row["name"].startswith(names)]
@@ -38,7 +41,7 @@ def over(*names: str, peer: str | None = None) -> Callable[[dict[str, Any]], flo
 
 
 def _jitted_add(results: dict[str, Any]) -> float | None:
-    """3 µs or 0.3 of JAX's time, whichever is easier, as one number that may be 1."""
+    """Return our time over 3 µs or 0.3 of JAX's time, whichever is easier."""
     row = next((row["seconds"] for row in results["times"] if row["name"] == "call/jitted add"), None)
     if row is None:
         return None
@@ -95,7 +98,7 @@ _SMALL_STEPS = ("gpu train/mlp", "gpu train/lenet", "gpu train/lstm", "gpu train
 
 
 def _first_steps(results: dict[str, Any]) -> float | None:
-    """The longest first training step, over JAX's; as measured in fresh processes, where they were."""
+    """Return the longest first training step over JAX's, in fresh processes if there."""
     rows = {row["name"]: row["first_call"] for row in results["times"] if row["name"].startswith("gpu train/")} | results["first_steps"]
     return max((found["volta_fn"] / found["jax"] for found in rows.values() if "jax" in found), default=None)
 
@@ -106,15 +109,18 @@ GPU = [
 ]
 
 
-def targets(native_lane: bool) -> list[Target]:
-    """Those for a run with the native lane, or without."""
-    return (NATIVE if native_lane else NUMPY_ONLY) + EVERYWHERE
+def targets(machine_code: bool) -> list[Target]:
+    """Return the targets of a run with machine code, or without."""
+    return (NATIVE if machine_code else NUMPY_ONLY) + EVERYWHERE
 
 
 def judge(results: dict[str, Any], wanted: Sequence[Target] | None = None) -> list[dict[str, Any]]:
-    """Each target (the CPU's, if no others are given) with its number and whether it is met, None where it was not measured."""
+    """Judge each target (by default the CPU's): its number, and whether it is met.
+
+    That is None where it was not measured.
+    """
     judged = []
-    for target in targets(results["machine"]["native_lane"]) if wanted is None else wanted:
+    for target in targets(results["machine"]["machine_code"]) if wanted is None else wanted:
         value = target.measure(results)
         judged.append({"text": target.text, "value": value, "limit": target.limit, "met": None if value is None else value <= target.limit})
     return judged

@@ -1,7 +1,7 @@
-"""A process that holds one framework and does its work when asked: `python -m benchmarks.worker FRAMEWORK`.
+"""A process that runs one framework: `python -m benchmarks.worker FRAMEWORK`.
 
 Frameworks in one process disturb each other (PyTorch's OpenMP threads were seen ten times slower once JAX's were there), so each has
-its own, and all but one wait for a question while it is measured. Questions and answers are pickled, through standard input and output.
+its own, and all but one wait for a request while it is measured. Requests and answers are pickled, through standard input and output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Worker:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": search_path()})
 
     def ask(self, request: str, *arguments: Any) -> Any:
-        """What the method `request` of `Bench` returns in the other process; a process that died is started anew.
+        """Return what a method of `Bench` returns in the process, restarted if it died.
 
         Raises:
             RuntimeError: it failed, or the process died.
@@ -77,14 +77,17 @@ class Bench:
             importlib.import_module("torch").set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
     def finds_gpu(self) -> bool:
-        """Whether the framework computes on a GPU here; ours raises an error if it finds none."""
+        """Return True if the framework computes on a GPU; ours raises without one."""
         module = importlib.import_module(self.framework)
         if self.framework == "jax":
             return bool(module.default_backend() == "gpu")
         return bool(self.framework == "volta_fn" or module.cuda.is_available())
 
     def prepare(self, name: str, quick: bool) -> tuple[float, list[Any]] | None:
-        """Make a workload ready: the seconds of its first call, and results to compare; None if the framework has no such work."""
+        """Prepare a workload; return its first call's seconds, and results to compare.
+
+        That is None if the framework has no such workload.
+        """
         self.work = NOTHING
         gc.enable()
         gc.collect()
@@ -104,11 +107,11 @@ class Bench:
         return seconds, results
 
     def cost(self) -> Any:
-        """What a call of volta_fn's costs."""
+        """Return the cost of volta_fn's call."""
         return _cost().cost(*self.outline, self.work.call)
 
-    def turn(self, count: int, warm_up: bool) -> float:
-        """The seconds of one of so many calls; on a GPU those of all of them, until the last one is done, shared out."""
+    def time_calls(self, count: int, warm_up: bool) -> float:
+        """Return the seconds of one of so many calls; on a GPU, of all of them, divided."""
         call, wait = self.work
         if warm_up:
             wait(call())
@@ -121,12 +124,12 @@ class Bench:
 
 
 def _cost() -> Any:
-    """The module that counts; it imports volta_fn, which other frameworks' processes do not."""
+    """Import the module that counts, and volta_fn, which other processes do not."""
     return importlib.import_module("benchmarks.cost")
 
 
 def main() -> None:
-    """Answer until there are no more questions."""
+    """Answer until there are no more requests."""
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     bench = Bench(sys.argv[1])
     while True:

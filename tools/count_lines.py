@@ -1,4 +1,7 @@
-"""Count the package's lines: `python tools/count_lines.py` prints the totals for each sub-package and their sum."""
+"""Count the package's lines: `python tools/count_lines.py [DEPTH]`.
+
+Prints the totals for each sub-package, and their sum.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def import_lines(tree: ast.Module) -> set[int]:
 
 
 def count(path: Path) -> Counter[str]:
-    """Count a file's lines: all, docstrings, imports, and code (none of these, neither blank nor comment)."""
+    """Count a file's lines: all, docstrings, imports, and code (the rest)."""
     source = path.read_text()
     tree = ast.parse(source)
     code: set[int] = set()

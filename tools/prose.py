@@ -1,9 +1,11 @@
-"""Check the package's prose and names: `python tools/prose.py [PATH ...]` lists every violation, and how many there are.
+"""Check the package's prose and names: `python tools/prose.py [PATH ...]`.
+
+Lists every violation, and how many there are.
 
 - The first line of a docstring is at most 80 characters long and ends with a period. That of a function begins with an imperative verb.
 - Words with no settled technical meaning are no names, and stand in no docstring or comment (`BANNED`, with the phrases `ALLOWED`).
 
-`tests/test_prose.py` holds the whole tree to this.
+`tests/test_prose.py` holds all of it to this.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES = ("volta_fn", "benchmarks", "examples", "tools")
-FIRST_LINE = 80
+FIRST_LENGTH = 80
 
 #: Words that stand for no concept of the field: not in identifiers, docstrings or comments.
 BANNED = ("turn", "place", "part", "piece", "whole", "apart", "beside", "behind", "among", "company", "somebody", "nobody")
@@ -36,7 +38,7 @@ ALLOWED = re.compile(
 ALLOWED_NAMES = re.compile(
     r"in_?place|replace|placeholder|line_?search|(max_)?line_?(no|number|feed|length|width|style|search)s?|deadline|baseline|newline"
     r"|(read|write|split|key)lines?|lines?_per|online|inline|multiline|f?first_?line(no)?|co_lines|linestyle|text_?lines?|source_lines?"
-    r"|user_lines?|header_lines?|tb_line\w*|.*backtracking.*|pipeline\w*|partition\w*|partial\w*|particle\w*|depart\w*|.*real_part|.*imag(inary)?_part",
+    r"|user_lines?|header_lines?|(count|docstring|import)_lines|first_lines?|tb_line\w*|.*backtracking.*|pipeline\w*|partition\w*|partial\w*|particle\w*|depart\w*|.*real_part|.*imag(inary)?_part",
 )
 
 #: Names of NumPy that are such words.
@@ -51,15 +53,15 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Violation(NamedTuple):
-    """A rule that a place in a file breaks."""
+    """A rule that a line of a file breaks."""
 
     path: str
-    line: int
+    number: int
     rule: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+        return f"{self.path}:{self.number}: {self.rule}: {self.text}"
 
 
 def _is_property(node: ast.AST) -> bool:
@@ -70,7 +72,7 @@ def _is_property(node: ast.AST) -> bool:
 
 
 def first_lines(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
-    """Yield the line number and first line of every docstring, and whether it must be imperative."""
+    """Yield each docstring's line number, first line, and if it must be imperative."""
     for node in ast.walk(tree):
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)) and (text := ast.get_docstring(node)):
             imperative = isinstance(node, FUNCTIONS) and not _is_property(node)
@@ -84,7 +86,7 @@ def _words(name: str) -> list[str]:
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield every name that a module defines: functions, classes, arguments, variables and attributes."""
+    """Yield every name that a module defines, with its line number."""
     for node in ast.walk(tree):
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             yield node.lineno, node.name
@@ -113,7 +115,7 @@ def violations(path: Path) -> Iterator[Violation]:
     source = path.read_text()
     tree, name = ast.parse(source), str(path.relative_to(ROOT))
     for number, text, imperative in first_lines(tree):
-        if len(text) > FIRST_LINE:
+        if len(text) > FIRST_LENGTH:
             yield Violation(name, number, "long first line", text)
         if not text.endswith((".", "!", "?")):
             yield Violation(name, number, "no period", text)
@@ -128,12 +130,12 @@ def violations(path: Path) -> Iterator[Violation]:
         kept = ALLOWED_NAMES.sub("", text)
         if (found_names := [w for w in _words(kept) if w in BANNED_NAMES]) and (name, text) not in PUBLIC:
             yield Violation(name, number, f"name {found_names[0]!r}", text)
-    if set(_words(path.stem)) & set(BANNED_NAMES):
+    if set(_words(ALLOWED_NAMES.sub("", path.stem))) & set(BANNED_NAMES):
         yield Violation(name, 1, "file name", path.name)
 
 
 def files(paths: list[str]) -> list[Path]:
-    """Find the Python files below some paths, by default all of the package, benchmarks and examples."""
+    """Find the Python files below some paths, by default those of `TREES`."""
     roots = [Path(p).resolve() for p in paths] or [ROOT / tree for tree in TREES]
     return sorted(p for root in roots for p in ([root] if root.is_file() else root.rglob("*.py")))
 

@@ -1,1 +1,1 @@
-"""Speed on a GPU beside JAX and PyTorch on CUDA: `python -m benchmarks.gpu`."""
+"""Speed on a GPU, against JAX and PyTorch on CUDA: `python -m benchmarks.gpu`."""

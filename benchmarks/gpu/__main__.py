@@ -1,8 +1,9 @@
-"""`python -m benchmarks.gpu`: volta_fn's WGSL beside JAX and PyTorch on CUDA, in true float32, on one GPU and in one run.
+"""Compare WGSL with JAX and PyTorch on CUDA: `python -m benchmarks.gpu`.
 
-Frameworks take turns, each in its own process. A turn is many calls, begun one after another and awaited together, as in a training loop.
-First the ceilings are measured: the bytes that a copy moves in a second and the operations that a large product does, by the fastest
-framework. With ``--all`` come the tables of single kernels on the device, without the host's part, which have commands of their own.
+All frameworks compute in true float32 on one GPU, each in its own process; samples of all of them are interleaved. A sample is many
+calls, begun one after another and awaited together, as in a training loop. First the ceilings are measured: the bytes that a copy moves
+in a second and the operations that a large product does, by the fastest framework. ``--all`` adds the tables of single kernels on the
+device, without the host's time; they have commands of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ OUTPUT = ROOT / "build" / "benchmarks" / "gpu.json"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="volta_fn beside JAX and PyTorch on a GPU.")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each framework (default %(default)s)")
@@ -46,7 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def workers_with_gpu() -> dict[str, Worker]:
-    """A process for each framework that computes on a GPU here."""
+    """Start a process for each framework that computes on a GPU here."""
     workers = {framework: Worker(framework) for framework in installed()}
     for framework in [name for name, worker in workers.items() if not worker.ask("finds_gpu")]:
         print(f"{framework} finds no GPU: its column is empty")
@@ -55,8 +56,8 @@ def workers_with_gpu() -> dict[str, Worker]:
 
 
 def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict[str, Any]) -> None:
-    """Every workload, the frameworks in turns."""
-    pace = QUICK if options.quick else Pace(options.rounds, turn=0.05, budget=4.0)
+    """Time every workload, in rounds of all frameworks."""
+    pace = QUICK if options.quick else Pace(options.rounds, sample=0.05, budget=4.0)
 
     def timed(workload: Workload) -> Any:
         return attempt(results["failures"], workload.name, costed, workload, workers, pace, options.quick)
@@ -72,25 +73,25 @@ def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict
             both = found[workload.name] if workload.name in found else timed(workload)
             if both is not None:
                 row, cost = both
-                rate, part = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
-                results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": part})
-                print(report.gpu_line(results["times"][-1]), flush=True)
+                rate, share = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
+                results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": share})
+                print(report.gpu_row(results["times"][-1]), flush=True)
 
 
 def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any], Cost]) -> Ceilings:
-    """What the fastest framework does and moves in a second."""
+    """Return the rates of the fastest framework in a copy and in a product."""
     seconds = [min(row["seconds"].values()) for row, _ in (copied, multiplied)]
     return Ceilings(multiplied[1].operations / seconds[1], copied[1].moved / seconds[0])
 
 
 def costed(workload: Workload, workers: dict[str, Worker], pace: Pace, quick: bool) -> tuple[dict[str, Any], Cost]:
-    """A workload measured, and what it costs."""
+    """Measure a workload, and return its cost with it."""
     row = measure(workload, workers, pace, quick)
     return row, workers["volta_fn"].ask("cost")
 
 
 def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results: dict[str, Any]) -> None:
-    """The first training steps, each framework in a fresh process with nothing compiled before."""
+    """Time first training steps, each in a fresh process with nothing compiled before."""
     flags = ["--quick"] if options.quick else []
     for workload in TRAINING:
         if not re.search(options.only, workload.name):
@@ -99,17 +100,17 @@ def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results:
         found = attempt(results["failures"], title, first_seconds, workload.name, frameworks, flags)
         if found is not None:
             results["first_steps"][workload.name] = found
-            print(report.mapping_lines(title, found), flush=True)
+            print(report.durations_row(title, found), flush=True)
 
 
 def first_seconds(workload: str, frameworks: Sequence[str], flags: Sequence[str]) -> dict[str, float]:
-    """The seconds of each framework's first step."""
+    """Return the seconds of each framework's first step."""
     with tempfile.TemporaryDirectory() as cache:
         return {f: fresh.run_fresh("first_call", workload, f, *flags, VOLTA_CACHE_DIR=cache)["first"] for f in frameworks}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; 1 if something failed or gave wrong numbers."""
+    """Run the measurements asked for; return 1 if one failed or gave wrong numbers."""
     options = parse(arguments)
     use_gpu()
     results: dict[str, Any] = {"machine": describe(0), "ceilings": None, "times": [], "first_steps": {}, "failures": []}
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results["geometric_mean"] = geometric_mean(results)
     print(f"geometric mean over the faster peer: {report.ratio(results['geometric_mean'])}")
     for judged in judge(results, GPU):
-        print(report.target_line(judged), flush=True)
+        print(report.target_row(judged), flush=True)
     for name in TABLES if options.all else ():
         print(f"\npython -m benchmarks.gpu.{name}", flush=True)
         subprocess.run([sys.executable, "-m", f"benchmarks.gpu.{name}"], check=False)

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.gpu.attention`: attention in WGSL, forward and backward, beside PyTorch's in true float32."""
+"""Compare attention in WGSL with PyTorch's: `python -m benchmarks.gpu.attention`.
+
+Forward and backward, in true float32.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[float]:
-    """Seconds of the forward and the backward routine."""
+    """Return the seconds of the forward and of the backward routine."""
     rows = ShapedArray(shape, np.dtype(np.float32))
     axes = Axes((0, 1), 2, 3)
     form = Form(axes, axes, axes, axes, shape[3] ** -0.5, _LEAST, causal, masked=False)
@@ -53,7 +56,7 @@ def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[
 
 
 def peer_times(shape: tuple[int, int, int, int], causal: bool) -> list[float]:
-    """PyTorch's, of the forward pass, and of both less the forward pass."""
+    """Return PyTorch's seconds of the forward and of the backward pass."""
     library = peers.torch()
     if library is None:
         return [float("nan")] * 2

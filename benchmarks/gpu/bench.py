@@ -1,4 +1,4 @@
-"""Running routines over and over on a GPU, in trusted modules, and timing them without what the host does in between."""
+"""Run routines on a GPU many times, and time them without the host's work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.runtime.adapter import adapters, open_device
 from volta_fn.targets.wgsl.runtime.wgpu_ffi import native, wgpu
 
 #: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.
-TURN, MOST, TURNS = 0.004, 1024, 6
+SAMPLE, MOST, SAMPLES = 0.004, 1024, 6
 
 #: Seconds after which a GPU that had nothing to do is as fast as it can be: memory takes a tenth of a second, processors longer (GELU of
 #: 64M floats: 161 µs after 0.4 s, 136 after 0.9). A GPU with little to do lowers its clock within seconds, from 1980 to 600 MHz, unless
@@ -39,7 +39,7 @@ class Bench:
         self.pipelines: dict[str, Future[Any]] = {}
 
     def compiled(self, routine: Routine) -> list[Future[Any]]:
-        """The pipelines of a routine, which are being made on other threads."""
+        """Return the pipelines of a routine, which other threads compile."""
         for dispatch in routine.dispatches:
             if dispatch.best not in self.pipelines:
                 self.pipelines[dispatch.best] = self.threads.submit(self._compile, dispatch.best)
@@ -57,20 +57,20 @@ class Bench:
         return self.device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
 
     def put(self, data: np.ndarray) -> Any:
-        """A buffer with an array's bytes."""
+        """Make a buffer with an array's bytes."""
         return self.device.create_buffer_with_data(data=data.tobytes(), usage=self.usage.STORAGE | self.usage.COPY_SRC)
 
     def room(self, size: int) -> Any:
-        """A buffer of so many bytes."""
+        """Make a buffer of so many bytes."""
         return self.device.create_buffer(size=max(-(-size // 4) * 4, 16), usage=self.usage.STORAGE | self.usage.COPY_SRC)
 
     def get(self, buffer: Any, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """What a buffer holds."""
+        """Read a buffer as an array."""
         data = np.frombuffer(self.device.queue.read_buffer(buffer), dtype)
         return data[: int(np.prod(shape))].reshape(shape)
 
     def run(self, routine: Routine, buffers: Sequence[Any], times: int = 1) -> float:
-        """Run a routine so many times, one after the other. Returns the seconds that all took together."""
+        """Run a routine several times in a row; return the seconds of all runs."""
         pipelines = [future.result() for future in self.compiled(routine)]
         groups = [self._group(pipeline, d, buffers) for pipeline, d in zip(pipelines, routine.dispatches, strict=True)]
         encoder = self.device.create_command_encoder()
@@ -94,23 +94,23 @@ class Bench:
         return self.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Wait until all work is done."""
         native().lib.wgpuDevicePoll(self.device._internal, 1, native().ffi.NULL)
 
     def seconds(self, routine: Routine, buffers: Sequence[Any], *, wake: float = 0.0) -> float:
-        """The time of one run, at best, where many follow one another, which the GPU does for the seconds of `wake` before.
+        """Return the least time of one run of many in a row, after `wake` seconds of work.
 
-        The host learns late that all is done, which would be 2 to 5 % of what is measured; so the time of one run and the waiting is
-        taken off the time of that and many more. Both are measured equally often, and there are so many that a host which is late at
-        times, by a tenth of a millisecond, changes little.
+        The host learns late that all is done, which would be 2 to 5 % of the measurement: so the time of one run with its wait is
+        subtracted from that of one run and many more. Both are measured equally often, and the runs are so many that a host which is
+        late by a tenth of a millisecond changes little.
         """
         more = 4
-        while self.run(routine, buffers, more) < TURN and more < MOST:
+        while self.run(routine, buffers, more) < SAMPLE and more < MOST:
             more *= 2
         end = time.perf_counter() + wake
         while time.perf_counter() < end:
             self.run(routine, buffers, more)
-        pairs = [(self.run(routine, buffers, 1 + more), self.run(routine, buffers)) for _ in range(TURNS)]
+        pairs = [(self.run(routine, buffers, 1 + more), self.run(routine, buffers)) for _ in range(SAMPLES)]
         many, one = (min(times) for times in zip(*pairs, strict=True))
         return (many - one) / more
 
@@ -124,7 +124,7 @@ class Runner:
         self.operands: Sequence[np.ndarray] = ()
 
     def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
-        """See `tuning.Trial`."""
+        """Run a routine; see `tuning.Trial`."""
         bench = self.bench
         if self.operands is not operands:
             self.operands, self.buffers = operands, [bench.put(x) for x in operands]
@@ -135,6 +135,6 @@ class Runner:
 
 
 def describe(s: Schedule) -> str:
-    """A schedule in short."""
+    """Describe a schedule briefly."""
     details = f"u{s.unroll} b{s.band} l{s.lane_rows}x{s.lane_columns} p{s.pad}{'' if s.ahead else ' plain'}"
     return f"{s.rows}x{s.columns}x{s.depth} {s.thread_rows}x{s.thread_columns} /{s.splits} {details}"

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.gpu.conv`: convolutions in WGSL, forward and both gradients, beside PyTorch's (cuDNN) in true float32.
+"""Compare convolutions in WGSL with cuDNN's: `python -m benchmarks.gpu.conv`.
 
-Each is what the gradient's program has it be: the same primitive with other dimension numbers. What it is made of, matrix products over
-index maps or at Winograd's points, is tried with every schedule that may be good; the best go to a JSON file, in the form of the file that
-comes with the package.
+The forward pass and both gradients, in true float32 (cuDNN by PyTorch). Each gradient is what the gradient's program makes of it: the same
+primitive with other dimension numbers. The matrix products that it consists of, over index maps or at Winograd's points, are tried with
+every promising schedule; the best go to a JSON file in the format of the package's own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In short."""
+        """A short name."""
         extras = (f" /{self.stride}" if self.stride > 1 else "") + (f" g{self.groups}" if self.groups > 1 else "")
         return f"{self.n}x{self.channels}x{self.size}² -> {self.outputs} {self.taps}x{self.taps}{extras}"
 
@@ -71,7 +71,7 @@ SHAPES = [
 
 
 class Pass(NamedTuple):
-    """An equation, and what PyTorch does for it."""
+    """An equation, and PyTorch's counterpart."""
 
     name: str
     avals: tuple[ShapedArray, ...]
@@ -80,7 +80,7 @@ class Pass(NamedTuple):
 
 
 def passes(shape: Shape) -> Iterator[Pass]:
-    """The forward pass, and the gradients by the input and by the weights."""
+    """Return the forward pass, and the gradients by the input and by the weights."""
     same = shape.taps // 2
 
     def forward(x: Any, w: Any) -> Any:
@@ -102,14 +102,14 @@ def passes(shape: Shape) -> Iterator[Pass]:
 
 
 def every_pass() -> Iterator[tuple[Shape, Pass]]:
-    """The passes of all shapes."""
+    """Return the passes of all shapes."""
     for shape in SHAPES:
         for each in passes(shape):
             yield shape, each
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, and write the best."""
+    """Print the table, and write the best schedules."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv", description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=200, help="begin nothing new after so many (default %(default)s)")
     parser.add_argument("--candidates", type=int, default=6, help="schedules to try for each (default %(default)s)")
@@ -138,19 +138,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, count: int) -> None:
-    """Try a pass of a convolution, and print its line."""
+    """Try a pass of a convolution, and print its row."""
     known, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
-    parts = contractions(each.avals, each.params)
+    sums = contractions(each.avals, each.params)
 
     def seconds(algorithm: str) -> float:
         routine = conv_general_dilated(each.avals, {**each.params, "algorithm": algorithm}, bench.facts)
         assert routine is not None
-        return runner.trial(routine, operands, parts[0][0].target.elements, FLOAT)[1]
+        return runner.trial(routine, operands, sums[0][0].target.elements, FLOAT)[1]
 
     untried = seconds("auto")
-    for c, buffers in [*parts, *products_at_points(each.avals, each.params, bench.facts)]:
+    for c, buffers in [*sums, *products_at_points(each.avals, each.params, bench.facts)]:
         if is_tiled(c) and c.k:
             work = working(FLOAT)
             schedules = candidates(c, work, bench.facts, count)

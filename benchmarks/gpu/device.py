@@ -1,4 +1,4 @@
-"""The GPU as the runtime has it: its queue, pipelines and facts, which benchmarks look at."""
+"""The GPU as the runtime opens it, with its queue, pipelines and capabilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from volta_fn.targets.wgsl.runtime.gpu import Gpu
 
 
 def opened_gpu() -> Gpu:
-    """The first GPU, opened, the same that programs run on. Raises `DeviceError` if there is none."""
+    """Open the first GPU, on which programs run; raise `DeviceError` without one."""
     backend = vf.devices("gpu")[0].backend
     assert isinstance(backend, GpuBackend), "devices of the platform 'gpu' have this backend"
     return backend.gpu

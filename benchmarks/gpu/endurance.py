@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu.endurance`: thousands of training steps, whose memory must stay flat and whose queue must stay short.
+"""Run thousands of training steps: `python -m benchmarks.gpu.endurance`.
 
-The loss is read now and then, as in training. Ends with an error if memory grows, if more is under way than the queue allows, if the loss
-is not finite, or if Ctrl-C, sent in the middle, does not end a step at once.
+Memory must stay flat and the queue short. The loss is read now and then, as in training. Ends with an error if memory grows, if more work
+is queued than allowed, if the loss is not finite, or if Ctrl-C, sent in the middle, does not end a step at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTLED, _READ, _UNDER_WAY = 200, 100, 17
 
 
 def endure(call: Callable[[], Any], steps: int) -> None:
-    """Do steps, and print a line now and then."""
+    """Run steps, and print their state now and then."""
     queue = opened_gpu().queue
     held, most, start = 0, 0, time.perf_counter()
     for number in range(1, steps + 1):
@@ -46,7 +46,7 @@ def endure(call: Callable[[], Any], steps: int) -> None:
 
 
 def interrupt(call: Callable[[], Any]) -> None:
-    """Ctrl-C after a tenth of a second; the next steps work."""
+    """Send Ctrl-C after a tenth of a second, and check that the next steps work."""
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
     start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.gpu.gemm`: matrix products in WGSL as programs have them, beside cuBLAS (by PyTorch) in true float32.
+"""Compare matrix products in WGSL with cuBLAS: `python -m benchmarks.gpu.gemm`.
 
-What is measured is the routine that a jitted `matmul` runs, by the schedule that the product chooses for this device. Ours and the
-peer's take turns, and so do all products; times and ratios are medians. What is slower than it should be is named at the end. Schedules
-are tried, to choose from, by ``python -m benchmarks.gpu.schedules``.
+Measures the routine that a jitted `matmul` runs, with the schedule chosen for this device, and cuBLAS by PyTorch in true float32. Samples
+of both, and of all products, are interleaved; times and ratios are medians. Products slower than wanted are named at the end. Schedules
+to choose from are tried by ``python -m benchmarks.gpu.schedules``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SHAPES: list[Sizes] = [
 
 @dataclass(frozen=True)
 class Product:
-    """A product, or a stack of them, whose operands are as they are (N) or transposed (T) in memory."""
+    """A stack of products; operands are normal (N) or transposed (T) in memory."""
 
     sizes: Sizes
     layout: str
@@ -70,12 +70,12 @@ class Product:
 
     @property
     def count(self) -> int:
-        """Multiplications."""
+        """The number of multiplications."""
         return math.prod(self.sizes)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the operands in memory, and of the result."""
+        """The shapes of the operands in memory, and of the result."""
         batch, m, n, k = self.sizes
         left = (m, k) if self.layout[0] == "N" else (k, m)
         right = (k, n) if self.layout[1] == "N" else (n, k)
@@ -83,12 +83,12 @@ class Product:
         return (*stack, *left), (*stack, *right), (*stack, m, n)
 
     def __call__(self, x: Any, y: Any) -> Any:
-        """The product of operands as they are in memory, by whatever library they are of."""
+        """Multiply operands as they are in memory, of any library."""
         return (x if self.layout[0] == "N" else x.swapaxes(-1, -2)) @ (y if self.layout[1] == "N" else y.swapaxes(-1, -2))
 
 
 def routine(bench: Bench, product: Product) -> Routine:
-    """What a program runs for a product."""
+    """Return the routine that a program runs for a product."""
     operands = [vf.ShapeDtypeStruct(shape, "float32") for shape in product.shapes[:2]]
     (item,) = lower(vf.make_jaxpr(product)(*operands), bench.gpu.target).items
     found = None if item.key is None else bench.gpu.routine(item.key)
@@ -97,7 +97,7 @@ def routine(bench: Bench, product: Product) -> Routine:
 
 
 def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) -> bool:
-    """Whether a few rows of the result, in the first and the last of a stack, are NumPy's."""
+    """Return True if a few rows of the first and the last result are NumPy's."""
     batch, m, n, k = product.sizes
     few, found = sorted({0, m // 2, m - 1}), found.reshape(batch, m, n)
     left, right = (z.reshape(batch, *z.shape[-2:]) for z in (x, y))
@@ -110,7 +110,7 @@ def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) 
 
 
 class Contest(NamedTuple):
-    """A product that is ready to be measured, whether its result is right, and what measures the peer's."""
+    """A prepared product, whether its result is right, and the peer's timer."""
 
     made: Routine
     buffers: list[Any]
@@ -119,7 +119,7 @@ class Contest(NamedTuple):
 
 
 def ready(bench: Bench, product: Product, made: Routine, numbers: np.ndarray) -> Contest:
-    """A product of operands that are made of random numbers."""
+    """Prepare a product of random operands."""
     x, y = np.resize(numbers, product.shapes[0]), np.resize(numbers[::-1], product.shapes[1])
     result = bench.room(4 * math.prod(product.shapes[2]))
     buffers = [bench.put(x), bench.put(y), result, *map(bench.room, made.workspaces)]
@@ -129,8 +129,7 @@ def ready(bench: Bench, product: Product, made: Routine, numbers: np.ndarray) ->
 
 
 class Found(NamedTuple):
-    """What was measured of a product: the median seconds, ours and the peer's, that of their ratios and all of these, and whether the
-    result is right."""
+    """Median seconds of a product, ours and the peer's, their ratios, and correctness."""
 
     ours: float
     peer: float
@@ -140,17 +139,20 @@ class Found(NamedTuple):
 
 
 def measured(bench: Bench, contests: dict[Product, Contest], rounds: int) -> dict[Product, Found]:
-    """The times of all products. In each round all take their turns, so that what slows a machine down for a second is seen in one round;
-    and there is nothing for the host to do in between, in which a GPU might fall asleep."""
-    turns: dict[Product, list[tuple[float, float]]] = {product: [] for product in contests}
+    """Time all products.
+
+    Every round samples all products, so that a disturbance of a second affects one round only; and the host has nothing to do in between,
+    during which a GPU might lower its clock.
+    """
+    samples: dict[Product, list[tuple[float, float]]] = {product: [] for product in contests}
     first = next(iter(contests.values()), None)
     if first is not None:
         bench.seconds(first.made, first.buffers, wake=WAKING)
     for _ in range(rounds):
         for product, one in contests.items():
-            turns[product].append((bench.seconds(one.made, one.buffers), one.theirs()))
+            samples[product].append((bench.seconds(one.made, one.buffers), one.theirs()))
     found = {}
-    for product, pairs in turns.items():
+    for product, pairs in samples.items():
         ours, peer = (statistics.median(times) for times in zip(*pairs, strict=True))
         ratios = [there / here for here, there in pairs]
         found[product] = Found(ours, peer, statistics.median(ratios), ratios, contests[product].right)
@@ -158,8 +160,8 @@ def measured(bench: Bench, contests: dict[Product, Contest], rounds: int) -> dic
 
 
 def verdict(found: dict[Product, Found]) -> str:
-    """What is met of what is wanted."""
-    lines = []
+    """Say which wanted ratios are met."""
+    verdicts = []
     for name, wanted, chosen in (
         ("4096³", WANTED_OF_SQUARE, [p for p in found if p.sizes == SQUARE]),
         ("the others", WANTED, [p for p in found if p.sizes != SQUARE]),
@@ -167,8 +169,8 @@ def verdict(found: dict[Product, Found]) -> str:
         low = [f"{p.name} {found[p].ratio:.2f}" for p in chosen if found[p].ratio < wanted or not found[p].right]
         compared = any(not math.isnan(found[p].ratio) for p in chosen)
         judged = f"NOT MET ({', '.join(low)})" if low else "met" if compared else "not measured"
-        lines.append(f"{name}, {len(chosen)} measured, of cuBLAS' speed at least {wanted}: {judged}")
-    return "\n".join(lines)
+        verdicts.append(f"{name}, {len(chosen)} measured, of cuBLAS' speed at least {wanted}: {judged}")
+    return "\n".join(verdicts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

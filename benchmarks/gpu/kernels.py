@@ -1,8 +1,8 @@
-"""`python -m benchmarks.gpu.kernels`: how fast single kernels move memory, beside PyTorch on CUDA if it is there.
+"""Compare how fast single kernels move memory: `python -m benchmarks.gpu.kernels`.
 
-Each line has the bytes that a kernel must read and write at least, divided by its time; also as a part of what PyTorch's copy moves in the
-same time. The kernel, PyTorch's and that copy take turns, and medians count. What stays behind that is named at the end.
-``--constant schedule._VALUES=32`` shows what another value of a constant of the schedules would give.
+Each row has the bytes that a kernel must read and write at least, divided by its time, and as a fraction of what PyTorch's copy on CUDA
+moves in the same time. Samples of the kernel, of PyTorch's and of that copy are interleaved, and medians count. Kernels slower than
+wanted are named at the end. ``--constant schedule._VALUES=32`` measures with another value of a constant of the schedules.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Case(NamedTuple):
 
 
 def layer_norm(x: Any) -> Any:
-    """Normalised rows."""
+    """Normalise rows."""
     mean = x.mean(-1, keepdims=True)
     return (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
 
 
 def softmax_gradient(y: Any, g: Any) -> Any:
-    """The pullback of softmax by its result."""
+    """Pull a cotangent back through a softmax, given its result."""
     return y * (g - (y * g).sum(-1, keepdims=True))
 
 
@@ -59,7 +59,7 @@ FUNCTIONAL = "torch.nn.functional"
 
 
 def torch_function(name: str) -> Callable[..., Any]:
-    """A function of PyTorch, which is imported when it is called."""
+    """Return a function of PyTorch, which is imported when it is called."""
     module, _, attribute = name.rpartition(".")
     return lambda *args, **options: getattr(importlib.import_module(module), attribute)(*args, **options)
 
@@ -109,20 +109,20 @@ _SMALL = 3_000_000
 
 
 def kernel_of(case: Case) -> Kernel:
-    """The one kernel of a program."""
+    """Return the one kernel of a program."""
     avals = [vf.ShapeDtypeStruct(shape, case.dtype) for shape in case.shapes]
     (item,) = [i for i in fuse(inline_calls(vf.make_jaxpr(case.ours)(*avals)), Target()).nodes if isinstance(i, KernelCall)]
     return item.kernel
 
 
 def smaller(case: Case) -> Case:
-    """The case with fewer rows."""
+    """Return the case with fewer rows."""
     shrunk = [(max(1, min(n, _SMALL // int(np.prod(rest, dtype=np.int64)))), *rest) for n, *rest in case.shapes]
     return case._replace(shapes=tuple(shrunk if len(case.shapes[0]) == len(case.shapes[-1]) else [shrunk[0], *case.shapes[1:]]))
 
 
 def values(kernel: Kernel) -> list[np.ndarray]:
-    """Inputs."""
+    """Draw a kernel's inputs."""
     rng = np.random.default_rng(0)
     result = []
     for b in kernel.inputs:
@@ -132,7 +132,7 @@ def values(kernel: Kernel) -> list[np.ndarray]:
 
 
 def error(bench: Bench, case: Case) -> float:
-    """The largest error of a small case, relative to the largest number."""
+    """Return the largest error of a small case, relative to the largest number."""
     kernel = kernel_of(smaller(case))
     made, inputs = routine(kernel, bench.facts), values(kernel)
     buffers = room(bench, kernel, made, inputs)
@@ -146,13 +146,13 @@ def error(bench: Bench, case: Case) -> float:
 
 
 def room(bench: Bench, kernel: Kernel, made: Routine, inputs: Sequence[np.ndarray]) -> list[Any]:
-    """All buffers of a routine."""
+    """Make all buffers of a routine."""
     outputs = [bench.room(b.size * b.dtype.itemsize) for b in kernel.outputs]
     return [*map(bench.put, inputs), *outputs, *map(bench.room, made.workspaces)]
 
 
 def torch_timer(case: Case) -> Callable[[], float]:
-    """What measures PyTorch's time on CUDA; it gives NaN without that."""
+    """Return a timer of PyTorch on CUDA, which gives NaN without CUDA."""
     torch = peers.torch()
     if torch is None or case.torchs is None:
         return lambda: float("nan")
@@ -162,23 +162,23 @@ def torch_timer(case: Case) -> Callable[[], float]:
 
 
 class Found(NamedTuple):
-    """Medians over all turns: seconds, ours and PyTorch's, and what part of the bytes that PyTorch's copy moves in a second is moved."""
+    """Median seconds, ours and PyTorch's, and our rate as a fraction of the copy's."""
 
     ours: float
     theirs: float
-    part: float
+    share: float
 
 
 def measured(bench: Bench, made: Routine, buffers: Sequence[Any], moved: int, timers: Sequence[Callable[[], float]], rounds: int) -> Found:
-    """A kernel's times, on a GPU that is awake, by turns with what `timers` measure: PyTorch's kernel, and its copy."""
+    """Sample a kernel and the `timers` (PyTorch's kernel, its copy) in rounds."""
     bench.seconds(made, buffers, wake=WAKING)
-    turns = [(bench.seconds(made, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
-    parts = [moved / COPIED * copying / ours for ours, _, copying in turns]
-    return Found(*[statistics.median(numbers) for numbers in ([t[0] for t in turns], [t[1] for t in turns], parts)])
+    samples = [(bench.seconds(made, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
+    shares = [moved / COPIED * copying / ours for ours, _, copying in samples]
+    return Found(*[statistics.median(numbers) for numbers in ([t[0] for t in samples], [t[1] for t in samples], shares)])
 
 
-def line(bench: Bench, case: Case, quick: bool, copying: Callable[[], float], rounds: int) -> tuple[str, float]:
-    """What is found of a case, and what part of the bytes that PyTorch's copy moves, whose time `copying` measures, it moves."""
+def table_row(bench: Bench, case: Case, quick: bool, copying: Callable[[], float], rounds: int) -> tuple[str, float]:
+    """Measure a case; return its row, and its rate as a fraction of the copy's."""
     wrong = error(bench, case)
     kernel = kernel_of(smaller(case) if quick else case)
     made = routine(kernel, bench.facts)
@@ -193,12 +193,12 @@ def line(bench: Bench, case: Case, quick: bool, copying: Callable[[], float], ro
     for buffer in buffers:
         buffer.destroy()
     text = f"{len(made.dispatches)} dispatches, {sum(len(d.source) for d in made.dispatches)} characters in {compiled * 1e3:.0f} ms"
-    rates = f"{moved / found.ours / 1e9:8.0f} {moved / found.theirs / 1e9:9.0f} {found.theirs / found.ours:6.2f}x {found.part:7.2f}"
-    return f"{case.name:32} {found.ours * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", found.part
+    rates = f"{moved / found.ours / 1e9:8.0f} {moved / found.theirs / 1e9:9.0f} {found.theirs / found.ours:6.2f}x {found.share:7.2f}"
+    return f"{case.name:32} {found.ours * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", found.share
 
 
 def main() -> None:
-    """Print a line for each case."""
+    """Print a row for each case."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description="Memory speed of single kernels.")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
     parser.add_argument("--rounds", type=int, default=5, help="turns of ours and PyTorch's (default %(default)s)")
@@ -214,16 +214,16 @@ def main() -> None:
     bench = Bench()
     print(bench.opened.name, bench.facts)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
-    copying, behind = torch_timer(CASES[0]), []
+    copying, slow = torch_timer(CASES[0]), []
     for case in CASES:
         if re.search(options.only, case.name):
             try:
-                text, part = line(bench, case, options.quick, copying, options.rounds)
+                text, share = table_row(bench, case, options.quick, copying, options.rounds)
                 print(text, flush=True)
-                behind += [] if part >= WANTED else [case.name]
+                slow += [] if share >= WANTED else [case.name]
             except Exception as failure:
                 print(f"{case.name:32} FAILED: {type(failure).__name__}: {str(failure)[:300]}", flush=True)
-    print(f"less than {WANTED} of what PyTorch's copy moves: {', '.join(behind) or 'nothing'}")
+    print(f"less than {WANTED} of what PyTorch's copy moves: {', '.join(slow) or 'nothing'}")
 
 
 if __name__ == "__main__":

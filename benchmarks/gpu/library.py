@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu.library`: sorts, scans, gathers, scatters and factorisations in WGSL beside PyTorch on CUDA.
+"""Compare sorts, scans and the like: `python -m benchmarks.gpu.library`.
 
-Each result is compared with what the primitive means in NumPy first. Times are the device's, without the host's part. With ``--parts``
-every dispatch's own time is shown, too.
+Sorts, scans, gathers, scatters and factorisations, in WGSL and on CUDA. Each result is first compared with the primitive's NumPy
+evaluation. Times are the device's, without the host's. ``--dispatches`` also shows the time of every dispatch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def cases(least: int) -> Iterator[Case]:
-    """All calls; sizes are divided by `least`."""
+    """Return all calls; sizes are divided by `least`."""
     rng = np.random.default_rng(0)
 
     def floats(*shape: int) -> np.ndarray:
@@ -130,7 +130,7 @@ _COMPARED = {"eigh": 1, "svd": 0}
 
 
 def is_right(case: Case, bench: Bench, buffers: Sequence[Any]) -> bool:
-    """Whether the results are what the primitive means in NumPy."""
+    """Return True if the results are what the primitive means in NumPy."""
     found = kernels.KERNELS[case.primitive](*case.operands, **case.params)
     expected = [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
     if case.primitive in _COMPARED:
@@ -150,17 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.library", description=__doc__.split("\n")[0])
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only what has it in its name")
-    parser.add_argument("--parts", action="store_true", help="also time each dispatch")
+    parser.add_argument("--dispatches", action="store_true", help="also time each dispatch")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see whether everything runs")
     options = parser.parse_args(arguments)
     bench = Bench()
     print(f"{bench.opened.name}; microseconds here, in PyTorch, and PyTorch / here", flush=True)
     for case in cases(64 if options.quick else 1):
         if re.search(options.only, case.name):
-            print(_line(case, bench, options.parts), flush=True)
+            print(_table_row(case, bench, options.dispatches), flush=True)
 
 
-def _line(case: Case, bench: Bench, parts: bool) -> str:
+def _table_row(case: Case, bench: Bench, dispatches: bool) -> str:
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in case.operands])
     routine = ROUTINES[case.primitive](avals, case.params, bench.facts)
     if routine is None:
@@ -172,11 +172,11 @@ def _line(case: Case, bench: Bench, parts: bool) -> str:
     bench.run(routine, buffers)
     right = "" if is_right(case, bench, results) else "  NOT NUMPY'S RESULT"
     ours, theirs = bench.seconds(routine, buffers, wake=WAKING), _peer_seconds(case)
-    line = f"{case.name:>40} {ours * 1e6:10.1f} {theirs * 1e6:10.1f} {theirs / ours:6.2f}  {len(routine.dispatches)} dispatches{right}"
-    if parts:
+    row = f"{case.name:>40} {ours * 1e6:10.1f} {theirs * 1e6:10.1f} {theirs / ours:6.2f}  {len(routine.dispatches)} dispatches{right}"
+    if dispatches:
         each = [bench.seconds(Routine((d,), routine.workspaces), buffers) for d in routine.dispatches]
-        line += "\n" + " " * 42 + " ".join(f"{seconds * 1e6:.1f}" for seconds in each)
-    return line
+        row += "\n" + " " * 42 + " ".join(f"{seconds * 1e6:.1f}" for seconds in each)
+    return row
 
 
 def _result_sizes(case: Case, avals: tuple[ShapedArray, ...]) -> list[int]:

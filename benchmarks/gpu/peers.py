@@ -1,4 +1,4 @@
-"""PyTorch on CUDA, in true float32: how long a product or a convolution takes on the device, without the host's part."""
+"""PyTorch on CUDA in true float32: times of products and convolutions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cache, partial
 from typing import Any
 
 #: Seconds that a measurement takes, about, and how many are made.
-_TURN, _TURNS = 0.004, 4
+_SAMPLE, _SAMPLES = 0.004, 4
 
 
 @cache
 def torch() -> Any:
-    """PyTorch, if it is here and has CUDA, without TF32."""
+    """Return PyTorch without TF32, or None without PyTorch or CUDA."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch
@@ -27,7 +27,10 @@ def torch() -> Any:
 
 
 def product(sizes: tuple[int, int, int, int], layout: str) -> Callable[[], float]:
-    """What times a stack of products (batch, m, n, k), operands transposed in memory where the layout says T; it gives NaN without CUDA."""
+    """Return a timer of products (batch, m, n, k), transposed where the layout has T.
+
+    It gives NaN without CUDA.
+    """
     library = torch()
     if library is None:
         return lambda: float("nan")
@@ -43,7 +46,7 @@ def product(sizes: tuple[int, int, int, int], layout: str) -> Callable[[], float
 
 
 def convolution(shape: Any, number: int) -> Callable[[], Any] | None:
-    """What begins a convolution, its gradient by the input, or that by the weights; None without CUDA."""
+    """Return a function that begins a convolution or a gradient; None without CUDA."""
     library = torch()
     if library is None:
         return None
@@ -62,17 +65,17 @@ def convolution(shape: Any, number: int) -> Callable[[], Any] | None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """The time that the device takes for what a call begins, at best, where many follow one another."""
+    """Return the device's least time for a call, where many follow one another."""
     return timer(call)()
 
 
 def timer(call: Callable[[], Any]) -> Callable[[], float]:
-    """What measures that, each time it is called: by a graph of many, if that can be had."""
+    """Return a function that measures that, by a CUDA graph of many calls if possible."""
     library = torch()
     for _ in range(3):
         call()
     library.cuda.synchronize()
-    times = int(min(200, max(3, _TURN / (_elapsed(call, 3) / 3))))
+    times = int(min(200, max(3, _SAMPLE / (_elapsed(call, 3) / 3))))
     try:
         graph = library.cuda.CUDAGraph()
         with library.cuda.graph(graph):
@@ -80,13 +83,13 @@ def timer(call: Callable[[], Any]) -> Callable[[], float]:
                 call()
         graph.replay()
     except RuntimeError:
-        return lambda: min(_elapsed(call, times) for _ in range(_TURNS)) / times
+        return lambda: min(_elapsed(call, times) for _ in range(_SAMPLES)) / times
     return partial(_replayed, graph, times, call)
 
 
 def _replayed(graph: Any, times: int, call: Callable[[], Any]) -> float:
-    """The time of one of the calls that a graph has; `call` keeps what they read, which the graph does not."""
-    return min(_elapsed(graph.replay, 1) for _ in range(_TURNS)) / times
+    """Return the time of one of a graph's calls; `call` keeps alive what they read."""
+    return min(_elapsed(graph.replay, 1) for _ in range(_SAMPLES)) / times
 
 
 def _elapsed(call: Callable[[], Any], times: int) -> float:

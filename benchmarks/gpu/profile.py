@@ -1,6 +1,7 @@
-"""`python -m benchmarks.gpu.profile WORKLOAD`: what each dispatch of a workload costs on the GPU, and what the host does around them.
+"""Profile a workload's dispatches: `python -m benchmarks.gpu.profile WORKLOAD`.
 
-Each different dispatch of one call is run many times over by itself, on the memory that it had; its bytes are those of its bindings.
+Each different dispatch of one call is run many times by itself, on the memory that it had; its bytes are those of its bindings. The host's
+time around them is shown, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]
 
 
 class Cost(NamedTuple):
-    """A shader with its buffers and grid, how often a call runs it, and the seconds of one run."""
+    """A shader with its buffers and grid, its runs in a call, and the seconds of one."""
 
     source: str
     sizes: tuple[int, ...]
@@ -39,7 +40,7 @@ class Cost(NamedTuple):
 
 
 def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
-    """The costs of all dispatches of one call."""
+    """Measure the costs of all dispatches of one call."""
     #: By the numbers of steps as objects: the call, whose memory must last, the step, and what it was made of.
     made: dict[int, tuple[Call, Step, _Shader]] = {}
     seen: dict[_Shader, list[Step]] = {}
@@ -68,7 +69,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
 
 
 def _alone(queue: Queue, step: Step, repeats: int) -> float:
-    """The seconds of one dispatch, done over and over, until that takes long enough to be measured."""
+    """Return the seconds of one dispatch, repeated until they can be measured."""
     queue.wait()
     while True:
         start = time.perf_counter()
@@ -83,7 +84,7 @@ def _alone(queue: Queue, step: Step, repeats: int) -> float:
 
 
 def main() -> None:
-    """Print the most expensive dispatches; write their shaders."""
+    """Print the most expensive dispatches, and write their shaders."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.profile", description="What the dispatches of a workload cost.")
     parser.add_argument("workload")
     parser.add_argument("--most", type=int, default=25, help="how many dispatches to print (default %(default)s)")

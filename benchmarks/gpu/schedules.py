@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu.schedules`: the products of `benchmarks.gpu.gemm` by every schedule that may be good, beside PyTorch's.
+"""Try every promising schedule of a product: `python -m benchmarks.gpu.schedules`.
 
-Schedules whose results differ from the first one's, or from NumPy's, are shown as wrong and cannot win. The best go to a JSON file, in the
-form of the file that comes with the package.
+The products are those of `benchmarks.gpu.gemm`, compared with PyTorch's. Schedules whose results differ from the first one's, or from
+NumPy's, are shown as wrong and cannot win. The best go to a JSON file in the format of the package's own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 
 def contraction_of(product: Product) -> tuple[Contraction, BufferNumbers]:
-    """A product as schedules know it."""
+    """Return a product as a contraction, for which schedules are chosen."""
     batch, m, n, k = product.sizes
     lhs = (batch, m, k) if product.layout[0] == "N" else (batch, k, m)
     rhs = (batch, k, n) if product.layout[1] == "N" else (batch, n, k)
@@ -53,7 +53,7 @@ def contraction_of(product: Product) -> tuple[Contraction, BufferNumbers]:
 
 
 def case_of(bench: Bench, product: Product, count: int) -> Case:
-    """A product with so many candidates, and variations of the first."""
+    """Return a product with so many candidates, and variations of the first."""
     c, buffers = contraction_of(product)
     found = candidates(c, working(FLOAT), bench.facts, count)
     schedules = [SIMPLE, *found, *[replace(best, unroll=u) for best in found[:6] for u in (0, 8) if best.unroll]]
@@ -70,7 +70,7 @@ def prepare(bench: Bench, case: Case) -> None:
 
 
 def first_is_right(case: Case, runner: Runner) -> bool:
-    """Whether the first schedule gives what NumPy gives."""
+    """Return True if the first schedule gives NumPy's result."""
     c, bench = case.contraction, runner.bench
     routine = tiled(c, working(FLOAT), case.schedules[0], bench.facts, rounded(FLOAT), case.buffers)
     x, y = (z.reshape(shape) for z, shape in zip(runner.operands, case.product.shapes, strict=False))
@@ -78,7 +78,7 @@ def first_is_right(case: Case, runner: Runner) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, and write the best."""
+    """Print the table, and write the best schedules."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.schedules", description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=200, help="begin nothing new after so many (default %(default)s)")
     parser.add_argument("--candidates", type=int, default=8, help="schedules to try for each product (default %(default)s)")
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
-    """Try a product, and print its line; those of all schedules, too, if `everything` is wanted."""
+    """Try a product and print its row; with `everything`, a row for each schedule."""
     c, bench = case.contraction, runner.bench
     found = timings(c, working(FLOAT), bench.facts, case.schedules, runner.trial, case.buffers)
     right, peer = first_is_right(case, runner), peers.product(case.product.sizes, case.product.layout)()
@@ -117,10 +117,10 @@ def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
     guess = next((t.seconds for t in found if t.schedule == case.guess), float("inf"))
     if not is_tiled(c):
         guess = runner.trial(contract(c, bench.facts, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
-    line = f"{case.product.name:>22} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
+    row = f"{case.product.name:>22} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
     wrong = len(case.schedules) - len(found)
     flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")
-    print(f"{line}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
+    print(f"{row}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
     for timing in found if everything else ():
         print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
     if right:

@@ -1,4 +1,4 @@
-"""All workloads, in the order of the report; the part of a name before "/" is its group."""
+"""All workloads, in the report's order; a name's prefix up to "/" is its group."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ WORKLOADS: list[Workload] = [
 
 
 def named(name: str) -> Workload:
-    """The workload of that name, the GPU's among them."""
+    """Return the workload of a name, of the CPU or of the GPU."""
     return next(workload for workload in (*WORKLOADS, *large.WORKLOADS) if workload.name == name)

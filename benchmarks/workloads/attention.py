@@ -23,7 +23,7 @@ def _theirs(torch: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 def attention(rng: np.random.Generator, batch: int, tokens: int, heads: int, width: int) -> Case:
-    """Scaled dot-product attention (Vaswani et al. 2017) of (batch, tokens, heads, width)."""
+    """Attend by scaled dot products (Vaswani et al. 2017)."""
     return Case(
         _inputs(rng, batch, tokens, heads, width, 3),
         lambda lib: lambda *qkv: _ours(lib, *qkv),
@@ -32,7 +32,7 @@ def attention(rng: np.random.Generator, batch: int, tokens: int, heads: int, wid
 
 
 def attention_gradient(rng: np.random.Generator, batch: int, tokens: int, heads: int, width: int) -> Case:
-    """The cotangents of queries, keys and values."""
+    """Return the cotangents of queries, keys and values."""
 
     def functional(lib: Library) -> Any:
         return lambda ct, *qkv: lib.jax.vjp(lambda *qkv: _ours(lib, *qkv), *qkv)[1](ct)

@@ -1,4 +1,4 @@
-"""Tiny calls, eager and jitted, where what a framework does around the arithmetic is all that counts."""
+"""Tiny calls, eager and jitted, in which only the framework's overhead counts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from benchmarks.workloads.case import Case, Library, Workload, normal
 
 
 def add(rng: np.random.Generator, jit: bool) -> Case:
-    """x + y of 8 floats. PyTorch has no jitted counterpart: its eager addition is beside ours."""
+    """Add 8 floats; PyTorch, without a jitted counterpart, adds eagerly."""
     torch_work = None if jit else lambda torch, x, y: lambda: x + y
     return Case((normal(rng, 8), normal(rng, 8)), lambda lib: lambda x, y: x + y, torch_work, jit=jit, wait=False)
 
 
 def softmax(rng: np.random.Generator) -> Case:
-    """An eager softmax of 32×10 numbers."""
+    """Compute an eager softmax of 32×10 numbers."""
     inputs = (normal(rng, 32, 10),)
     return Case(inputs, lambda lib: lib.nn.softmax, lambda torch, x: lambda: torch.softmax(x, -1), jit=False, wait=False)
 
 
 def linear(rng: np.random.Generator) -> Case:
-    """An eager layer, (32, 64) by (64, 64) and a bias."""
+    """Apply an eager layer, (32, 64) by (64, 64) and a bias."""
     inputs = normal(rng, 32, 64), normal(rng, 64, 64), normal(rng, 64)
     return Case(inputs, lambda lib: lambda x, w, b: x @ w + b, lambda torch, x, w, b: lambda: x @ w + b, jit=False, wait=False)
 
 
 def value_and_gradient(rng: np.random.Generator, jit: bool) -> Case:
-    """The loss of a network of two layers and its gradient: batch 32, 64 → 64 → 10, tanh, cross-entropy with one-hot labels."""
+    """Compute the loss of a network of two layers, and its gradient.
+
+    Batch 32, 64 → 64 → 10, tanh, cross-entropy with one-hot labels.
+    """
     shapes = {"w1": (64, 64), "b1": (64,), "w2": (64, 10), "b2": (10,)}
     params = {name: normal(rng, *shape, scale=0.1) for name, shape in shapes.items()}
     labels = np.eye(10, dtype=np.float32)[rng.integers(0, 10, 32)]
@@ -58,7 +61,7 @@ def value_and_gradient(rng: np.random.Generator, jit: bool) -> Case:
 
 
 def update(rng: np.random.Generator, count: int) -> Case:
-    """A jitted update of many small arrays in a dict: finding and giving back the arrays is most of the work."""
+    """Update many small arrays in a dict, jitted: handling arguments is most work."""
     params, grads = ({f"p{i:03d}": normal(rng, 16) for i in range(count)} for _ in range(2))
     return Case(
         (params, grads),

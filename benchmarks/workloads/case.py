@@ -1,7 +1,7 @@
-"""What a workload is: one piece of work at one size, written once for JAX and volta_fn, once for PyTorch.
+"""Workloads: a computation at one size, for JAX and volta_fn, and for PyTorch.
 
 A *library* is the set of modules that JAX and volta_fn have in common; a function written for it runs on both. A *contestant* is a
-framework with its piece of work made ready: arrays in place, functions jitted, waiting to be called.
+framework with its computation prepared: arrays in memory, functions jitted, waiting to be called.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Case:
         stateful: whether the function is a step from a state, its first argument, to (new state, result); the state is donated.
         jit: whether JAX and volta_fn compile it.
         wait: whether the time goes on until the results are there; not so for tiny calls, where the return is what counts.
-        tolerance: largest difference of results, beside the largest number in the result.
+        tolerance: largest difference of results, over the largest number in the result.
         same_numbers: whether PyTorch's result is the same, not only of the same shape (its random numbers differ).
     """
 
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """A named piece of work: `make(rng, **size)` gives its case; `quick` is a tiny size to try everything with."""
+    """A named workload: `make(rng, **size)` gives its case; `quick` is a tiny size."""
 
     name: str
     make: Callable[..., Case]
@@ -63,24 +63,24 @@ class Workload:
     quick: dict[str, Any] = field(default_factory=dict)
 
     def case(self, quick: bool = False) -> Case:
-        """The work at its full or its tiny size; the same numbers every time."""
+        """Return the case at its full or its tiny size, with the same numbers every time."""
         return self.make(np.random.default_rng(0), **(self.size | self.quick if quick else self.size))
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
-    """Random float32 numbers."""
+    """Draw random float32 numbers."""
     return rng.standard_normal(shape, np.float32) * np.float32(scale)
 
 
 def library(framework: str) -> Library:
-    """The modules of "jax" or "volta_fn"."""
+    """Return the modules of "jax" or "volta_fn"."""
     names = {"jax": ("jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random")}
     ours = ("volta_fn", "volta_fn.numpy", "volta_fn.lax", "volta_fn.nn", "volta_fn.random")
     return Library(*(importlib.import_module(name) for name in names.get(framework, ours)))
 
 
 def map_arrays(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """The same tuples, lists and dicts with every array replaced."""
+    """Replace every array in tuples, lists and dicts."""
     if isinstance(tree, dict):
         return {name: map_arrays(function, value) for name, value in tree.items()}
     if isinstance(tree, tuple | list):
@@ -89,7 +89,7 @@ def map_arrays(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
 
 
 def arrays_in(tree: Any) -> list[np.ndarray]:
-    """All arrays of a result, as NumPy's, in the same order for every framework."""
+    """Return all arrays of a result as NumPy's, in the same order for every framework."""
     if isinstance(tree, dict):
         return [array for name in sorted(tree) for array in arrays_in(tree[name])]
     if isinstance(tree, tuple | list):
@@ -98,19 +98,19 @@ def arrays_in(tree: Any) -> list[np.ndarray]:
 
 
 class Contestant(NamedTuple):
-    """A work made ready: a function without arguments that does it once, and one that waits until a result is there."""
+    """A prepared computation: functions that run it and that wait for its result."""
 
     call: Callable[[], Any]
     wait: Callable[[Any], Any]
 
 
 def contestant(framework: str, case: Case) -> Contestant:
-    """The work made ready. On a GPU calls only begin it, so that steps follow each other closely."""
+    """Prepare a case; on a GPU, calls only begin it, so that steps follow closely."""
     return _torch(case) if framework == "torch" else _functional(library(framework), case)
 
 
 def competes(framework: str, case: Case) -> bool:
-    """Whether the framework has such a work."""
+    """Return True if the framework has such a workload."""
     return framework != "torch" or case.torch is not None
 
 
@@ -135,11 +135,11 @@ def _functional(lib: Library, case: Case) -> Contestant:
 def _torch(case: Case) -> Contestant:
     torch = importlib.import_module("torch")
     assert case.torch is not None
-    place = "cuda" if on_gpu() else "cpu"
+    device = "cuda" if on_gpu() else "cpu"
 
     def tensor(array: np.ndarray) -> Any:
-        """A copy; whole numbers are made int64, as PyTorch's indices are."""
-        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None, device=place)
+        """Copy an array; integers become int64, as PyTorch's indices are."""
+        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None, device=device)
 
     wait = lambda result: torch.cuda.synchronize() if on_gpu() else None
     return Contestant(case.torch(torch, *map_arrays(tensor, case.inputs)), wait)

@@ -1,6 +1,7 @@
-"""Convolutions of images, forward and both gradients: of every common kind, and one kind over batch, channels, image and kernel size.
+"""Convolutions of images, forward and both gradients, of common kinds and sizes.
 
-Images are laid out (batch, channels, rows, columns), kernels (outputs, inputs, rows, columns), which all three frameworks take.
+Every common kind at one size, and one kind over batch, channels, image and kernel size. Images are laid out (batch, channels, rows,
+columns), kernels (outputs, inputs, rows, columns), which all three frameworks take.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LAYOUT = ("NCHW", "OIHW", "NCHW")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a convolution does, but for its sizes; the padding keeps the image's size where the stride is 1."""
+    """A kind of convolution; its padding keeps the image's size at stride 1."""
 
     taps: int
     stride: int = 1
@@ -32,12 +33,12 @@ class Kind:
         return (self.taps - 1) * self.dilation // 2
 
     def kernel_shape(self, channels: int, outputs: int) -> tuple[int, ...]:
-        """The shape of the weights; a transposed convolution has those of the convolution that it transposes."""
+        """Return the weights' shape; a transposed convolution has those it transposes."""
         inputs = 1 if self.depthwise else channels
         return ((channels, outputs) if self.transposed else (outputs, inputs)) + (self.taps, self.taps)
 
     def functional(self, lib: Library) -> Callable[[Any, Any], Any]:
-        """The convolution in JAX's words."""
+        """Return the convolution in JAX's terms."""
         if self.transposed:
             border = [(self.taps - 1 - self.padding,) * 2] * 2
             return lambda x, w: lib.lax.conv_transpose(x, w, (self.stride,) * 2, border, dimension_numbers=LAYOUT, transpose_kernel=True)
@@ -52,19 +53,19 @@ class Kind:
         )
 
     def torch_arguments(self, x: Any) -> tuple[Any, ...]:
-        """Stride, padding, dilation, transposed, output padding and groups."""
+        """Return stride, padding, dilation, transposed, output padding and groups."""
         strides, paddings, dilations = [self.stride] * 2, [self.padding] * 2, [self.dilation] * 2
         return strides, paddings, dilations, self.transposed, [0, 0], x.shape[1] if self.depthwise else 1
 
     def side_after(self, side: int) -> int:
-        """The size of the resulting image."""
+        """Return the size of the resulting image."""
         if self.transposed:
             return (side - 1) * self.stride + self.taps - 2 * self.padding
         return (side + 2 * self.padding - (self.taps - 1) * self.dilation - 1) // self.stride + 1
 
 
 def forward(rng: np.random.Generator, kind: Kind, batch: int, channels: int, outputs: int, side: int) -> Case:
-    """The convolution."""
+    """Convolve."""
     return Case(
         (normal(rng, batch, channels, side, side), normal(rng, *kind.kernel_shape(channels, outputs), scale=0.1)),
         kind.functional,
@@ -73,7 +74,7 @@ def forward(rng: np.random.Generator, kind: Kind, batch: int, channels: int, out
 
 
 def gradients(rng: np.random.Generator, kind: Kind, batch: int, channels: int, outputs: int, side: int) -> Case:
-    """The cotangents of image and kernel from that of the result."""
+    """Return the cotangents of image and kernel from that of the result."""
     after = kind.side_after(side)
     ct = normal(rng, batch, outputs, after, after)
     inputs = forward(rng, kind, batch, channels, outputs, side).inputs
@@ -117,9 +118,9 @@ def _quick(kind: Kind) -> dict[str, int]:
 
 WORKLOADS = [
     *(
-        Workload(f"conv/{name} {what.__name__}", what, {"kind": kind} | sizes, _quick(kind))
+        Workload(f"conv/{name} {run.__name__}", run, {"kind": kind} | sizes, _quick(kind))
         for name, (kind, sizes) in KINDS.items()
-        for what in (forward, gradients)
+        for run in (forward, gradients)
     ),
     *(Workload(f"conv size/{name}", forward, {"kind": kind} | sizes, _quick(kind)) for name, (kind, sizes) in SUITE.items()),
 ]

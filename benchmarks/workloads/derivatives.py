@@ -1,4 +1,4 @@
-"""Derivatives that are more than a gradient: one for each example, and a Hessian."""
+"""Derivatives beyond a gradient: one for each example, and a Hessian."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ BOUND = 1.0
 
 
 def per_example(rng: np.random.Generator, batch: int, width: int, hidden: int) -> Case:
-    """A step of gradient descent in which each example's gradient is clipped by itself (as in differentially private training)."""
+    """Take a gradient step in which each example's gradient is clipped.
+
+    As in differentially private training.
+    """
     params = {
         "w1": normal(rng, width, hidden, scale=width**-0.5),
         "b1": np.zeros(hidden, np.float32),
@@ -59,7 +62,7 @@ def per_example(rng: np.random.Generator, batch: int, width: int, hidden: int) -
 
 
 def hessian(rng: np.random.Generator, batch: int, width: int) -> Case:
-    """All second derivatives of a small network's loss: the parameters are one vector."""
+    """Compute all second derivatives of a small network's loss."""
     matrix = width * width
 
     def value(tanh: Any, mean: Any, flat: Any, x: Any, y: Any) -> Any:

@@ -99,9 +99,9 @@ _KINDS = {
     "depthwise 3×3 32×128×56×56": (Kind(3, depthwise=True), {"batch": 32, "channels": 128, "outputs": 128, "side": 56}),
 }
 CONVOLUTIONS = [
-    Workload(f"gpu conv/{name} {what.__name__}", what, {"kind": kind} | sizes, {"batch": 2, "side": 9})
+    Workload(f"gpu conv/{name} {run.__name__}", run, {"kind": kind} | sizes, {"batch": 2, "side": 9})
     for name, (kind, sizes) in _KINDS.items()
-    for what in (forward, gradients)
+    for run in (forward, gradients)
 ]
 
 CALLS = [

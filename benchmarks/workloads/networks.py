@@ -1,4 +1,4 @@
-"""Steps of training of feed-forward networks: an MLP, LeNet, two blocks of a ResNet-18 and all of it."""
+"""Training steps of feed-forward networks: an MLP, LeNet, ResNet-18, blocks of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGES = ("NCHW", "OIHW", "NCHW")
 
 
 def mlp(rng: np.random.Generator, batch: int, widths: tuple[int, ...]) -> Case:
-    """Layers with relu between them, Adam."""
+    """Train layers with relu between them, by Adam."""
     params: dict[str, np.ndarray] = {}
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
         params |= {f"w{i}": normal(rng, before, after, scale=before**-0.5), f"b{i}": np.zeros(after, np.float32)}
@@ -40,7 +40,10 @@ def _convolve(lib: Library, x: Any, w: Any, stride: int, padding: int) -> Any:
 
 
 def lenet(rng: np.random.Generator, batch: int) -> Case:
-    """LeNet-5 with relu and maxima (LeCun et al. 1998), on 28×28 pixels, SGD with momentum."""
+    """Train LeNet-5 (LeCun et al. 1998) with relu and max pooling, by SGD.
+
+    On 28×28 pixels.
+    """
     shapes = {"c1": (6, 1, 5, 5), "c2": (16, 6, 5, 5), "f1": (400, 120), "f2": (120, 84), "f3": (84, 10)}
     params: dict[str, np.ndarray] = {}
     for name, shape in shapes.items():
@@ -98,12 +101,12 @@ def _torch_normalised(torch: Any, params: Any, name: str, layer: _Normalised, x:
 
 
 def _block(relu: Any, layer: Callable[[str, Any], Any], name: str, x: Any, projected: bool) -> Any:
-    """A block of ResNet-18 (He et al. 2016)."""
+    """Apply a block of ResNet-18 (He et al. 2016)."""
     return relu(layer(name + "2", relu(layer(name + "1", x))) + (layer(name + "3", x) if projected else x))
 
 
 def _block_layers(name: str, inputs: int, outputs: int) -> dict[str, _Normalised]:
-    """Its layers; with more outputs than inputs it has stride 2 and a projection."""
+    """Return a block's layers; with more outputs, stride 2 and a projection."""
     if inputs == outputs:
         return {name + "1": _Normalised(outputs, inputs, 3), name + "2": _Normalised(outputs, outputs, 3)}
     first, project = _Normalised(outputs, inputs, 3, 2), _Normalised(outputs, inputs, 1, 2)
@@ -111,9 +114,9 @@ def _block_layers(name: str, inputs: int, outputs: int) -> dict[str, _Normalised
 
 
 def resnet(rng: np.random.Generator, batch: int, channels: int, side: int) -> Case:
-    """Two of ResNet-18's blocks, the second with stride 2 and twice the channels, SGD with momentum.
+    """Train two of ResNet-18's blocks, by SGD with momentum.
 
-    The loss is the mean square of the difference to a target.
+    The second has stride 2 and twice the channels. The loss is the mean square of the difference to a target.
     """
     n, m = channels, 2 * channels
     layers = _block_layers("a", n, n) | _block_layers("b", n, m)
@@ -134,7 +137,10 @@ def resnet(rng: np.random.Generator, batch: int, channels: int, side: int) -> Ca
 
 
 def resnet18(rng: np.random.Generator, batch: int, width: int) -> Case:
-    """ResNet-18 as it is for 32×32 pixels: a first layer of 3×3 taps, four stages of two blocks, a mean, ten classes; SGD with momentum."""
+    """Train ResNet-18 for 32×32 pixels, by SGD with momentum.
+
+    A first layer of 3×3 taps, four stages of two blocks, a mean, ten classes.
+    """
     layers, inputs = {"first": _Normalised(width, 3, 3)}, width
     projected: dict[str, bool] = {}
     for stage in range(4):

@@ -1,4 +1,4 @@
-"""Single operations on large arrays: elementwise, rows, reductions, scans, sorting, moving and looking up."""
+"""Single operations on large arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.workloads.case import Case, Workload, normal
 
 
 def gelu(rng: np.random.Generator, count: int, approximate: bool) -> Case:
-    """x Φ(x), exactly or by tanh."""
+    """Compute x Φ(x), exactly or by tanh."""
     return Case(
         (normal(rng, count),),
         lambda lib: lambda x: lib.nn.gelu(x, approximate),
@@ -19,22 +19,22 @@ def gelu(rng: np.random.Generator, count: int, approximate: bool) -> Case:
 
 
 def negative(rng: np.random.Generator, count: int) -> Case:
-    """-x: a copy that nobody gets away with not making."""
+    """Compute -x: a copy that no framework can avoid."""
     return Case((normal(rng, count),), lambda lib: lambda x: -x, lambda torch, x: lambda: -x)
 
 
 def add(rng: np.random.Generator, count: int) -> Case:
-    """x + y."""
+    """Compute x + y."""
     return Case((normal(rng, count), normal(rng, count)), lambda lib: lambda x, y: x + y, lambda torch, x, y: lambda: x + y)
 
 
 def softmax(rng: np.random.Generator, rows: int, columns: int) -> Case:
-    """Softmax of each row."""
+    """Compute the softmax of each row."""
     return Case((normal(rng, rows, columns),), lambda lib: lib.nn.softmax, lambda torch, x: lambda: torch.softmax(x, -1))
 
 
 def softmax_gradient(rng: np.random.Generator, rows: int, columns: int) -> Case:
-    """The cotangent of a softmax's input from that of its result."""
+    """Return the cotangent of a softmax's input from that of its result."""
 
     def ours(lib: Any) -> Any:
         return lambda x, ct: lib.jax.vjp(lib.nn.softmax, x)[1](ct)[0]
@@ -52,7 +52,7 @@ def _layer_norm(lib: Any, x: Any, scale: Any, shift: Any) -> Any:
 
 
 def layer_norm(rng: np.random.Generator, rows: int, width: int) -> Case:
-    """Each row to mean 0 and variance 1, then scaled and shifted."""
+    """Normalise each row to mean 0 and variance 1, then scale and shift it."""
     return Case(
         (normal(rng, rows, width), normal(rng, width), normal(rng, width)),
         lambda lib: lambda x, scale, shift: _layer_norm(lib, x, scale, shift),
@@ -61,7 +61,7 @@ def layer_norm(rng: np.random.Generator, rows: int, width: int) -> Case:
 
 
 def layer_norm_gradient(rng: np.random.Generator, rows: int, width: int) -> Case:
-    """The cotangents of all three operands."""
+    """Return the cotangents of all three operands."""
 
     def ours(lib: Any) -> Any:
         return lambda ct, *args: lib.jax.vjp(lambda *args: _layer_norm(lib, *args), *args)[1](ct)
@@ -75,17 +75,17 @@ def layer_norm_gradient(rng: np.random.Generator, rows: int, width: int) -> Case
 
 
 def total(rng: np.random.Generator, rows: int, columns: int, axis: int | None) -> Case:
-    """A sum over everything or over one axis."""
+    """Sum over everything or over one axis."""
     return Case((normal(rng, rows, columns),), lambda lib: lambda x: lib.jnp.sum(x, axis), lambda torch, x: lambda: torch.sum(x, axis))
 
 
 def cumsum(rng: np.random.Generator, rows: int, columns: int) -> Case:
-    """Running sums along each row."""
+    """Compute running sums along each row."""
     return Case((normal(rng, rows, columns),), lambda lib: lambda x: lib.jnp.cumsum(x, 1), lambda torch, x: lambda: torch.cumsum(x, 1))
 
 
 def spectral_filter(rng: np.random.Generator, count: int) -> Case:
-    """A line of an even number of samples, whose frequencies are weighted: a Fourier transform there and back."""
+    """Filter an even number of samples by their frequencies, by Fourier transforms."""
     return Case(
         (normal(rng, count), normal(rng, count // 2 + 1)),
         lambda lib: lambda x, weights: lib.jnp.fft.irfft(lib.jnp.fft.rfft(x) * weights),
@@ -94,23 +94,23 @@ def spectral_filter(rng: np.random.Generator, count: int) -> Case:
 
 
 def sort(rng: np.random.Generator, rows: int, columns: int) -> Case:
-    """Each row sorted."""
+    """Sort each row."""
     return Case((normal(rng, rows, columns),), lambda lib: lib.jnp.sort, lambda torch, x: lambda: torch.sort(x).values)
 
 
 def transpose(rng: np.random.Generator, side: int) -> Case:
-    """A transposed matrix added to another, so that nobody gets away with only renaming the axes."""
+    """Add a transposed matrix to another, so that renaming the axes is not enough."""
     return Case((normal(rng, side, side), normal(rng, side, side)), lambda lib: lambda x, y: y + x.T, lambda torch, x, y: lambda: y + x.T)
 
 
 def gather(rng: np.random.Generator, rows: int, width: int, count: int) -> Case:
-    """Rows of a table by their numbers."""
+    """Look rows of a table up by their numbers."""
     inputs = normal(rng, rows, width), rng.integers(0, rows, count, np.int32)
     return Case(inputs, lambda lib: lambda table, index: table[index], lambda torch, table, index: lambda: table[index])
 
 
 def embedding_gradient(rng: np.random.Generator, rows: int, width: int, count: int) -> Case:
-    """The cotangent of a table from those of the rows that were looked up: rows are added where their numbers say."""
+    """Return the cotangent of a table from those of its rows, by scatter-add."""
 
     def ours(lib: Any) -> Any:
         return lambda index, ct: lib.jnp.zeros((rows, width), "float32").at[index].add(ct)
@@ -123,7 +123,7 @@ def embedding_gradient(rng: np.random.Generator, rows: int, width: int, count: i
 
 
 def random_normal(rng: np.random.Generator, count: int) -> Case:
-    """Normal random numbers; each framework has its generator, so PyTorch's are other numbers."""
+    """Draw normal random numbers; PyTorch's generator gives other numbers."""
 
     def torch_work(torch: Any, key: Any) -> Any:
         generator = torch.Generator(key.device).manual_seed(0)

@@ -8,17 +8,17 @@ from benchmarks.workloads.case import Case, Workload, normal
 
 
 def matmul(rng: np.random.Generator, m: int, k: int, n: int) -> Case:
-    """(m, k) by (k, n)."""
+    """Multiply (m, k) by (k, n)."""
     return Case((normal(rng, m, k), normal(rng, k, n)), lambda lib: lambda x, y: x @ y, lambda torch, x, y: lambda: x @ y)
 
 
 def by_transposed(rng: np.random.Generator, m: int, k: int, n: int) -> Case:
-    """(k, m) transposed by (k, n), as in a layer's gradient."""
+    """Multiply (k, m) transposed by (k, n), as in a layer's gradient."""
     return Case((normal(rng, k, m), normal(rng, k, n)), lambda lib: lambda x, y: x.T @ y, lambda torch, x, y: lambda: x.T @ y)
 
 
 def linear_gelu(rng: np.random.Generator, m: int, k: int, n: int) -> Case:
-    """A layer: product, bias, gelu."""
+    """Apply a layer: product, bias, gelu."""
     return Case(
         (normal(rng, m, k), normal(rng, k, n, scale=k**-0.5), normal(rng, n)),
         lambda lib: lambda x, w, b: lib.nn.gelu(x @ w + b),
@@ -27,7 +27,7 @@ def linear_gelu(rng: np.random.Generator, m: int, k: int, n: int) -> Case:
 
 
 def batched(rng: np.random.Generator, batch: int, m: int, k: int, n: int) -> Case:
-    """(batch, m, k) by (batch, k, n)."""
+    """Multiply (batch, m, k) by (batch, k, n)."""
     return Case((normal(rng, batch, m, k), normal(rng, batch, k, n)), lambda lib: lib.jnp.matmul, lambda torch, x, y: lambda: x @ y)
 
 

@@ -1,4 +1,4 @@
-"""Steps of training of networks for sequences: an LSTM by `scan`, a GPT."""
+"""Training steps of networks for sequences: an LSTM by `scan`, a GPT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from benchmarks.workloads.training import adam, cross_entropy, training
 
 
 def lstm(rng: np.random.Generator, batch: int, steps: int, width: int) -> Case:
-    """An LSTM layer (Hochreiter & Schmidhuber 1997) and a linear one that guess a sequence, Adam; PyTorch has its own LSTM."""
+    """Train an LSTM layer (Hochreiter & Schmidhuber 1997) and a linear one, by Adam.
+
+    They predict a sequence; PyTorch has its own LSTM.
+    """
     shapes = {"w_ih": (4 * width, width), "w_hh": (4 * width, width), "b_ih": (4 * width,), "b_hh": (4 * width,), "head": (width, width)}
     params = {name: normal(rng, *shape, scale=width**-0.5) for name, shape in shapes.items()}
 
@@ -38,7 +41,10 @@ def lstm(rng: np.random.Generator, batch: int, steps: int, width: int) -> Case:
 
 
 def gpt(rng: np.random.Generator, batch: int, tokens: int, width: int, layers: int, heads: int, vocabulary: int) -> Case:
-    """A transformer that guesses the next token (Radford et al. 2019: layer norm first, learned positions), Adam."""
+    """Train a transformer that predicts the next token, by Adam.
+
+    As in Radford et al. 2019: layer norm first, learned positions.
+    """
     shapes = {"tokens": (vocabulary, width), "positions": (tokens, width), "head": (width, vocabulary)}
     for i in range(layers):
         shapes |= {f"qkv{i}": (width, 3 * width), f"out{i}": (width, width), f"up{i}": (width, 4 * width), f"down{i}": (4 * width, width)}
@@ -55,7 +61,7 @@ def gpt(rng: np.random.Generator, batch: int, tokens: int, width: int, layers: i
             return centred * lib.lax.rsqrt(variance + 1e-5) * params[name + "scale"] + params[name + "shift"]
 
         def attend(qkv: Any) -> Any:
-            q, k, v = (part.reshape(batch, tokens, heads, width // heads) for part in lib.jnp.split(qkv, 3, -1))
+            q, k, v = (x.reshape(batch, tokens, heads, width // heads) for x in lib.jnp.split(qkv, 3, -1))
             return lib.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, tokens, width)
 
         return cross_entropy(lib, transformer(norm, attend, lib.nn.gelu, params, x), labels)
@@ -67,7 +73,7 @@ def gpt(rng: np.random.Generator, batch: int, tokens: int, width: int, layers: i
             return nn.layer_norm(x, (width,), params[name + "scale"], params[name + "shift"])
 
         def attend(qkv: Any) -> Any:
-            q, k, v = (part.view(batch, tokens, heads, width // heads).transpose(1, 2) for part in qkv.split(width, -1))
+            q, k, v = (x.view(batch, tokens, heads, width // heads).transpose(1, 2) for x in qkv.split(width, -1))
             return nn.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, tokens, width)
 
         logits = transformer(norm, attend, lambda x: nn.gelu(x, approximate="tanh"), params, x)

@@ -1,4 +1,4 @@
-"""A step of training, from a loss: its gradient and an optimizer's update, the same mathematics in every framework."""
+"""Training steps: a gradient and an optimizer's update, alike in every framework."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ADAM_RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def cross_entropy(lib: Library, logits: Any, labels: Any) -> Any:
-    """The mean of -log softmax(logits) at the labels."""
+    """Return the mean of -log softmax(logits) at the labels."""
     return -lib.jnp.mean(lib.jnp.take_along_axis(lib.nn.log_softmax(logits), labels[..., None], -1))
 
 
 def sgd(lib: Library, params: Any, grads: Any, moments: Any) -> tuple[Any, Any]:
-    """Gradient descent with momentum."""
+    """Update by gradient descent with momentum."""
     (velocity,) = moments
     velocity = lib.jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
     return lib.jax.tree.map(lambda p, v: p - RATE * v, params, velocity), (velocity,)
 
 
 def adam(lib: Library, params: Any, grads: Any, moments: Any) -> tuple[Any, Any]:
-    """Adam (Kingma & Ba 2015)."""
+    """Update by Adam (Kingma & Ba 2015)."""
     mean, square, count = moments
     count = count + 1
     mean = lib.jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, mean, grads)
@@ -37,7 +37,7 @@ def adam(lib: Library, params: Any, grads: Any, moments: Any) -> tuple[Any, Any]
 
 
 def _torch_optimizer(torch: Any, optimizer: Callable[..., Any], params: list[Any]) -> Any:
-    """PyTorch's own, in its fastest form."""
+    """Return PyTorch's optimizer in its fastest form."""
     if optimizer is adam:
         return torch.optim.Adam(params, ADAM_RATE, (BETA1, BETA2), EPSILON, fused=True)
     return torch.optim.SGD(params, RATE, MOMENTUM, fused=True)
@@ -50,7 +50,7 @@ def training(
     torch_loss: Callable[..., Any],
     optimizer: Callable[..., Any],
 ) -> Case:
-    """A step of training as a case; its result is the loss before the step.
+    """Return a training step as a case; its result is the loss before the step.
 
     Args:
         params: parameters by name.
@@ -87,7 +87,7 @@ def training(
 
 
 def adam_step(rng: np.random.Generator, count: int, size: int) -> Case:
-    """Adam's update of so many arrays; its result is one of the new numbers."""
+    """Update so many arrays by Adam; the result is one of the new numbers."""
     params, grads = ({f"p{i:02d}": normal(rng, size) for i in range(count)} for _ in range(2))
     moments = (map_arrays(np.zeros_like, params), map_arrays(np.zeros_like, params), np.float32(0))
 

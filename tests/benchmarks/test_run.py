@@ -30,7 +30,7 @@ def made_up(ours: float, jax: float, torch: float) -> dict[str, Any]:
     peer = min(("jax", "torch"), key=seconds.__getitem__)
     row = {"seconds": seconds, "first_call": seconds, "peer": peer, "ratio": ours / seconds[peer]}
     return {
-        "machine": {"native_lane": True, "processor": "a processor", "threads": 2},
+        "machine": {"machine_code": True, "processor": "a processor", "threads": 2},
         "quick": False,
         "times": [row | {"name": workload.name} for workload in WORKLOADS],
         "peaks": [{"name": "train/mlp", "steps": seconds, "with_compilation": seconds, "ratio": ours / jax}],
@@ -188,10 +188,10 @@ def test_a_worker_that_fails_or_dies_is_heard_of_and_goes_on() -> None:
     worker.stop()
 
 
-@pytest.mark.parametrize("native_lane", [True, False])
-def test_every_target_is_measured_by_a_full_run(native_lane: bool) -> None:
+@pytest.mark.parametrize("machine_code", [True, False])
+def test_every_target_is_measured_by_a_full_run(machine_code: bool) -> None:
     results = made_up(1e-7, 1e-6, 2e-6)
-    results["machine"]["native_lane"] = native_lane
+    results["machine"]["machine_code"] = machine_code
     judged = targets.judge(results)
     assert len(judged) >= 7 and all(row["met"] for row in judged)
 
@@ -203,7 +203,7 @@ def test_targets_that_are_missed_or_not_measured_are_named_so() -> None:
     assert judged["peak memory of any training step, over JAX's"]["met"]  # just so
     empty = made_up(1.0, 1.0, 1.0) | {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None}
     assert all(row["met"] is None for row in targets.judge(empty))
-    assert "not measured" in report.target_line(targets.judge(empty)[0])
+    assert "not measured" in report.target_row(targets.judge(empty)[0])
 
 
 def test_a_jitted_add_may_be_fast_or_faster_than_jax() -> None:
