@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import Dims, merged, row_major
+from volta_fn.codegen.index_arith import IndexArithmetic, V
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
 from volta_fn.primitives.indexing import GatherScatterMode
@@ -90,6 +91,55 @@ def scatter_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Indexe
     clips = params["mode"] is GatherScatterMode.CLIP
     starts = _starts(operand, indices, sizes, numbers.scatter_dims_to_operand_dims, batching, clips)
     return IndexedWindows(starts, sizes, _layout(updates.shape, numbers.update_window_dims, _window(operand, sizes, absent)))
+
+
+class WindowStart(NamedTuple, Generic[V]):
+    """Where a window begins in the operand.
+
+    Attributes:
+        offset: the offset of its first element.
+        coordinates: its coordinate along each of the operand's dimensions in which windows begin anywhere.
+        valid: whether the window lies inside the operand; None if all do.
+    """
+
+    offset: V
+    coordinates: dict[int, V]
+    valid: V | None
+
+
+def window_start(
+    f: IndexArithmetic[V],
+    starts: Starts,
+    clamp: Callable[[V, int], tuple[V, V | None]],
+    conjunction: Callable[[V, V], V],
+    number: V,
+) -> WindowStart[V]:
+    """Emit the start of the window of a number.
+
+    ``clamp(position, limit)`` loads a number of the index vectors and moves it into [0, limit]; with it comes whether it was there already.
+    """
+    coordinates: dict[int, V] = {}
+    valid: list[V] = []
+
+    def terms() -> Iterator[V]:
+        for entry, (dim, stride, limit) in enumerate(starts.addressed):
+            position = f.plus(f.times(number, len(starts.addressed)), f.index(entry))
+            coordinates[dim], inside = clamp(position, limit)
+            if inside is not None and not starts.clips:
+                valid[:] = [conjunction(valid[0], inside) if valid else inside]
+            yield f.times(coordinates[dim], stride)
+        for dim, stride, batch_dim in starts.batching:
+            steps = f.quotient(number, math.prod(starts.batch[batch_dim + 1 :]))
+            coordinates[dim] = f.remainder(steps, starts.batch[batch_dim]) if batch_dim else steps
+            yield f.times(coordinates[dim], stride)
+
+    return WindowStart(f.sum(terms()), coordinates, valid[0] if valid else None)
+
+
+def window_offset(f: IndexArithmetic[V], layout: Layout, number: V) -> V:
+    """Emit the offset at which the window of a number begins in the result or the updates."""
+    sizes, strides = layout.batch
+    return f.dotted(f.coordinates(number, sizes), strides)
 
 
 def default_fill(dtype: np.dtype) -> Any:

@@ -7,77 +7,21 @@ from collections.abc import Callable, Sequence
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 
 
-def known(x: Value) -> int | None:
-    """The number, where it is a constant."""
-    return None if x.name.startswith("%") else int(x.name)
-
-
-def plus(f: Function, x: Value, y: Value) -> Value:
-    """x + y."""
-    a, b = known(x), known(y)
-    if a is not None and b is not None:
-        return i64(a + b)
-    return y if a == 0 else x if b == 0 else f.binary("add nsw", x, y)
-
-
-def minus(f: Function, x: Value, y: Value) -> Value:
-    """x - y."""
-    a, b = known(x), known(y)
-    if a is not None and b is not None:
-        return i64(a - b)
-    return x if b == 0 else f.binary("sub nsw", x, y)
-
-
-def times(f: Function, x: Value, number: int) -> Value:
-    """x * number."""
-    a = known(x)
-    if a is not None:
-        return i64(a * number)
-    if number == 0:
-        return i64(0)
-    return x if number == 1 else f.binary("mul nsw", x, i64(number))
-
-
-def quotient(f: Function, x: Value, number: int) -> Value:
-    """x // number, neither of which is negative."""
-    a = known(x)
-    if a is not None:
-        return i64(a // number)
-    return x if number == 1 else f.binary("udiv", x, i64(number))
-
-
-def remainder(f: Function, x: Value, number: int) -> Value:
-    """x % number, neither of which is negative."""
-    a = known(x)
-    if a is not None:
-        return i64(a % number)
-    return i64(0) if number == 1 else f.binary("urem", x, i64(number))
-
-
-def divided(f: Function, x: Value, number: int) -> tuple[Value, Value]:
-    """x // number and x % number, neither of which is negative, by one division."""
-    a = known(x)
-    if a is not None:
-        return i64(a // number), i64(a % number)
-    whole = quotient(f, x, number)
-    return whole, minus(f, x, times(f, whole, number)) if number != 1 else i64(0)
-
-
 def rounded_down(f: Function, x: Value, unit: int) -> Value:
     """The greatest multiple of a unit, a power of two, up to x."""
-    a = known(x)
+    a = f.known(x)
     return i64(a // unit * unit) if a is not None else x if unit == 1 else f.binary("and", x, i64(-unit))
 
 
 def least(f: Function, x: Value, y: Value) -> Value:
     """min(x, y)."""
-    a, b = known(x), known(y)
+    a, b = f.known(x), f.known(y)
     return i64(min(a, b)) if a is not None and b is not None else f.intrinsic("llvm.smin.i64", "i64", x, y)
 
 
 def greatest(f: Function, x: Value, y: Value) -> Value:
     """max(x, y)."""
-    a, b = known(x), known(y)
+    a, b = f.known(x), f.known(y)
     return i64(max(a, b)) if a is not None and b is not None else f.intrinsic("llvm.smax.i64", "i64", x, y)
 
 
@@ -108,7 +52,7 @@ def nest(f: Function, sizes: Sequence[int], body: Callable[[list[Value]], None],
             body(indices)
             return
         begin, end = first if first and not depth else (i64(0), i64(sizes[depth]))
-        if known(begin) is not None and known(end) == (known(begin) or 0) + 1:
+        if f.known(begin) is not None and f.known(end) == (f.known(begin) or 0) + 1:
             level(depth + 1, [*indices, begin])
             return
 
@@ -119,11 +63,3 @@ def nest(f: Function, sizes: Sequence[int], body: Callable[[list[Value]], None],
         f.loop(begin, end, 1, [], turn)
 
     level(0, [])
-
-
-def dotted(f: Function, indices: Sequence[Value], strides: Sequence[int]) -> Value:
-    """The sum of indices times strides."""
-    total = i64(0)
-    for index, stride in zip(indices, strides, strict=True):
-        total = plus(f, total, times(f, index, stride))
-    return total

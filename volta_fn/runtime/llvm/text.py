@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from volta_fn.codegen.index_arith import IndexArithmetic
+
 
 class Value(NamedTuple):
     """An operand of instructions: its LLVM type and its text."""
@@ -18,6 +20,10 @@ class Value(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
+
+
+#: Instructions of index arithmetic.
+_INDEX_OPERATIONS = {"+": "add nsw", "-": "sub nsw", "*": "mul nsw", "/": "udiv", "%": "urem"}
 
 
 def i64(number: int) -> Value:
@@ -69,7 +75,7 @@ class Module:
         return "\n".join(self._parts.values())
 
 
-class Function:
+class Function(IndexArithmetic[Value]):
     """One function being written. `finish` puts it into its module."""
 
     def __init__(self, module: Module, name: str, parameters: Sequence[Value], result: str = "void", attributes: str = "nounwind") -> None:
@@ -130,6 +136,20 @@ class Function:
         """A call, without a result, of a function that modules share."""
         self.module.share(part)
         self.run(part.name, *args)
+
+    # indices, of 64 bits
+
+    def index(self, number: int) -> Value:
+        """Return a constant."""
+        return i64(number)
+
+    def known(self, x: Value) -> int | None:
+        """Return the number that a value is, if it is a constant."""
+        return None if x.name.startswith("%") else int(x.name)
+
+    def print_index(self, operator: str, x: Value, y: Value) -> Value:
+        """Emit an operation on two indices."""
+        return self.binary(_INDEX_OPERATIONS[operator], x, y)
 
     # memory
 

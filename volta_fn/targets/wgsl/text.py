@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.index_arith import IndexText
 from volta_fn.targets.wgsl.shader_module import WorkgroupVariable
 
 
@@ -37,7 +38,7 @@ class Module:
         return [d if isinstance(d, WorkgroupVariable) else f"{d}\n" for d in self._declared.values()]
 
 
-class Function:
+class Function(IndexText):
     """The body of a function being written: statements, in nested blocks."""
 
     def __init__(self, module: Module) -> None:
@@ -66,6 +67,10 @@ class Function:
     def named(self, type_: str, expression: str) -> str:
         """Name a value, unless it is a name or a literal."""
         return expression if expression.isalnum() else self.let(type_, expression)
+
+    def named_index(self, x: str) -> str:
+        """Return a name for an index; of a name or a literal, itself."""
+        return self.named("u32", x)
 
     def var(self, type_: str, expression: str) -> str:
         """Declare a variable with its initial value in the current block."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import Dims
-from volta_fn.runtime.llvm.index_arith import dotted, minus, nest, times
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 
 
@@ -55,15 +55,15 @@ def copy_block(
     depth = len(sizes) - runs
 
     def run(indices: list[Value]) -> None:
-        to = f.at(target, type_, dotted(f, indices, target_strides[:depth]))
-        at = f.at(source, type_, dotted(f, indices, source_strides[:depth]))
+        to = f.at(target, type_, f.dotted(indices, target_strides[:depth]))
+        at = f.at(source, type_, f.dotted(indices, source_strides[:depth]))
         if not runs:
             f.store(f.load(type_, at, alignment(type_)), to, alignment(type_))
         elif depth or first is None:
             copy_bytes(f, to, at, i64(sizes[-1] * size_of(type_)), alignment(type_))
         else:
             begin, end = first
-            count = times(f, minus(f, end, begin), size_of(type_))
+            count = f.times(f.minus(end, begin), size_of(type_))
             copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
 
     nest(f, sizes[:depth], run, first if depth else None)
@@ -81,6 +81,6 @@ def fill_block(
     type_ = value.type
 
     def one(indices: list[Value]) -> None:
-        f.store(value, f.at(target, type_, dotted(f, indices, strides)), alignment(type_))
+        f.store(value, f.at(target, type_, f.dotted(indices, strides)), alignment(type_))
 
     nest(f, sizes, one, first)

@@ -16,10 +16,11 @@ from typing import Any
 
 from volta_fn.codegen.geometry.cumulative import accumulation
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.index_arith import counting, greatest, known, minus, nest, plus, quotient, remainder, times
+from volta_fn.dtypes import accumulator
+from volta_fn.runtime.llvm.index_arith import counting, greatest, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.numbers import lanes_for, working
+from volta_fn.targets.cpu.library.numbers import lanes_for
 from volta_fn.targets.cpu.library.scanning import Scan, scanned, taken
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
@@ -38,7 +39,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     (operand,) = avals
     if not operand.size:
         return nothing()
-    dtype = working(operand.dtype)
+    dtype = accumulator(operand.dtype)
     scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
     if not supports(scan.reduction.step, (dtype, dtype), {}):
         return None
@@ -55,7 +56,7 @@ def _cost(scan: Scan) -> float:
 
 def _turned(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
     """The place of a row's element (or of `width` of them) that comes as number `i`."""
-    return minus(f, i64(scan.size - width), i) if scan.reverse else i
+    return f.minus(i64(scan.size - width), i) if scan.reverse else i
 
 
 # across columns
@@ -68,8 +69,8 @@ def _across(scan: Scan) -> Routine:
     rows = pieces(scan.rows, max(1, _TASK // (scan.size * vectors * lanes)))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        first = times(f, remainder(f, number, blocks), vectors * lanes)
-        mine = part(f, quotient(f, number, blocks), scan.rows, rows)
+        first = f.times(f.remainder(number, blocks), vectors * lanes)
+        mine = part(f, f.quotient(number, blocks), scan.rows, rows)
         nest(f, [scan.rows], lambda row: _block(f, scan, pointers, row[0], first, vectors, lanes), mine)
 
     writer = Writer(scan.name, 2)
@@ -79,12 +80,12 @@ def _across(scan: Scan) -> Routine:
 
 def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Value, vectors: int, lanes: int) -> None:
     """Some vectors of neighbouring columns; there may be fewer columns."""
-    base = plus(f, times(f, row, scan.size * scan.columns), first)
+    base = f.plus(f.times(row, scan.size * scan.columns), first)
 
     def run(counts: list[Value | None]) -> list[Value]:
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            start = plus(f, base, times(f, _turned(f, scan, i), scan.columns))
-            places = [plus(f, start, i64(k * lanes)) for k in range(vectors)]
+            start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
+            places = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
             read = [scan.read(f, pointers[0], place, lanes, count) for place, count in zip(places, counts, strict=True)]
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, place, count in zip(totals, places, counts, strict=True):
@@ -98,8 +99,8 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
         return run([None] * vectors)
 
     def partly() -> list[Value]:
-        there = minus(f, i64(scan.columns), first)
-        return run([greatest(f, i64(0), minus(f, there, i64(k * lanes))) for k in range(vectors)])
+        there = f.minus(i64(scan.columns), first)
+        return run([greatest(f, i64(0), f.minus(there, i64(k * lanes))) for k in range(vectors)])
 
     if scan.columns % (vectors * lanes) == 0:
         whole()
@@ -122,18 +123,18 @@ def _along(scan: Scan) -> Routine:
     lanes = lanes_for(scan.dtype)
 
     def sums(f: Function, pointers: list[Value], number: Value) -> None:
-        bounds = part(f, remainder(f, number, parts), scan.size, parts, 64)
-        total = _total(f, scan, pointers[0], times(f, quotient(f, number, parts), scan.size), bounds, lanes)
+        bounds = part(f, f.remainder(number, parts), scan.size, parts, 64)
+        total = _total(f, scan, pointers[0], f.times(f.quotient(number, parts), scan.size), bounds, lanes)
         store(f, total, f.at(pointers[2], f"[{scan.dtype.itemsize} x i8]", number))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        row, place = quotient(f, number, parts), remainder(f, number, parts)
+        row, place = f.quotient(number, parts), f.remainder(number, parts)
         before = scan.neutral(f, 1)
         if parts > 1:
-            before = _earlier(f, scan, pointers[2], times(f, row, parts), place)
+            before = _earlier(f, scan, pointers[2], f.times(row, parts), place)
         bounds = part(f, place, scan.size, parts, 64)
         mine = part(f, row, scan.rows, rows)
-        nest(f, [scan.rows], lambda r: _run(f, scan, pointers, times(f, r[0], scan.size), bounds, before, lanes), mine)
+        nest(f, [scan.rows], lambda r: _run(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
 
     if parts > 1:
         writer.phase(rows * parts, _cost(scan) / 2, sums)
@@ -145,7 +146,7 @@ def _earlier(f: Function, scan: Scan, totals: Value, first: Value, place: Value)
     """The totals of all parts of a row before one of them."""
 
     def add(k: Value, carried: list[Value]) -> list[Value]:
-        at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", plus(f, first, k))
+        at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", f.plus(first, k))
         return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).parts)
 
     return _numbers(scan, f.loop(i64(0), place, 1, scan.neutral(f, 1).parts, add))[0]
@@ -154,9 +155,9 @@ def _earlier(f: Function, scan: Scan, totals: Value, first: Value, place: Value)
 def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
     """A row's elements from number `i` on, and their place; where there are fewer than `lanes`, neutral ones come after them."""
     if count is None:
-        place = plus(f, row, _turned(f, scan, i, lanes))
+        place = f.plus(row, _turned(f, scan, i, lanes))
         return place, scan.read(f, source, place, lanes)
-    place = plus(f, row, minus(f, minus(f, i64(scan.size), i), count) if scan.reverse else i)
+    place = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, neutral = scan.read(f, source, place, lanes, count), scan.neutral(f, lanes)
     there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
     return place, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.parts, neutral.parts, strict=True)]))
@@ -167,10 +168,10 @@ def _fold(
 ) -> Number:
     """``carried = step(i, count, carried)`` for every vector of a part of a row."""
     begin, end = bounds
-    rest = remainder(f, minus(f, end, begin), lanes)
-    last = minus(f, end, rest)
+    rest = f.remainder(f.minus(end, begin), lanes)
+    last = f.minus(end, rest)
     carried = f.loop(begin, last, lanes, first.parts, lambda i, c: list(step(i, None, _numbers(scan, c)[0]).parts))
-    if known(rest) != 0:
+    if f.known(rest) != 0:
         some = f.compare("icmp sgt", rest, i64(0))
         carried = f.branch(some, lambda: list(step(last, rest, _numbers(scan, carried)[0]).parts), lambda: carried)
     return _numbers(scan, carried)[0]
@@ -208,10 +209,10 @@ def _one_by_one(scan: Scan) -> Routine:
     tasks = pieces(scan.rows, max(1, _TASK // scan.size))
 
     def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> list[Value]:
-        firsts = [times(f, plus(f, row, i64(k)), scan.size) for k in range(count)]
+        firsts = [f.times(f.plus(row, i64(k)), scan.size) for k in range(count)]
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            places = [plus(f, first, _turned(f, scan, i)) for first in firsts]
+            places = [f.plus(first, _turned(f, scan, i)) for first in firsts]
             read = [scan.read(f, pointers[0], place, 1) for place in places]
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, place in zip(totals, places, strict=True):
@@ -223,7 +224,7 @@ def _one_by_one(scan: Scan) -> Routine:
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         begin, end = part(f, number, scan.rows, tasks)
-        last = minus(f, end, remainder(f, minus(f, end, begin), _CHAINS))
+        last = f.minus(end, f.remainder(f.minus(end, begin), _CHAINS))
         for first, stop, count in ((begin, last, _CHAINS), (last, end, 1)):
             f.loop(first, stop, count, [], partial(several, f, pointers, count))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from volta_fn.codegen.geometry.strides import merged, row_major
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.index_arith import clamped, dotted, minus, times, widened
+from volta_fn.runtime.llvm.index_arith import clamped, widened
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.library.copy_ops import copy_block, copy_bytes, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
@@ -68,7 +68,7 @@ def copy_operand(writer: Writer, operand: ShapedArray, result: int = -1) -> None
         def copy() -> list[Value]:
             begin, end = part(f, number, operand.size, tasks)
             type_ = unit(operand.dtype.itemsize)
-            count = times(f, minus(f, end, begin), operand.dtype.itemsize)
+            count = f.times(f.minus(end, begin), operand.dtype.itemsize)
             copy_bytes(f, f.at(target, type_, begin), f.at(source, type_, begin), count, min(8, operand.dtype.itemsize))
             return []
 
@@ -91,4 +91,4 @@ def _corner(
     for pointer, aval, full, size in zip(starts, avals, operand.shape, sizes, strict=True):
         index = f.load(f"i{8 * aval.dtype.itemsize}", pointer, aval.dtype.itemsize)
         places.append(clamped(f, widened(f, index, aval.dtype.kind == "i"), full - size))
-    return f.at(base, unit(operand.dtype.itemsize), dotted(f, places, row_major(operand.shape)))
+    return f.at(base, unit(operand.dtype.itemsize), f.dotted(places, row_major(operand.shape)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.runtime.llvm.index_arith import least, plus, times
+from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import Phase, Routine
 
@@ -58,5 +58,5 @@ def pieces(size: int, least_piece: int, most: int = 64) -> int:
 def part(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
     """Which of `size` things are those of a task, of `count`; but for the last they are a multiple of `grain`."""
     step = -(-size // (count * grain)) * grain
-    begin = least(f, times(f, task, step), i64(size))
-    return begin, least(f, plus(f, begin, i64(step)), i64(size))
+    begin = least(f, f.times(task, step), i64(size))
+    return begin, least(f, f.plus(begin, i64(step)), i64(size))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn.codegen.geometry.window_offsets import Layout, Starts, default_fill, gather_of
+from volta_fn.codegen.geometry.window_offsets import Layout, Starts, default_fill, gather_of, window_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
-from volta_fn.runtime.llvm.index_arith import dotted, least, minus, nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.index_arith import least, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.gather_offsets import offset_in, start_of
+from volta_fn.targets.cpu.library.gather_offsets import start_of
 from volta_fn.targets.cpu.routine import Routine
 
 #: Windows whose places are found at once, at most.
@@ -44,9 +44,9 @@ def _write(gathering: _Gather, size: int) -> Routine:
     cuts = min(outermost, pieces(each * block, TASK_BYTES))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        begin = times(f, quotient(f, number, cuts), block)
-        first = part(f, remainder(f, number, cuts), outermost, cuts) if cuts > 1 else None
-        gathering.block(f, pointers, begin, least(f, plus(f, begin, i64(block)), i64(count)), block, first)
+        begin = f.times(f.quotient(number, cuts), block)
+        first = part(f, f.remainder(number, cuts), outermost, cuts) if cuts > 1 else None
+        gathering.block(f, pointers, begin, least(f, f.plus(begin, i64(block)), i64(count)), block, first)
 
     writer = Writer("gather", 3)
     writer.phase(blocks * cuts, count * 1.5 + size / 6, task)
@@ -73,19 +73,19 @@ class _Gather:
         def find(number: Value, _: list[Value]) -> list[Value]:
             start = start_of(f, self.starts, indices, number)
             offset = start.offset if start.valid is None else f.select(start.valid, start.offset, i64(-1))
-            f.store(offset, f.at(places, "i64", minus(f, number, begin)), 8)
+            f.store(offset, f.at(places, "i64", f.minus(number, begin)), 8)
             return []
 
         f.loop(begin, end, 1, [], find)
         sizes, steps, strides = self.layout.lead
 
         def lead(place: list[Value]) -> None:
-            source = f.at(operand, self.type, dotted(f, place, strides))
-            target = f.at(result, self.type, dotted(f, place, steps))
+            source = f.at(operand, self.type, f.dotted(place, strides))
+            target = f.at(result, self.type, f.dotted(place, steps))
 
             def one(number: Value, _: list[Value]) -> list[Value]:
-                offset = f.load("i64", f.at(places, "i64", minus(f, number, begin)), 8)
-                self._window(f, source, f.at(target, self.type, offset_in(f, self.layout, number)), offset, None if sizes else first)
+                offset = f.load("i64", f.at(places, "i64", f.minus(number, begin)), 8)
+                self._window(f, source, f.at(target, self.type, window_offset(f, self.layout, number)), offset, None if sizes else first)
                 return []
 
             f.loop(begin, end, 1, [], one)

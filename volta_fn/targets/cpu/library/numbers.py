@@ -7,22 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import known, minus, remainder
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.scalars import Number, apply
 
 _HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))
 
 
-def working(dtype: np.dtype) -> np.dtype:
-    """The dtype in which numbers are added up: float32 for float16 and bfloat16."""
-    return np.dtype(np.float32) if dtype in _HALF else dtype
-
-
 def lanes_for(dtype: np.dtype) -> int:
     """How many numbers are worked on at once: as many as one register holds of them, but at most 16."""
-    return min(16, host().lanes(working(dtype).itemsize))
+    return min(16, host().lanes(accumulator(dtype).itemsize))
 
 
 def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -41,16 +36,16 @@ def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[
         write(i, lanes, None)
         return []
 
-    size = minus(f, end, begin)
-    rest = remainder(f, size, lanes)
-    last = minus(f, end, rest)
-    if known(last) is None or known(last) != known(begin):
+    size = f.minus(end, begin)
+    rest = f.remainder(size, lanes)
+    last = f.minus(end, rest)
+    if f.known(last) is None or f.known(last) != f.known(begin):
         f.loop(begin, last, lanes, [], whole)
-    if known(rest) == 0:
+    if f.known(rest) == 0:
         return
 
     def partly() -> list[Value]:
         write(last, lanes, rest)
         return []
 
-    partly() if known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
+    partly() if f.known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), partly)

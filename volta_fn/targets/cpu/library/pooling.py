@@ -9,10 +9,11 @@ import numpy as np
 from volta_fn.codegen.geometry.windows import Axis, Windows, windows_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
-from volta_fn.runtime.llvm.index_arith import least, minus, nest, plus, quotient, times
+from volta_fn.dtypes import accumulator
+from volta_fn.runtime.llvm.index_arith import least, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, combine, constant, load, store, supports
@@ -52,7 +53,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     windows = windows_of(operand.shape, params)
     if not windows.outer * windows.results * windows.across.positions:
         return nothing()
-    dtype = working(operand.dtype)
+    dtype = accumulator(operand.dtype)
     if not supports(reduction.step, (dtype, dtype), {}):
         return None
     lanes = lanes_for(dtype)
@@ -82,7 +83,7 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
         whole = i64(0), i64(axis.size)
 
         def reduced(row: list[Value]) -> None:
-            _down(f, pool, pointers[0], row[0], *whole, pointers[1], times(f, row[0], axis.size), pool.stored, lanes)
+            _down(f, pool, pointers[0], row[0], *whole, pointers[1], f.times(row[0], axis.size), pool.stored, lanes)
 
         nest(f, [windows.outer * windows.results], reduced, bounds)
         return
@@ -94,12 +95,12 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 
     def row(index: list[Value]) -> None:
         def tile(which: list[Value]) -> None:
-            first = times(f, which[0], pool.tile)
-            end = least(f, plus(f, first, i64(pool.tile)), i64(axis.positions))
+            first = f.times(which[0], pool.tile)
+            end = least(f, f.plus(first, i64(pool.tile)), i64(axis.positions))
             if tiles > 1:
                 _clear(f, pool, padded, lanes)
             _fill(f, pool, pointers[0], index[0], first, padded, lanes)
-            _along(f, pool, padded, pointers[1], times(f, index[0], axis.positions), first, end, lanes)
+            _along(f, pool, padded, pointers[1], f.times(index[0], axis.positions), first, end, lanes)
 
         nest(f, [tiles], tile)
 
@@ -119,10 +120,10 @@ def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
 def _fill(f: Function, pool: _Pool, operand: Value, row: Value, first: Value, padded: Value, lanes: int) -> None:
     """The rows that a row of windows meets, reduced, to their places in the padded row of a tile."""
     axis = pool.windows.across
-    start = minus(f, times(f, first, axis.stride), i64(axis.low))  # the element that the padded row begins with
+    start = f.minus(f.times(first, axis.stride), i64(axis.low))  # the element that the padded row begins with
     begin = least(f, i64(axis.size), steps(f, start, axis.base))
-    end = least(f, i64(axis.size), steps(f, plus(f, start, i64(pool.span)), axis.base))
-    shift = minus(f, i64(0), start)
+    end = least(f, i64(axis.size), steps(f, f.plus(start, i64(pool.span)), axis.base))
+    shift = f.minus(i64(0), start)
     _down(f, pool, operand, row, begin, end, padded, shift, pool.dtype, lanes, axis.base)
 
 
@@ -142,7 +143,7 @@ def _down(
     """Reduce the elements from `begin` up to `end` of the rows that a row of windows meets; number i to place ``i * step + shift``."""
     windows = pool.windows
     position = position_of(f, windows, row)
-    base = times(f, quotient(f, row, windows.results), windows.rows * windows.across.size)
+    base = f.times(f.quotient(row, windows.results), windows.rows * windows.across.size)
     each = 2 if pool.dtype.kind == "c" else 1
 
     def some(i: Value, counts: list[Value | None]) -> None:
@@ -151,7 +152,7 @@ def _down(
         def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
             result: list[Value] = []
             for k, count in enumerate(counts):
-                place = plus(f, plus(f, base, times(f, met, windows.across.size)), plus(f, i, i64(k * lanes)))
+                place = f.plus(f.plus(base, f.times(met, windows.across.size)), f.plus(i, i64(k * lanes)))
                 read = load(f, pool.stored, f.at(operand, f"[{pool.stored.itemsize} x i8]", place), lanes, count=count)
                 old = Number(pool.dtype, tuple(carried[each * k : each * (k + 1)]))
                 result += pool.combine(f, old, converted(f, read, pool.dtype)).parts
@@ -160,7 +161,7 @@ def _down(
         sums = over_taps(f, windows.vertical, position, [*start.parts] * len(counts), add)
         for k, count in enumerate(counts):
             total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
-            place = plus(f, times(f, plus(f, i, i64(k * lanes)), step), shift)
+            place = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
             store(f, total, f.at(target, f"[{dtype.itemsize} x i8]", place), count=count, stride=step)
 
     groups(f, begin, end, lanes, _VECTORS, some)
@@ -171,10 +172,10 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
     axis = pool.windows.across
 
     def some(i: Value, _: int, count: Value | None) -> None:
-        start = times(f, minus(f, i, first), axis.stride)
+        start = f.times(f.minus(i, first), axis.stride)
 
         def tap(k: Value) -> Number:
-            at = f.at(padded, f"[{pool.dtype.itemsize} x i8]", plus(f, start, times(f, k, axis.dilation)))
+            at = f.at(padded, f"[{pool.dtype.itemsize} x i8]", f.plus(start, f.times(k, axis.dilation)))
             return strided(f, pool.dtype, at, lanes, axis.stride)
 
         total = tap(i64(0))
@@ -186,7 +187,7 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
                 i64(1), i64(axis.taps), 1, total.parts, lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).parts)
             )
             total = Number(pool.dtype, tuple(more))
-        place = plus(f, row, i)
+        place = f.plus(row, i)
         store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", place), count=count)
 
     map_run(f, first, end, lanes, some)

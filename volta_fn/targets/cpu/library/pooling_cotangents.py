@@ -14,10 +14,11 @@ import numpy as np
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.codegen.geometry.windows import Axis
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.index_arith import nest, plus, times
+from volta_fn.dtypes import accumulator
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, narrow, read, steps
 from volta_fn.targets.cpu.library.window_argmax import Moves, Some, moves_of, winners
 from volta_fn.targets.cpu.library.windows import over_taps
@@ -35,7 +36,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         return None
     if not operand.size:
         return nothing()
-    windows, dtype = moves.windows, working(source.dtype)
+    windows, dtype = moves.windows, accumulator(source.dtype)
     plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
     work = plane + results * windows.taps
     tasks = pieces(windows.outer, max(1, _TASK // work))
@@ -43,11 +44,11 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     scratch = results * 4 if asks else plane * dtype.itemsize if dtype != source.dtype else 0
 
     def outer(f: Function, pointers: list[Value], number: Value, mine: Value) -> None:
-        result = f.at(pointers[2], f"[{source.dtype.itemsize} x i8]", times(f, number, plane))
+        result = f.at(pointers[2], f"[{source.dtype.itemsize} x i8]", f.times(number, plane))
         room = f.at(pointers[3], "i8", mine) if scratch else result
 
         def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
-            place = plus(f, row, i)
+            place = f.plus(row, i)
             _note(f, room, place, winner, count) if asks else _give(f, moves, pointers[0], number, room, place, winner, count)
 
         if not asks:
@@ -60,7 +61,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         planes = part(f, number, windows.outer, tasks)
-        nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], times(f, number, scratch)), planes)
+        nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], f.times(number, scratch)), planes)
 
     writer = Writer("select_and_scatter_add", 3 + bool(scratch))
     writer.phase(tasks, windows.outer * work * 0.4, task)
@@ -95,8 +96,8 @@ def _each_window(f: Function, moves: Moves, pointers: list[Value], outer: Value,
     def row(position: list[Value]) -> None:
         number = i64(0)
         for index, step in zip(position, row_major(counts), strict=True):
-            number = plus(f, number, times(f, index, step))
-        first = times(f, number, windows.across.positions)
+            number = f.plus(number, f.times(index, step))
+        first = f.times(number, windows.across.positions)
 
         def some(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
@@ -123,26 +124,26 @@ def _turned(axis: Axis) -> Axis:
 
 def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, result: Value) -> None:
     """Give to each element of a plane the sum of what those windows have that it wins."""
-    windows, lanes, dtype = moves.windows, moves.lanes, working(moves.moved)
+    windows, lanes, dtype = moves.windows, moves.lanes, accumulator(moves.moved)
     axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
     sizes = [axis.size for axis in windows.vertical]
-    given = f.at(source, f"[{moves.moved.itemsize} x i8]", times(f, outer, windows.results * across.size))
+    given = f.at(source, f"[{moves.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
         number = i64(0)
         for index, step in zip(position, row_major(sizes), strict=True):
-            number = plus(f, number, times(f, index, step))
-        first = times(f, number, windows.across.size)
+            number = f.plus(number, f.times(index, step))
+        first = f.times(number, windows.across.size)
 
         def some(i: Value, _: int, count: Value | None) -> None:
-            mine = f.binary("add", f.splat(narrow(f, plus(f, first, i)), lanes), steps(lanes, 1))
+            mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), steps(lanes, 1))
 
             def add(met: Value, _: Value, carried: list[Value]) -> list[Value]:
                 total = Number(dtype, tuple(carried))
                 for k in range(across.taps):
-                    start = plus(f, i, i64(k * across.dilation - across.low))
+                    start = f.plus(i, i64(k * across.dilation - across.low))
                     exist = first_lanes(f, lanes, count) if across.inside else flags(f, lanes, start, 1, across.size, count)
-                    at = plus(f, times(f, met, across.size), start)
+                    at = f.plus(f.times(met, across.size), start)
                     winner = read(f, np.dtype(np.int32), Apart(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
                     wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
                     where = f.let("ptr", f"getelementptr [{moves.moved.itemsize} x i8], {given}, {at}")
@@ -150,7 +151,7 @@ def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, re
                 return list(total.parts)
 
             sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).parts), add)
-            at = f.at(result, f"[{moves.moved.itemsize} x i8]", plus(f, first, i))
+            at = f.at(result, f"[{moves.moved.itemsize} x i8]", f.plus(first, i))
             store(f, converted(f, Number(dtype, tuple(sums)), moves.moved), at, count=count)
 
         map_run(f, i64(0), i64(windows.across.size), lanes, some)
@@ -164,9 +165,9 @@ def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, re
 def _give(f: Function, moves: Moves, source: Value, outer: Value, sums: Value, place: Value, winner: Value, count: Value | None) -> None:
     """Add what some windows have to their winners."""
     windows = moves.windows
-    at = plus(f, times(f, outer, windows.results * windows.across.positions), place)
+    at = f.plus(f.times(outer, windows.results * windows.across.positions), place)
     given = load(f, moves.moved, f.at(source, f"[{moves.moved.itemsize} x i8]", at), moves.lanes, count=count)
-    _add(f, sums, winner, converted(f, given, working(moves.moved)).value)
+    _add(f, sums, winner, converted(f, given, accumulator(moves.moved)).value)
 
 
 def _add(f: Function, sums: Value, places: Value, given: Value) -> None:

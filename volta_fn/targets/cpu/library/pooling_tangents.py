@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.index_arith import nest, plus, quotient, times
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
 from volta_fn.targets.cpu.library.numbers import map_run
@@ -32,7 +32,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     tasks = pieces(rows, max(1, _TASK // (across * windows.taps + 1)))
 
     def row(f: Function, pointers: list[Value], number: Value) -> None:
-        outer, position = quotient(f, number, windows.results), position_of(f, windows, number)
+        outer, position = f.quotient(number, windows.results), position_of(f, windows, number)
 
         def some(i: Value, _: int, count: Value | None) -> None:
             def bring(_: Value, at: Value, mask: Value) -> list[Value]:
@@ -40,7 +40,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 
             nothing_yet = constant(f, np.zeros((), moves.moved), lanes).parts
             found = winners(f, moves, pointers[1], Some(outer, position, i, count), nothing_yet, bring)
-            at = plus(f, times(f, number, across), i)
+            at = f.plus(f.times(number, across), i)
             store(f, Number(moves.moved, tuple(found)), f.at(pointers[2], f"[{moves.moved.itemsize} x i8]", at), count=count)
 
         map_run(f, i64(0), i64(across), lanes, some)

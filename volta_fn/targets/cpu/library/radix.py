@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import plus, times
 from volta_fn.runtime.llvm.text import Function, Value, i64
 
 #: ``fetch(i)`` gives an element and the key bits in it as a number that `digit` looks at.
@@ -86,7 +85,7 @@ def first_places_of_part(f: Function, counts: Value, buckets: int, apart: int, p
 
     def some(i: Value, _: list[Value]) -> list[Value]:
         def add(p: Value, carried: list[Value]) -> list[Value]:
-            found = f.load(type_, f.at(counts, "i32", plus(f, times(f, p, apart), i)), 4)
+            found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, apart), i)), 4)
             before = f.select(f.compare("icmp slt", p, part), found, zero)
             return [f.binary("add", carried[0], found), f.binary("add", carried[1], before)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.runtime.llvm.index_arith import counting, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.index_arith import counting
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 
 #: Rows of up to so many elements are sorted so.
@@ -27,8 +27,8 @@ def place_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: in
     """How many of `size` elements come before number `i`; its keys, in arrays of `bits` that are `padded`, are compared in turn."""
     type_ = f"i{bits}"
     own = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
-    block = times(f, quotient(f, i, lanes), lanes)
-    lane = remainder(f, i, lanes)
+    block = f.times(f.quotient(i, lanes), lanes)
+    lane = f.remainder(i, lanes)
 
     def others(begin: Value) -> list[Value]:
         return [f.load(vector_of(type_, lanes), f.at(array, type_, begin), bits // 8) for array in keys]
@@ -55,11 +55,11 @@ def place_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: in
     yes = Value(vector_of("i1", lanes), "splat (i1 true)")
 
     def earlier(begin: Value, carried: list[Value]) -> list[Value]:
-        return [plus(f, carried[0], count(before(begin, yes)))]
+        return [f.plus(carried[0], count(before(begin, yes)))]
 
     def later(begin: Value, carried: list[Value]) -> list[Value]:
-        return [plus(f, carried[0], count(before(begin, None)))]
+        return [f.plus(carried[0], count(before(begin, None)))]
 
     (total,) = f.loop(i64(0), block, lanes, [total], earlier)
-    (total,) = f.loop(plus(f, block, i64(lanes)), i64(size), lanes, [total], later)
+    (total,) = f.loop(f.plus(block, i64(lanes)), i64(size), lanes, [total], later)
     return total

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import row_major
-from volta_fn.codegen.geometry.window_offsets import Layout, Starts, scatter_of
+from volta_fn.codegen.geometry.window_offsets import Layout, Starts, WindowStart, scatter_of, window_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
-from volta_fn.runtime.llvm.index_arith import dotted, nest
+from volta_fn.dtypes import accumulator
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
 from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.gather_offsets import Start, offset_in, start_of
-from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run, working
+from volta_fn.targets.cpu.library.gather_offsets import start_of
+from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import apply, load, store, supports
@@ -56,7 +57,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     if not operand.size:
         return nothing()
     summed = combines is not None and combines.rounds
-    dtype = working(operand.dtype) if summed else operand.dtype
+    dtype = accumulator(operand.dtype) if summed else operand.dtype
     if combines and not supports(combines.step, (dtype, dtype), {}):
         return None
     wide = dtype != operand.dtype
@@ -98,12 +99,12 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
     row = sizes[-1] * what.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
     fetched = row if row in _FETCHED else 0
 
-    def begin(number: Value) -> tuple[Start, Value | None]:
+    def begin(number: Value) -> tuple[WindowStart[Value], Value | None]:
         """Where a window begins, and whether it is there and this task's."""
-        start = start_of(f, what.starts, indices, number, shared[0] if shared else None)
+        start = start_of(f, what.starts, indices, number)
         mine = start.valid
-        if shared and start.coordinate is not None:
-            group = f.binary("and", f.binary("lshr", start.coordinate, i64(shared[1])), i64(what.tasks - 1))
+        if shared:
+            group = f.binary("and", f.binary("lshr", start.coordinates[shared[0]], i64(shared[1])), i64(what.tasks - 1))
             own = f.compare("icmp eq", group, task)
             mine = own if mine is None else f.binary("and", mine, own)
         return start, mine
@@ -116,7 +117,7 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
         def lines() -> list[Value]:
             for place in range(0, fetched, 64):
                 fetch_ahead(f, f.at(out, unit(what.dtype.itemsize), start.offset), place)
-                fetch_ahead(f, f.at(updates, unit(what.operand.dtype.itemsize), offset_in(f, what.layout, later)), place)
+                fetch_ahead(f, f.at(updates, unit(what.operand.dtype.itemsize), window_offset(f, what.layout, later)), place)
             return []
 
         f.branch(mine, lines) if mine is not None else lines()
@@ -128,7 +129,7 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
 
         def update() -> list[Value]:
             type_ = unit(what.operand.dtype.itemsize)
-            source = f.at(updates, type_, offset_in(f, what.layout, number))
+            source = f.at(updates, type_, window_offset(f, what.layout, number))
             _window(f, what, source, f.at(out, unit(what.dtype.itemsize), start.offset))
             return []
 
@@ -155,8 +156,8 @@ def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
         store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
 
     def run(indices: list[Value]) -> None:
-        to = f.at(target, unit(dtype.itemsize), dotted(f, indices, there[:loops]))
-        at = f.at(source, unit(old.itemsize), dotted(f, indices, here[:loops]))
+        to = f.at(target, unit(dtype.itemsize), f.dotted(indices, there[:loops]))
+        at = f.at(source, unit(old.itemsize), f.dotted(indices, here[:loops]))
         if not runs:
             combined(1, to, at, None)
             return

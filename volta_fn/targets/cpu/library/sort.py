@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Body, Writer, nothing, part, pieces
@@ -65,13 +65,13 @@ class Rows(NamedTuple):
 
     def place(self, f: Function, row: Value, i: Value) -> Value:
         """The place in memory of a row's element."""
-        start = times(f, quotient(f, row, self.columns), self.size * self.columns)
-        return plus(f, plus(f, start, remainder(f, row, self.columns)), times(f, i, self.columns))
+        start = f.times(f.quotient(row, self.columns), self.size * self.columns)
+        return f.plus(f.plus(start, f.remainder(row, self.columns)), f.times(i, self.columns))
 
     def read_key(self, f: Function, pointers: list[Value], which: Key, place: Value, faithful: bool = False) -> Value:
         """The key of the element at a place."""
         type_ = unit(which.dtype.itemsize)
-        at = f.at(pointers[which.operand], type_, plus(f, times(f, place, which.parts), i64(which.part)))
+        at = f.at(pointers[which.operand], type_, f.plus(f.times(place, which.parts), i64(which.part)))
         return self.key(f, which, f.load(type_, at, which.dtype.itemsize), faithful)
 
     def key(self, f: Function, which: Key, bits: Value, faithful: bool = False) -> Value:
@@ -215,18 +215,18 @@ class Radix:
 
         def counts_of(f: Function, pointers: list[Value], number: Value) -> Value:
             first = f.at(pointers[-1], self.type, i64(2 * self.rows.size * self.rows.number))
-            return f.at(first, "i32", times(f, number, 2048))
+            return f.at(first, "i32", f.times(number, 2048))
 
         def counting(f: Function, pointers: list[Value], number: Value) -> None:
-            row = quotient(f, number, parts)
-            begin, end = part(f, remainder(f, number, parts), self.rows.size, parts, 64)
+            row = f.quotient(number, parts)
+            begin, end = part(f, f.remainder(number, parts), self.rows.size, parts, 64)
             count(f, step.digit, self._fetch(f, pointers, step, row, row), begin, end, counts_of(f, pointers, number))
 
         def dealing(f: Function, pointers: list[Value], number: Value) -> None:
-            row, mine = quotient(f, number, parts), remainder(f, number, parts)
+            row, mine = f.quotient(number, parts), f.remainder(number, parts)
             begin, end = part(f, mine, self.rows.size, parts, 64)
             places = f.alloca("i32", 2048)
-            first_places_of_part(f, counts_of(f, pointers, times(f, row, parts)), buckets, 2048, parts, mine, places)
+            first_places_of_part(f, counts_of(f, pointers, f.times(row, parts)), buckets, 2048, parts, mine, places)
             fetch, emit = self._fetch(f, pointers, step, row, row), self._emit(f, pointers, step, row, row)
             deal(f, step.digit, fetch, begin, end, places, emit)
 
@@ -235,15 +235,15 @@ class Radix:
 
     def _shared(self, parts: int) -> Body:
         def task(f: Function, pointers: list[Value], number: Value) -> None:
-            row = quotient(f, number, parts)
-            self._collect(f, pointers, row, row, *part(f, remainder(f, number, parts), self.wanted, parts, 64))
+            row = f.quotient(number, parts)
+            self._collect(f, pointers, row, row, *part(f, f.remainder(number, parts), self.wanted, parts, 64))
 
         return task
 
     # elements
 
     def _buffer(self, f: Function, pointers: list[Value], which: int, slot: Value) -> Value:
-        return f.at(pointers[-1], self.type, times(f, plus(f, times(f, slot, 2), i64(which)), self.rows.size))
+        return f.at(pointers[-1], self.type, f.times(f.plus(f.times(slot, 2), i64(which)), self.rows.size))
 
     def _fetch(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Fetch:
         """How a pass gets its elements."""

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.llvm.index_arith import known
 from volta_fn.runtime.llvm.text import Function, Value, lanes_of, vector_of
 from volta_fn.targets.cpu.library.copy_ops import unit
 from volta_fn.targets.cpu.scalars import Number, apply
@@ -46,7 +45,7 @@ def steps(lanes: int, stride: int) -> Value:
 
 def narrow(f: Function, x: Value) -> Value:
     """An integer that needs no more than 32 bits, in these."""
-    return f.cast("trunc", x, "i32") if known(x) is None else Value("i32", x.name)
+    return f.cast("trunc", x, "i32") if f.known(x) is None else Value("i32", x.name)
 
 
 def read(f: Function, dtype: np.dtype, where: Apart) -> Number:

@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import minus, nest, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
@@ -52,8 +52,8 @@ def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, pla
     """An element and its number to their place in the results."""
     type_ = unit(rows.avals[0].dtype.itemsize)
     read = f.load(type_, f.at(pointers[0], type_, rows.place(f, row, number)), alignment(type_))
-    start = times(f, quotient(f, row, rows.columns), k * rows.columns)
-    at = plus(f, plus(f, start, remainder(f, row, rows.columns)), times(f, place, rows.columns))
+    start = f.times(f.quotient(row, rows.columns), k * rows.columns)
+    at = f.plus(f.plus(start, f.remainder(row, rows.columns)), f.times(place, rows.columns))
     f.store(read, f.at(pointers[1], type_, at), alignment(type_))
     f.store(f.cast("trunc", number, "i32"), f.at(pointers[2], "i32", at), 4)
 
@@ -133,24 +133,24 @@ class _Chosen:
 
         def choose(f: Function, pointers: list[Value], number: Value) -> None:
             best = f.alloca(self.type, self.room + 1)
-            row, mine = quotient(f, number, parts), remainder(f, number, parts)
+            row, mine = f.quotient(number, parts), f.remainder(number, parts)
 
             def one(index: list[Value]) -> None:
                 self._walk(f, pointers, index[0], *part(f, mine, rows.size, parts, 64), best)
                 if parts == 1:
                     self._finish(f, pointers, index[0], best)
                 else:
-                    self._save(f, best, f.at(pointers[3], self.type, times(f, number, self.k)))
+                    self._save(f, best, f.at(pointers[3], self.type, f.times(number, self.k)))
 
             nest(f, [rows.number], one, part(f, row, rows.number, groups))
 
         def merge(f: Function, pointers: list[Value], row: Value) -> None:
             best = f.alloca(self.type, self.room + 1)
             self._clear(f, best)
-            start = times(f, row, parts * self.k)
+            start = f.times(row, parts * self.k)
 
             def one(i: list[Value]) -> None:
-                self._insert(f, best, f.load(self.type, f.at(pointers[3], self.type, plus(f, start, i[0])), 8))
+                self._insert(f, best, f.load(self.type, f.at(pointers[3], self.type, f.plus(start, i[0])), 8))
 
             nest(f, [parts * self.k], one)
             self._finish(f, pointers, row, best)
@@ -163,9 +163,9 @@ class _Chosen:
     def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:
         """Keep the best of some elements of a row."""
         self._clear(f, best)
-        first = plus(f, begin, i64(self.k))
+        first = f.plus(begin, i64(self.k))
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (begin, first))
-        whole = plus(f, first, times(f, quotient(f, minus(f, end, first), self.wide), self.wide))
+        whole = f.plus(first, f.times(f.quotient(f.minus(end, first), self.wide), self.wide))
         f.loop(first, whole, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (whole, end))
 
@@ -189,7 +189,7 @@ class _Chosen:
 
             def one(_: Value, carried: list[Value]) -> list[Value]:
                 lane = f.intrinsic(f"llvm.cttz.{mask_type}", mask_type, carried[0], Value("i1", "true"))
-                self._take(f, pointers, row, plus(f, i, f.cast("zext", lane, "i64")), best)
+                self._take(f, pointers, row, f.plus(i, f.cast("zext", lane, "i64")), best)
                 return [f.binary("and", carried[0], f.binary("sub", carried[0], Value(mask_type, "1")))]
 
             f.loop(i64(0), count, 1, [mask], one)

@@ -15,7 +15,6 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.codegen.geometry.windows import Windows, windows_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.index_arith import plus, times
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.numbers import lanes_for
 from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, read
@@ -60,7 +59,7 @@ def moves_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -
 def _start(f: Function, moves: Moves, some: Some, tap: int) -> Value:
     """The element across that a tap of the first window meets."""
     axis = moves.windows.across
-    return plus(f, times(f, some.first, axis.stride), i64(tap * axis.dilation - axis.low))
+    return f.plus(f.times(some.first, axis.stride), i64(tap * axis.dilation - axis.low))
 
 
 def apart(f: Function, moves: Moves, base: Value, dtype: np.dtype, at: Value, mask: Value) -> Apart:
@@ -76,14 +75,14 @@ Bring = Callable[[Value, Value, Value], list[Value]]
 def winners(f: Function, moves: Moves, operand: Value, some: Some, along: Sequence[Value], bring: Bring) -> list[Value]:
     """What goes along with the winners of some windows; `along` where there is none."""
     windows, axis, lanes = moves.windows, moves.windows.across, moves.lanes
-    base = times(f, some.outer, windows.rows * axis.size)
+    base = f.times(some.outer, windows.rows * axis.size)
 
     def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
         found, best, *with_it = carried
         for k in range(axis.taps):
             start = _start(f, moves, some, k)
-            place = plus(f, times(f, met, axis.size), start)
-            at = plus(f, base, place)
+            place = f.plus(f.times(met, axis.size), start)
+            at = f.plus(base, place)
             exist = first_lanes(f, lanes, some.number) if axis.inside else flags(f, lanes, start, axis.stride, axis.size, some.number)
             value = read(f, moves.deciding, apart(f, moves, operand, moves.deciding, at, exist)).value
             other = bring(place, at, exist)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.codegen.geometry.windows import Axis, Windows
-from volta_fn.runtime.llvm.index_arith import greatest, known, least, minus, plus, quotient, remainder, times
+from volta_fn.runtime.llvm.index_arith import greatest, least
 from volta_fn.runtime.llvm.text import Function, Value, i64
 
 #: Up to so many taps are written out one by one.
@@ -16,8 +16,8 @@ def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
     """The position, along each vertical axis, of a row of windows."""
     found: list[Value] = []
     for axis in reversed(windows.vertical):
-        found.append(remainder(f, row, axis.positions))
-        row = quotient(f, row, axis.positions)
+        found.append(f.remainder(row, axis.positions))
+        row = f.quotient(row, axis.positions)
     return found[::-1]
 
 
@@ -32,12 +32,12 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
         if depth == len(axes):
             return body(row, tap, carried)
         axis = axes[depth]
-        start = minus(f, times(f, position[depth], axis.stride), i64(axis.low))
+        start = f.minus(f.times(position[depth], axis.stride), i64(axis.low))
 
         def at(k: Value, carried: list[Value]) -> list[Value]:
-            place = plus(f, start, times(f, k, axis.dilation))
-            met = plus(f, times(f, row, axis.size), quotient(f, place, axis.base))
-            return level(depth + 1, met, plus(f, times(f, tap, axis.taps), k), carried)
+            place = f.plus(start, f.times(k, axis.dilation))
+            met = f.plus(f.times(row, axis.size), f.quotient(place, axis.base))
+            return level(depth + 1, met, f.plus(f.times(tap, axis.taps), k), carried)
 
         if axis.inside and axis.taps <= _UNROLLED:
             for k in range(axis.taps):
@@ -47,12 +47,12 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
         def one(k: Value, carried: list[Value]) -> list[Value]:
             if axis.base == 1:
                 return at(k, carried)
-            place = plus(f, start, times(f, k, axis.dilation))
-            meets = f.compare("icmp eq", remainder(f, place, axis.base), i64(0))
+            place = f.plus(start, f.times(k, axis.dilation))
+            meets = f.compare("icmp eq", f.remainder(place, axis.base), i64(0))
             return f.branch(meets, lambda: at(k, carried), lambda: carried)
 
-        first = steps(f, minus(f, i64(0), start), axis.dilation)
-        end = least(f, i64(axis.taps), steps(f, minus(f, i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
+        first = steps(f, f.minus(i64(0), start), axis.dilation)
+        end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
         return f.loop(first, end, 1, carried, one)
 
     return level(0, i64(0), i64(0), carried)
@@ -60,7 +60,7 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
 
 def steps(f: Function, distance: Value, step: int) -> Value:
     """How many steps it takes to cover a distance; none if that is negative."""
-    return quotient(f, plus(f, greatest(f, distance, i64(0)), i64(step - 1)), step)
+    return f.quotient(f.plus(greatest(f, distance, i64(0)), i64(step - 1)), step)
 
 
 def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: Callable[[Value, list[Value | None]], None]) -> None:
@@ -73,10 +73,10 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 
         return turn
 
-    a, b = known(begin), known(end)
+    a, b = f.known(begin), f.known(end)
     if a is None or b is None:
-        rest = remainder(f, minus(f, end, begin), lanes)
-        last = minus(f, end, rest)
+        rest = f.remainder(f.minus(end, begin), lanes)
+        last = f.minus(end, rest)
         f.loop(begin, last, lanes, [], full(1))
 
         def partly() -> list[Value]:

@@ -5,31 +5,21 @@ What is carried for ``argmax`` and ``argmin`` is the best value so far and its n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
+from dataclasses import dataclass
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.kernel import Reduce
+from volta_fn.codegen.loops.accumulate import Accumulation
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
 
 State = tuple[Value, ...]
 
 
-class Accumulator(NamedTuple):
-    """The carried state of one reduction of numbers of a dtype."""
+@dataclass(frozen=True)
+class Accumulator(Accumulation[State]):
+    """The carried state of one reduction, in a function being written."""
 
     f: Function
-    node: Reduce
-    #: The dtype of what is reduced.
-    dtype: np.dtype
-
-    @property
-    def rounds(self) -> bool:
-        """Whether long sums are better made of short ones."""
-        return self.node.reduction.is_pairwise(self.dtype)
 
     def start(self, lanes: int) -> State:
         """Nothing accumulated yet."""
@@ -57,13 +47,6 @@ class Accumulator(NamedTuple):
         if self.node.is_index:
             return self._better(x, y, in_order=False)
         return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).parts
-
-    def merged(self, states: Sequence[State]) -> State:
-        """Several states as one, by a tree."""
-        if len(states) == 1:
-            return states[0]
-        half = (len(states) + 1) // 2
-        return self.merge(self.merged(states[:half]), self.merged(states[half:]))
 
     def across(self, state: State) -> State:
         """The lanes of a state as one, by a tree."""

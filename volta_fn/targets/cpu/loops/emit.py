@@ -7,9 +7,9 @@ from collections.abc import Callable
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.runtime.llvm.index_arith import divided, least, plus, times
+from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.loops.emit_values import Nest, Scope, Slot
+from volta_fn.targets.cpu.loops.emit_values import Nest, Slot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, Schedule
 from volta_fn.targets.cpu.loops.tiles import Tiles
@@ -26,7 +26,7 @@ def write(nest: Nest, schedule: Schedule) -> Phase:
     """The phase of a kernel whose rows are independent tasks."""
     facts = schedule.facts
     nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
-    root = Scope(nest, (), {}, None)
+    root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
     elif schedule.axis in facts.reduction_axes:
@@ -55,11 +55,11 @@ def buffer(f: Function, number: int) -> Value:
     return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
 
 
-def rows_in(scope: Scope, axes: tuple[int, ...], number: Value) -> Scope:
+def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorScope:
     """The place of a row by its row-major number among the turns of some axes."""
     sizes, bound = scope.nest.facts.kernel.sizes, {}
     for axis in reversed(axes[1:]):
-        number, bound[axis] = divided(scope.nest.f, number, sizes[axis])
+        number, bound[axis] = scope.nest.f.divided(number, sizes[axis])
     if axes:
         bound[axes[0]] = number
     return scope.child(bound)
@@ -69,10 +69,10 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     """The loops over an entry point's tasks and their rows."""
 
     def one(number: Value, _: list[Value]) -> list[Value]:
-        block, chunk = divided(f, number, cut.chunks) if cut.rows > 1 else (i64(0), number)
-        start = times(f, chunk, cut.chunk) if cut.chunks > 1 else i64(0)
-        stop = least(f, plus(f, start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
-        first = times(f, block, cut.rows_per_task)
+        block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
+        start = f.times(chunk, cut.chunk) if cut.chunks > 1 else i64(0)
+        stop = least(f, f.plus(start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
+        first = f.times(block, cut.rows_per_task)
         if cut.rows_per_task == 1:
             body(first if cut.rows > 1 else i64(0), start, stop)
             return []
@@ -81,13 +81,13 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
             body(number, start, stop)
             return []
 
-        f.loop(first, least(f, plus(f, first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
+        f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
         return []
 
     f.loop(BEGIN, END, 1, [], one)
 
 
-def _by_rows(schedule: Schedule, root: Scope) -> Body:
+def _by_rows(schedule: Schedule, root: VectorScope) -> Body:
     """Rows whose elements are the lanes."""
     facts, nest = schedule.facts, root.nest
     _make_slots(schedule, nest)
@@ -97,7 +97,7 @@ def _by_rows(schedule: Schedule, root: Scope) -> Body:
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
 
 
-def _by_columns(schedule: Schedule, root: Scope) -> Body:
+def _by_columns(schedule: Schedule, root: VectorScope) -> Body:
     """Rows that are the lanes."""
     facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
     _make_slots(schedule, nest)
@@ -117,7 +117,7 @@ def _by_columns(schedule: Schedule, root: Scope) -> Body:
     return body
 
 
-def _tiled(schedule: Schedule, root: Scope) -> Body:
+def _tiled(schedule: Schedule, root: VectorScope) -> Body:
     """Loads and stores along different axes."""
     facts, nest, axis = schedule.facts, root.nest, schedule.axis
     assert schedule.crossing is not None

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position, operands
-from volta_fn.runtime.llvm.index_arith import plus, times
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
@@ -56,40 +56,36 @@ class Nest(NamedTuple):
     streams: frozenset[int] = frozenset()
 
 
-class Scope:
-    """A place in the nest."""
+class VectorScope(Scope[Value, Number]):
+    """A scope of machine code, in which an axis may be a vector."""
 
-    def __init__(self, nest: Nest, parents: Sequence[Scope], axes: Mapping[int, Value], lane: Lane | None) -> None:
+    def __init__(self, nest: Nest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: Lane | None) -> None:
+        super().__init__(nest.facts, parents, axes)
         self.nest = nest
-        self.parents = parents
-        self.axes: dict[int, Value] = {}
-        for parent in parents:
-            self.axes.update(parent.axes)
-        self.axes.update(axes)
+        self.kept = nest.kept
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: Lane | None = lane or (lanes[0] if lanes else None)
         #: Conditions of which it is known here whether they hold.
         self.decided: dict[Range, bool] = {}
         #: A place that is the same but for so many turns along the vectors' axis.
-        self.beside: tuple[Scope, int] | None = None
-        self.numbers: dict[int, Number] = {}
+        self.beside: tuple[VectorScope, int] | None = None
         self.spreads: dict[int, Number] = {}
         self.pointers: dict[Key, Value] = {}
         self.conditions: dict[Range, Value] = {}
         for parent in parents:
             self.decided.update(parent.decided)
 
-    def child(self, axes: Mapping[int, Value], lane: Lane | None = None, shared: Sequence[Scope] = ()) -> Scope:
+    def child(self, axes: Mapping[int, Value], lane: Lane | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
         """A place further in."""
-        return Scope(self.nest, (self, *shared), axes, lane)
+        return VectorScope(self.nest, (self, *shared), axes, lane)
 
     def vectors(
-        self, lane: Lane, place: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[Scope | None] = ()
-    ) -> list[Scope]:
+        self, lane: Lane, place: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
+    ) -> list[VectorScope]:
         """So many vectors, one after another along an axis, from a place on; each may share what another place has."""
-        result: list[Scope] = []
+        result: list[VectorScope] = []
         for k, other in enumerate(shared or [None] * count):
-            at = plus(self.nest.f, place, i64(k * lane.lanes))
+            at = self.nest.f.plus(place, i64(k * lane.lanes))
             scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
             scope.decided.update(decided)
             scope.beside = (result[0], k * lane.lanes) if result else None
@@ -111,15 +107,6 @@ class Scope:
         return self.lane is not None and self.lane.lanes > 1 and self.lane.axis in axes
 
     # numbers
-
-    def find(self, number: int) -> Number | None:
-        """A node's value, if it is written already."""
-        found = self.numbers.get(number)
-        for parent in self.parents:
-            if found is not None:
-                break
-            found = parent.find(number)
-        return found
 
     def number(self, number: int) -> Number:
         """A node's value."""
@@ -144,7 +131,6 @@ class Scope:
         nest = self.nest
         lanes = self.lanes if self.is_vector(nest.facts.depends[number]) else 1
         if number in nest.kept:
-            nest.slots[number]
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
             return self._loaded(number, node, lanes)
@@ -195,7 +181,7 @@ class Scope:
         """An affine number; of a vector, the first lane's."""
         total = i64(affine.offset)
         for axis, c in affine.terms:
-            total = plus(self.nest.f, total, times(self.nest.f, self.axes[axis], c))
+            total = self.nest.f.plus(total, self.nest.f.times(self.axes[axis], c))
         return total
 
     def holds(self, ranges: Sequence[Range]) -> Value | None:
@@ -212,20 +198,12 @@ class Scope:
 
     def condition(self, condition: Range) -> Value:
         """Whether a condition holds."""
-        found = self._find_condition(condition)
+        found = self.inherited("conditions", condition)
         if found is None:
             assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
             f, value = self.nest.f, self.affine(condition.value)
             above = f.binary("sub nsw", value, i64(condition.low))
             found = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
-        return found
-
-    def _find_condition(self, condition: Range) -> Value | None:
-        found = self.conditions.get(condition)
-        for parent in self.parents:
-            if found is not None:
-                break
-            found = parent._find_condition(condition)
         return found
 
     # memory
@@ -244,10 +222,10 @@ class Scope:
             index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
         for axis, c in place.terms:
             if axis in bound:
-                index = plus(f, index, times(f, bound[axis], c))
+                index = f.plus(index, f.times(bound[axis], c))
         return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
 
-    def _pointer_beside(self, key: Key, first: Scope, turns: int) -> Value:
+    def _pointer_beside(self, key: Key, first: VectorScope, turns: int) -> Value:
         """The address at a known distance from another one, which costs nothing."""
         assert self.lane is not None
         _, place, size = self._memory(*key)
@@ -288,44 +266,28 @@ class Scope:
 
     # hoisting
 
-    def needed(self, targets: Iterable[int]) -> list[int]:
-        """The nodes, in their order, that are yet to be written for some nodes' sake."""
-        found: set[int] = set()
-        waiting = list(targets)
-        while waiting:
-            number = waiting.pop()
-            if number in found or self.find(number) is not None:
-                continue
-            found.add(number)
-            if number not in self.nest.kept:
-                waiting += operands(self.nest.facts.kernel.nodes[number])
-        return sorted(found)
-
     def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
-        """Write here what loops further in need for these nodes, stores and slots, as far as it does not depend on them."""
-        facts, bound = self.nest.facts, frozenset(self.axes)
-        for number in self.needed([*targets, *[facts.kernel.stores[s].value for s in stores], *keeps]):
-            node = facts.kernel.nodes[number]
-            if isinstance(node, Constant):
-                continue
-            if facts.depends[number] <= bound:
-                self.number(number)
-                continue
-            if number in self.nest.kept:
-                self.pointer(("slot", number))
-                continue
-            if isinstance(node, Load):
-                self.pointer(("load", number))
-            for condition in facts.ranges(number):
-                if condition.value.axes <= bound and condition not in self.decided:
-                    self.condition(condition)
+        """Emit here what inner loops need for these nodes, stores and slots, as far as it does not depend on these loops."""
+        kernel = self.facts.kernel
+        self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
         for number in stores:
             self.pointer(("store", number))
         for number in keeps:
             self.pointer(("slot", number))
 
+    def prepare_operands(self, number: int) -> None:
+        """Emit a node's address, and those of its conditions that do not depend on inner loops."""
+        if number in self.kept:
+            self.pointer(("slot", number))
+            return
+        if isinstance(self.facts.kernel.nodes[number], Load):
+            self.pointer(("load", number))
+        for condition in self.facts.ranges(number):
+            if condition.value.axes <= self.axes.keys() and condition not in self.decided:
+                self.condition(condition)
 
-def make_side_by_side(places: Sequence[Scope], number: int) -> None:
+
+def make_side_by_side(places: Sequence[VectorScope], number: int) -> None:
     """Write a node's value in several places, which are the same but for the turns along the vectors' axis."""
     nest = places[0].nest
     node = nest.facts.kernel.nodes[number]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from volta_fn.codegen.loops import passes
+from volta_fn.codegen.loops.passes import Pass
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.targets.cpu.scalars import cost
@@ -13,44 +14,19 @@ from volta_fn.targets.cpu.scalars import cost
 _KEPT = 0.15
 
 
-@dataclass
-class Pass:
-    """One pass over a row: what is stored per row before it, then what is reduced, stored and kept per element."""
-
-    row_stores: list[int]
-    reduces: list[int]
-    stores: list[int]
-    keeps: list[int] = field(default_factory=list)
-
-    def targets(self, facts: KernelAnalysis) -> list[int]:
-        """The nodes that its turns need."""
-        reduced = [facts.reduces[n].operand for n in self.reduces]
-        return [*reduced, *[facts.kernel.stores[s].value for s in self.stores], *self.keeps]
-
-    @property
-    def has_turns(self) -> bool:
-        """Whether there is anything to do per element."""
-        return bool(self.reduces or self.stores)
-
-
 def passes_of(facts: KernelAnalysis, keeping: bool) -> list[Pass]:
-    """The passes; what is dear is kept, if `keeping`."""
-    result: list[Pass] = []
-    for number in range(facts.passes):
-        stores = [s for s, store in enumerate(facts.kernel.stores) if facts.stages[store.value] == number]
-        inside = [s for s in stores if facts.store_axes(s) & facts.reduction_axes]
-        ready = [n for n in facts.reduces if facts.stages[n] == number + 1]
-        result.append(Pass([s for s in stores if s not in inside], ready, inside))
+    """Return the passes; if `keeping`, they keep what is expensive to compute again."""
+    result = passes.passes_of(facts)
     if keeping:
         _keep(facts, result)
     return result
 
 
-def _keep(facts: KernelAnalysis, passes: list[Pass]) -> None:
+def _keep(facts: KernelAnalysis, found: list[Pass]) -> None:
     """Have passes keep what they compute, is dear, and is needed again."""
     computed: dict[int, int] = {}
-    for number, here in enumerate(passes):
-        for n in _closure(facts, here, computed, passes):
+    for number, here in enumerate(found):
+        for n in _closure(facts, here, computed, found):
             computed.setdefault(n, number)
 
 

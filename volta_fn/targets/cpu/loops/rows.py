@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from volta_fn.codegen.loops.accumulate import reductions
+from volta_fn.codegen.loops.passes import Pass
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
-from volta_fn.runtime.llvm.index_arith import greatest, known, least, minus, plus, rounded_down
+from volta_fn.runtime.llvm.index_arith import greatest, least, rounded_down
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
-from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Scope, make_side_by_side
-from volta_fn.targets.cpu.loops.passes import Pass
+from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, VectorScope, make_side_by_side
 from volta_fn.targets.cpu.scalars import Number, position
 
 #: Turns after which a sum begins anew, so that long sums are sums of short ones.
@@ -59,24 +60,24 @@ class Vectors(NamedTuple):
             if len(self.segments) > 1:
                 low = greatest(f, begin, i64(segment.start))
                 high = greatest(f, low, least(f, end, i64(segment.end)))
-            size = minus(f, high, low)
+            size = f.minus(high, low)
             wide = self.lanes * self.unroll
-            rest = None if (n := known(size)) is None else n % wide
+            rest = None if (n := f.known(size)) is None else n % wide
             if rest is None and len(self.segments) == 1:
                 rest = segment.end % wide  # or nothing: where the axis is cut, it is cut into multiples of `wide`
-            middle = high if rest == 0 else plus(f, low, rounded_down(f, size, wide))
+            middle = high if rest == 0 else f.plus(low, rounded_down(f, size, wide))
 
             def turn(i: Value, states: States, segment: Segment = segment) -> States:
                 return body(segment, i, None, self.unroll, states)
 
-            if known(size) is None or known(minus(f, middle, low)):
+            if f.known(size) is None or f.known(f.minus(middle, low)):
                 carried = loop(low, middle, wide, carried, turn)
             if rest == 0:
                 continue
             whole = self.lanes == 1 or (rest is not None and rest % self.lanes == 0)
 
             def last(i: Value, states: States, segment: Segment = segment, high: Value = high, whole: bool = whole) -> States:
-                count = None if whole else least(f, minus(f, high, i), i64(self.lanes))
+                count = None if whole else least(f, f.minus(high, i), i64(self.lanes))
                 return body(segment, i, count, 1, states)
 
             if n is not None and rest is not None and rest <= self.lanes:
@@ -106,18 +107,17 @@ class RowCode:
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """The reductions of a pass."""
-        nodes = self.facts.kernel.nodes
-        return [Accumulator(self.f, self.facts.reduces[n], nodes[self.facts.reduces[n].operand].dtype) for n in here.reduces]
+        return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.facts, here.reduces)]
 
     # a row whose elements are the lanes
 
-    def row(self, scope: Scope) -> None:
+    def row(self, scope: VectorScope) -> None:
         """All passes over one row."""
         places = self._residents(scope) if self.resident else []
         for here in self.passes:
             for number in here.row_stores:
                 scope.store(number)
-            if not here.has_turns:
+            if not here.has_iterations:
                 continue
             scope.prepare(here.targets(self.facts), here.stores, () if places else here.keeps)
             accumulators = self.accumulators(here)
@@ -132,7 +132,7 @@ class RowCode:
                 scope.numbers[number] = accumulator.result(accumulator.across(accumulator.merged(state)))
         self.nest.kept.clear()
 
-    def _residents(self, scope: Scope) -> list[Scope]:
+    def _residents(self, scope: VectorScope) -> list[VectorScope]:
         """The vectors of a short row."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
         size = self.facts.kernel.sizes[axis]
@@ -144,7 +144,7 @@ class RowCode:
             places.append(place)
         return places
 
-    def _at_once(self, here: Pass, accumulators: list[Accumulator], places: list[Scope]) -> list[State]:
+    def _at_once(self, here: Pass, accumulators: list[Accumulator], places: list[VectorScope]) -> list[State]:
         """A pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
         parts = [self._step(here, accumulators, place, first) for place in places]
@@ -153,17 +153,17 @@ class RowCode:
 
     # columns
 
-    def columns(self, scope: Scope, segment: Segment, place: Value, count: Value | None, unroll: int) -> list[Scope]:
+    def columns(self, scope: VectorScope, segment: Segment, place: Value, count: Value | None, unroll: int) -> list[VectorScope]:
         """All passes over some vectors of rows, which it returns."""
         columns = scope.vectors(Lane(self.vectors.axis, self.vectors.lanes, count), place, unroll, segment.decided)
         self.side_by_side(scope, columns)
         return columns
 
-    def side_by_side(self, scope: Scope, columns: list[Scope]) -> None:
+    def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
         """All passes over rows in the lanes of vectors."""
         for here in self.passes:
             self._do_stores(here.row_stores, columns)
-            if not here.has_turns:
+            if not here.has_iterations:
                 continue
             accumulators = self.accumulators(here)
             scope.prepare(here.targets(self.facts), (), ())
@@ -180,7 +180,13 @@ class RowCode:
     # loops
 
     def _nested(
-        self, here: Pass, accumulators: list[Accumulator], scope: Scope, columns: list[Scope], axes: Sequence[int], states: States
+        self,
+        here: Pass,
+        accumulators: list[Accumulator],
+        scope: VectorScope,
+        columns: list[VectorScope],
+        axes: Sequence[int],
+        states: States,
     ) -> States:
         """The loops over the inner axes, in which the vectors' axis is the last."""
         if not axes:
@@ -206,7 +212,7 @@ class RowCode:
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.facts.kernel.sizes[axis])))
 
-    def _along(self, here: Pass, accumulators: list[Accumulator], scope: Scope, states: States) -> States:
+    def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         """The loop over the elements of a row by vectors."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
@@ -219,7 +225,7 @@ class RowCode:
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _turn(self, here: Pass, accumulators: list[Accumulator], turns: list[Scope], states: States) -> States:
+    def _turn(self, here: Pass, accumulators: list[Accumulator], turns: list[VectorScope], states: States) -> States:
         """What is done in one turn, by every vector."""
         for number in turns[0].needed(here.targets(self.facts)):  # node by node, so that vectors take turns
             make_side_by_side(turns, number)
@@ -230,7 +236,7 @@ class RowCode:
                 turn.keep(number)
         return new
 
-    def _step(self, here: Pass, accumulators: list[Accumulator], turn: Scope, states: list[State]) -> list[State]:
+    def _step(self, here: Pass, accumulators: list[Accumulator], turn: VectorScope, states: list[State]) -> list[State]:
         """The reductions with what one vector adds to them."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
@@ -239,14 +245,14 @@ class RowCode:
             new.append(accumulator.step(state, x, place, turn.count if self.inside else None))
         return new
 
-    def _place(self, accumulator: Accumulator, turn: Scope) -> Number:
+    def _place(self, accumulator: Accumulator, turn: VectorScope) -> Number:
         number = self.facts.row_number
         return position(self.f, turn.affine(number), coefficient(number, self.vectors.axis), accumulator.node.dtype, turn.lanes)
 
-    def _stored(self, here: Pass, turns: Sequence[Scope]) -> None:
+    def _stored(self, here: Pass, turns: Sequence[VectorScope]) -> None:
         self._do_stores(here.stores, turns)
 
-    def _do_stores(self, stores: Sequence[int], turns: Sequence[Scope]) -> None:
+    def _do_stores(self, stores: Sequence[int], turns: Sequence[VectorScope]) -> None:
         """Stores by every vector."""
         if not stores:
             return
@@ -266,13 +272,13 @@ class RowCode:
         body: Callable[[Value, States], States],
     ) -> States:
         """A loop; if it is long and something rounds, in blocks whose sums are added up."""
-        size = known(minus(self.f, high, low))
+        size = self.f.known(self.f.minus(high, low))
         long = size is None or size > 2 * _BLOCK * step
         if not (long and any(a.rounds for a in accumulators)):
             return self._loop(low, high, step, states, body)
 
         def block(i: Value, totals: States) -> States:
-            stop = least(self.f, plus(self.f, i, i64(_BLOCK * step)), high)
+            stop = least(self.f, self.f.plus(i, i64(_BLOCK * step)), high)
             fresh = [[a.start(self.vectors.lanes) for a in accumulators] for _ in totals]
             sums = self._loop(i, stop, step, fresh, body, once=True)
             return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
@@ -283,7 +289,7 @@ class RowCode:
         self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False
     ) -> States:
         """A loop that carries states."""
-        size = known(minus(self.f, high, low))
+        size = self.f.known(self.f.minus(high, low))
         shape = [[len(state) for state in vector] for vector in states]
 
         def flat(vectors: States) -> list[Value]:

@@ -6,12 +6,13 @@ import itertools
 from typing import NamedTuple
 
 from volta_fn import dtypes
+from volta_fn.codegen.loops.passes import Pass
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
-from volta_fn.targets.cpu.loops.passes import Pass, cost_of, passes_of
+from volta_fn.targets.cpu.loops.passes import cost_of, passes_of
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
 from volta_fn.targets.cpu.loops.tiles import BLOCK, crossing
 

@@ -16,10 +16,10 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.runtime.llvm.index_arith import divided, minus, plus, rounded_down, times
+from volta_fn.runtime.llvm.index_arith import rounded_down
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
-from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Scope, Slot
+from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Slot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
 from volta_fn.targets.cpu.routine import Phase, Routine
@@ -35,7 +35,7 @@ _TOGETHER = 4
 def is_split(schedule: Schedule) -> bool:
     """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
     facts = schedule.facts
-    once = facts.passes == 2 and not schedule.passes[1].has_turns
+    once = facts.passes == 2 and not schedule.passes[1].has_iterations
     found = any(reduce.is_index for reduce in facts.reduces.values())
     few = schedule.cut.tasks < _FEW or is_wide(schedule)
     return once and not found and few and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
@@ -97,7 +97,7 @@ class Split:
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
         nest = nest_of(f, self.facts)._replace(streams=self.facts.streams(schedule.axis))
-        root = Scope(nest, (), {}, None)
+        root = VectorScope(nest, (), {}, None)
         code = RowCode(nest, [here], schedule.vectors)
         code.resident = False
         memory = self.memory(f)
@@ -105,11 +105,11 @@ class Split:
 
         def body(number: Value, start: Value, stop: Value) -> None:
             code.bounds[self.axis] = (start, stop)
-            chunk = divided(f, start, self.cut.chunk)[0]
+            chunk = f.divided(start, self.cut.chunk)[0]
             for n, node in self.facts.reduces.items():
                 size = node.dtype.itemsize
-                index = times(f, chunk, self.rows * size)
-                place = f.at(memory, "i8", plus(f, index, i64(self.offsets[n])))
+                index = f.times(chunk, self.rows * size)
+                place = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
                 nest.slots[n] = Slot(place, self.row_number, 1)
             if is_wide(schedule):
                 self.streamed(code, root, start, stop)
@@ -126,7 +126,7 @@ class Split:
         turns = self.facts.size(range(len(self.facts.kernel.sizes)))
         return Phase(f.name, self.cut.tasks, schedule.turn * turns)
 
-    def columns(self, code: RowCode, root: Scope) -> None:
+    def columns(self, code: RowCode, root: VectorScope) -> None:
         """A chunk of all rows, which are the lanes."""
         vectors, others = self.schedule.vectors, self.order[:-1]
         here = code.passes[0]
@@ -145,11 +145,11 @@ class Split:
 
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
 
-    def streamed(self, code: RowCode, root: Scope, start: Value, stop: Value) -> None:
+    def streamed(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
         """A chunk of all columns: memory is read in its order, some rows at a time; sums wait in the workspace, which is in the cache."""
         f = root.nest.f
         self.cleared(code, root)
-        middle = plus(f, start, rounded_down(f, minus(f, stop, start), _TOGETHER))
+        middle = f.plus(start, rounded_down(f, f.minus(stop, start), _TOGETHER))
         for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
             f.loop(low, high, step, [], partial(self.added, code, root, step))
 
@@ -158,7 +158,7 @@ class Split:
         vectors = self.schedule.vectors._replace(unroll=2)
         plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
 
-    def cleared(self, code: RowCode, scope: Scope) -> None:
+    def cleared(self, code: RowCode, scope: VectorScope) -> None:
         """Begin sums."""
         here, vectors = code.passes[0], self.schedule.vectors
 
@@ -170,10 +170,10 @@ class Split:
 
         self.walk(code, turn)
 
-    def added(self, code: RowCode, scope: Scope, together: int, i: Value, _: list[Value]) -> list[Value]:
+    def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> list[Value]:
         """Add some rows to the sums."""
         here, f, vectors = code.passes[0], code.f, self.schedule.vectors
-        rows = [scope.child({self.axis: plus(f, i, i64(k))}) for k in range(together)]
+        rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
         for row in rows:
             row.prepare(here.targets(self.facts), here.stores)
 

@@ -6,15 +6,15 @@ along the stores' axis, so that memory is read and written by whole cache lines.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
-from volta_fn.runtime.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.codegen.loops.transpose import crossing_loads
+from volta_fn.compiler.ir.analysis import KernelAnalysis
+from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of, vector_of
-from volta_fn.targets.cpu.loops.emit_values import Lane, Scope, fetch_ahead
+from volta_fn.targets.cpu.loops.emit_values import Lane, VectorScope, fetch_ahead
 from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
@@ -27,17 +27,10 @@ def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[in
     """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
     if facts.reduction_axes or lanes < 4 or facts.kernel.sizes[axis] < lanes:
         return None
-    found: Counter[int] = Counter()
-    for place in facts.load_offsets.values():
-        if coefficient(place, axis) not in (0, 1, -1):
-            found.update(a for a, c in place.terms if c == 1 and facts.kernel.sizes[a] >= lanes)
-    if not found:
+    found = crossing_loads(facts, axis, lanes, backward=False)
+    if found is None or any(r.value.axes & {axis, found[0]} for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n)):
         return None
-    other = min(found, key=lambda a: (-found[a], a))
-    if any(r.value.axes & {axis, other} for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n)):
-        return None
-    loads = [n for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1) and coefficient(p, other) == 1]
-    return other, loads
+    return found
 
 
 class Tiles:
@@ -55,15 +48,15 @@ class Tiles:
         #: The tile of every part of every load.
         self.tiles: dict[int, list[Value]] = {}
 
-    def strip(self, scope: Scope, start: Value, stop: Value) -> None:
+    def strip(self, scope: VectorScope, start: Value, stop: Value) -> None:
         """All of the vectors' axis, for a strip along the other one."""
         f, size = self.f, self.facts.kernel.sizes[self.axis]
 
         def block(first: Value, _: list[Value]) -> list[Value]:
-            end = least(f, plus(f, first, i64(BLOCK)), i64(size))
+            end = least(f, f.plus(first, i64(BLOCK)), i64(size))
 
             def across(u: Value, _: list[Value]) -> list[Value]:
-                wide = i64(self.lanes) if self.is_whole else least(f, i64(self.lanes), minus(f, stop, u))
+                wide = i64(self.lanes) if self.is_whole else least(f, i64(self.lanes), f.minus(stop, u))
                 f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
                 f.loop(i64(0), wide, 1, [], lambda i, _: self.line(scope, u, i, first, end), once=True)
                 return []
@@ -79,28 +72,28 @@ class Tiles:
         sizes = self.facts.kernel.sizes
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
-    def tile(self, scope: Scope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
+    def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
         """Load one tile, of which some may lie beyond the ends."""
-        f, column = self.f, divided(self.f, minus(self.f, v, first), self.lanes)[0]
+        f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
         if self.is_whole:
             return self.staged(scope, u, None, v, None, column)
-        high = least(f, i64(self.lanes), minus(f, end, v))
-        full = f.compare("icmp eq", plus(f, wide, high), i64(2 * self.lanes))
+        high = least(f, i64(self.lanes), f.minus(end, v))
+        full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
         f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
         return []
 
-    def line(self, scope: Scope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
+    def line(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
         """Work on what lies along the vectors' axis in a block of tiles, at one turn of the other axis."""
         f = self.f
-        outside = scope.child({self.other: plus(f, u, i)})
+        outside = scope.child({self.other: f.plus(u, i)})
         outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
 
         def turn(v: Value, _: list[Value]) -> list[Value]:
-            count = None if self.is_whole else least(f, i64(self.lanes), minus(f, end, v))
+            count = None if self.is_whole else least(f, i64(self.lanes), f.minus(end, v))
             place = outside.child({self.axis: v}, Lane(self.axis, self.lanes, count))
-            column = divided(f, minus(f, v, first), self.lanes)[0]
+            column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
-                place.numbers[number] = self.taken(number, tiles, plus(f, times(f, i, self.columns), column))
+                place.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
             for s in range(len(self.facts.kernel.stores)):
                 place.store(s)
             return []
@@ -108,7 +101,7 @@ class Tiles:
         f.loop(first, end, self.lanes, [], turn, once=True)
         return []
 
-    def staged(self, scope: Scope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
+    def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
         """Load and transpose what the tile needs, and put it on the stack as a column of tiles."""
         for number in self.loads:
             rows = []
@@ -116,7 +109,7 @@ class Tiles:
                 count = wide
                 if wide is not None and high is not None:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
-                row = scope.child({self.other: u, self.axis: plus(self.f, v, i64(k))}, Lane(self.other, self.lanes, count))
+                row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, Lane(self.other, self.lanes, count))
                 rows.append(row.number(number).parts)
                 fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
@@ -130,7 +123,7 @@ class Tiles:
         if part == len(tiles):
             tiles.append(self.f.alloca(type_, self.lanes * self.columns))
         for k, vector in enumerate(vectors):
-            place = plus(self.f, i64(k * self.columns), column)
+            place = self.f.plus(i64(k * self.columns), column)
             self.f.store(vector, self.f.at(tiles[part], type_, place), _align(type_))
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:

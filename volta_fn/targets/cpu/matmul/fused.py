@@ -12,10 +12,10 @@ from volta_fn.compiler.ir.contraction import Contraction
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.runtime.llvm.index_arith import divided, least, minus, plus, times
+from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
-from volta_fn.targets.cpu.loops.emit_values import Nest, Scope
+from volta_fn.targets.cpu.loops.emit_values import Nest, VectorScope
 from volta_fn.targets.cpu.loops.passes import passes_of
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import lanes_of
@@ -89,7 +89,7 @@ class Fused:
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
         nest = Nest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
-        root = Scope(nest, (), {}, None)
+        root = VectorScope(nest, (), {}, None)
         targets = [store.value for store in kernel.stores]
         root.prepare(targets)
         stack = rows_in(root, self.contraction.batch, strip.batch)
@@ -98,37 +98,37 @@ class Fused:
         def row(number: Value) -> None:
             self._columns(f, rows_in(stack, self.contraction.rows, number), kernel, strip)
 
-        each(f, strip.row, plus(f, strip.row, strip.rows), row)
+        each(f, strip.row, f.plus(strip.row, strip.rows), row)
         f.finish()
 
     def _base(self, f: Function, strip: Strip) -> Value:
         """Where the sums of all rows and columns would begin, if they were there."""
         c = self.contraction
-        row = plus(f, times(f, strip.batch, c.size(c.rows)), strip.row)
-        back = plus(f, times(f, row, strip.width), strip.column)
-        return f.let("ptr", f"getelementptr [{self.dtype.itemsize} x i8], {strip.sums}, {minus(f, i64(0), back)}")
+        row = f.plus(f.times(strip.batch, c.size(c.rows)), strip.row)
+        back = f.plus(f.times(row, strip.width), strip.column)
+        return f.let("ptr", f"getelementptr [{self.dtype.itemsize} x i8], {strip.sums}, {f.minus(i64(0), back)}")
 
-    def _columns(self, f: Function, scope: Scope, kernel: Kernel, strip: Strip) -> None:
+    def _columns(self, f: Function, scope: VectorScope, kernel: Kernel, strip: Strip) -> None:
         """All of a row: columns of several axes in runs along the last one."""
         *others, axis = self.contraction.columns
         scope.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
-        end = plus(f, strip.column, strip.columns)
+        end = f.plus(strip.column, strip.columns)
         if not others:
             self._run(f, scope, axis, strip.column, end)
             return
         size = kernel.sizes[axis]
 
         def run(block: Value) -> None:
-            start = times(f, block, size)
+            start = f.times(block, size)
             place = rows_in(scope, tuple(others), block)
             place.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
-            low = f.intrinsic("llvm.smax.i64", "i64", minus(f, strip.column, start), i64(0))
-            self._run(f, place, axis, low, least(f, minus(f, end, start), i64(size)))
+            low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
+            self._run(f, place, axis, low, least(f, f.minus(end, start), i64(size)))
 
-        first, last = divided(f, strip.column, size)[0], divided(f, plus(f, end, i64(size - 1)), size)[0]
+        first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]
         each(f, first, last, run)
 
-    def _run(self, f: Function, scope: Scope, axis: int, start: Value, end: Value) -> None:
+    def _run(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
         """Neighbouring columns, by vectors."""
         facts = scope.nest.facts
         decided = not any(axis in r.value.axes for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n))
@@ -136,13 +136,13 @@ class Fused:
         segment = Segment(0, facts.kernel.sizes[axis], {})
         code = RowCode(scope.nest, passes_of(facts, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
         step = lanes * _UNROLL
-        middle = plus(f, start, f.binary("and", minus(f, end, start), i64(-step)))
+        middle = f.plus(start, f.binary("and", f.minus(end, start), i64(-step)))
 
         def several(place: Value) -> None:
             code.columns(scope, segment, place, None, _UNROLL)
 
         def last(place: Value) -> None:
-            code.columns(scope, segment, place, least(f, minus(f, end, place), i64(lanes)) if lanes > 1 else None, 1)
+            code.columns(scope, segment, place, least(f, f.minus(end, place), i64(lanes)) if lanes > 1 else None, 1)
 
         each(f, start, middle, several, step)
         each(f, middle, end, last, lanes)

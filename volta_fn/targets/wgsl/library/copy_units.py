@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import Dims, merged
-from volta_fn.targets.wgsl.library.index_arith import plus
+from volta_fn.targets.wgsl.index_arith import plus
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant
 

@@ -18,9 +18,9 @@ import numpy as np
 from volta_fn.codegen.geometry.cumulative import accumulation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.dtypes import accumulator
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
-from volta_fn.targets.wgsl.library.numbers import working
 from volta_fn.targets.wgsl.library.scanning import Scan, accumulate, scan_group, variable
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, convert
@@ -51,7 +51,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
     (operand,) = avals
     if not operand.size:
         return Routine(())
-    dtype = working(operand.dtype)
+    dtype = accumulator(operand.dtype)
     scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(facts):
         return None

@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.index_arith import dotted, plus, times
 from volta_fn.targets.wgsl.library.copy_units import (
     INVOCATIONS,
     Unit,
@@ -23,7 +24,6 @@ from volta_fn.targets.wgsl.library.copy_units import (
     unit_array,
 )
 from volta_fn.targets.wgsl.library.gather_offsets import Integers
-from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, times
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -46,7 +46,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     first = corner.offset(shader, itemsize, unit)
 
     def element(index: str) -> Unit:
-        at = plus(first, dotted(coordinates(shader, index, loops), theirs))
+        at = plus(first, dotted(shader.coordinates(index, loops), theirs))
         return load_unit(source, unit, shader.let("u32", at))
 
     done = fill_units(shader, target, unit, count * itemsize // unit, element)
@@ -71,7 +71,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     first = corner.offset(shader, itemsize, unit)
 
     def move(index: str) -> None:
-        at = plus(first, dotted(coordinates(shader, index, sizes), theirs))
+        at = plus(first, dotted(shader.coordinates(index, sizes), theirs))
         store_unit(target, unit, shader.let("u32", at), load_unit(source, unit, index))
 
     done = for_each(shader, update.size * itemsize // unit, move)

@@ -9,9 +9,9 @@ from volta_fn.codegen.geometry.window_offsets import Layout, default_fill, gathe
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
+from volta_fn.targets.wgsl.index_arith import dotted, plus, quotient
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, Unit, chosen, fill_units, in_units, load_unit, unit_array, units_of
 from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
-from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, quotient
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -33,7 +33,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Target
     value = default_fill(dtype) if params["fill_value"] is None else params["fill_value"]
 
     def element(index: str) -> Unit:
-        place = coordinates(shader, index, sizes)
+        place = shader.coordinates(index, sizes)
         start = start_of(shader, starts, vectors, shader.named("u32", dotted(place, steps)))
         within = dotted(place, theirs)
         if itemsize >= unit:

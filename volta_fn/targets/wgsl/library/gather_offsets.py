@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
-from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.geometry.window_offsets import Starts
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.codegen.geometry.window_offsets import Starts, WindowStart, window_start
+from volta_fn.targets.wgsl.index_arith import plus, times
 from volta_fn.targets.wgsl.scalars import Array, Shader
 
 _UINT32 = np.dtype(np.uint32)
-
-
-class Start(NamedTuple):
-    """One window: the offset of its first element, and whether it is valid (None: it is for certain)."""
-
-    offset: str
-    valid: str | None
 
 
 class Integers:
@@ -50,15 +41,8 @@ class Integers:
         return f.let("u32", f"min({x}, {limit}u)"), f.let("bool", f"{x} <= {limit}u")
 
 
-def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> Start:
-    """Where a window is, in elements."""
-    terms, valid = [], []
-    for entry, (_, stride, limit) in enumerate(starts.addressed):
-        place, inside = indices.within(plus(times(number, len(starts.addressed)), f"{entry}u"), limit)
-        terms.append(times(place, stride))
-        valid.append(inside)
-    for _, stride, batch_dim in starts.batching:
-        step = math.prod(starts.batch[batch_dim + 1 :])
-        terms.append(times(remainder(quotient(number, step), starts.batch[batch_dim]), stride))
-    all_valid = shader.let("bool", " && ".join(valid)) if valid and not starts.clips else None
-    return Start(shader.let("u32", plus(*terms)), all_valid)
+def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> WindowStart[str]:
+    """Emit the start of the window of a number, in elements."""
+    found = window_start(shader, starts, indices.within, "{} && {}".format, number)
+    valid = None if found.valid is None else shader.let("bool", found.valid)
+    return found._replace(valid=valid, offset=shader.let("u32", found.offset))

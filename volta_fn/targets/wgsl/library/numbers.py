@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.dtypes import bfloat16
+from volta_fn.dtypes import accumulator, bfloat16
 from volta_fn.targets.wgsl.scalars import Array, Shader
 
 _HALF = (np.dtype(np.float16), np.dtype(bfloat16))
 
 
-def working(dtype: np.dtype) -> np.dtype:
-    """The dtype in which numbers are added up: float32 for float16 and bfloat16."""
-    return np.dtype(np.float32) if dtype in _HALF else dtype
-
-
 def summing(dtype: np.dtype) -> np.dtype:
     """The dtype in which numbers are combined that is no less than 32 bits wide."""
     if dtype.itemsize >= 4 or dtype in _HALF:
-        return working(dtype)
+        return accumulator(dtype)
     return np.dtype(np.int32 if dtype.kind == "i" else np.uint32)
 
 

@@ -8,8 +8,8 @@ from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.joining import pad_p
+from volta_fn.targets.wgsl.index_arith import dotted, quotient
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill
-from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, quotient
 from volta_fn.targets.wgsl.library.numbers import result_array
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
@@ -31,7 +31,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCap
         if source is None:
             return between.load("0u")
         places, inside = [], []
-        at_all = coordinates(shader, index, result.shape)
+        at_all = shader.coordinates(index, result.shape)
         for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
             # Less than zero is very much, which is outside, too.
             place, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1

@@ -16,8 +16,9 @@ from volta_fn.codegen.geometry.windows import Windows, windows_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
+from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
-from volta_fn.targets.wgsl.library.numbers import result_array, working
+from volta_fn.targets.wgsl.library.numbers import result_array
 from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports
@@ -38,7 +39,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     """Return the routine of the primitive of that name, which reduces windows."""
     reduction = reduction_of(name)
     (operand,) = avals
-    windows, dtype = windows_of(operand.shape, params), working(operand.dtype)
+    windows, dtype = windows_of(operand.shape, params), accumulator(operand.dtype)
     count = window_count(windows)
     if not count:
         return Routine(())
@@ -123,7 +124,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     count, size = window_count(windows), element_count(windows)
     if not size:
         return Routine(())
-    dtype, shader = working(source.dtype), Shader(facts, INVOCATIONS)
+    dtype, shader = accumulator(source.dtype), Shader(facts, INVOCATIONS)
     target = result_array(shader, 2, source.dtype, size)
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))

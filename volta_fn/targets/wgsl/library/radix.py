@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lanes_of, numbers_in_tile, places_by_digit
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.small_sort import SHORT, sort_short
 from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volta_fn.codegen.geometry.cumulative import Accumulation
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, supports
 from volta_fn.targets.wgsl.text import Function
 

@@ -16,8 +16,8 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.numbers import summing
 from volta_fn.targets.wgsl.library.scatter_rows import Rows, rows_of
 from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted

@@ -15,8 +15,8 @@ import numpy as np
 from volta_fn.codegen.geometry.strides import Dims, merged, row_major
 from volta_fn.codegen.geometry.window_offsets import Starts, scatter_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.index_arith import dotted, plus, quotient, remainder
 from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
-from volta_fn.targets.wgsl.library.index_arith import coordinates, dotted, plus, quotient, remainder
 from volta_fn.targets.wgsl.scalars import Shader
 
 
@@ -96,7 +96,7 @@ class Rows(NamedTuple):
         """Where a row is."""
         each = math.prod(self.parts[0])
         window = shader.named("u32", quotient(number, each))
-        part = coordinates(shader, remainder(number, each), self.parts[0])
+        part = shader.coordinates(remainder(number, each), self.parts[0])
         start = start_of(shader, self.starts, indices, window)
         source = self.source(shader, number)
         return Row(source, shader.let("u32", plus(start.offset, dotted(part, self.parts[2]))), start.valid)
@@ -104,13 +104,13 @@ class Rows(NamedTuple):
     def source(self, shader: Shader, number: str) -> str:
         """Where a row begins in the updates."""
         each = math.prod(self.parts[0])
-        window = coordinates(shader, quotient(number, each), self.batch[0])
-        part = coordinates(shader, remainder(number, each), self.parts[0])
+        window = shader.coordinates(quotient(number, each), self.batch[0])
+        part = shader.coordinates(remainder(number, each), self.parts[0])
         return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(part, self.parts[1])))
 
     def within(self, shader: Shader, index: str) -> tuple[str, str]:
         """Where an element of a row is, in the updates and in the operand, from the row's first on."""
-        place = coordinates(shader, index, self.block[0])
+        place = shader.coordinates(index, self.block[0])
         return shader.let("u32", dotted(place, self.block[1])), shader.let("u32", dotted(place, self.block[2]))
 
 

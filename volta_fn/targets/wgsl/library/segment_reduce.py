@@ -16,8 +16,8 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.numbers import summing
 from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.scatter_rows import Rows

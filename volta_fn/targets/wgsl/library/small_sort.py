@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.index_arith import quotient, remainder, times
 from volta_fn.targets.wgsl.library.ballot_sort import lanes_of, numbers_in_tile, sort_by_ballots
 from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
-from volta_fn.targets.wgsl.library.index_arith import quotient, remainder, times
 from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
 from volta_fn.targets.wgsl.routine import Dispatch

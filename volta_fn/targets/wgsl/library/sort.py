@@ -13,8 +13,8 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
 from volta_fn.targets.wgsl.library.numbers import result_array
 from volta_fn.targets.wgsl.library.radix import sort_rows

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_of, key_words, storage
 from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.small_sort import SHORT

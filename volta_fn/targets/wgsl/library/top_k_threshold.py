@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.index_arith import plus, times
+from volta_fn.targets.wgsl.index_arith import plus, times
 from volta_fn.targets.wgsl.library.sorting import LAST, Emit
 from volta_fn.targets.wgsl.library.tile_sort import Tile, exclusive, sort_tile
 from volta_fn.targets.wgsl.routine import Dispatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.codegen.geometry.windows import Axis, Windows
-from volta_fn.targets.wgsl.library.index_arith import coordinates, plus, quotient, times
+from volta_fn.targets.wgsl.index_arith import plus, quotient, times
 from volta_fn.targets.wgsl.text import Function
 
 #: ``body(number)`` gets the number of an element of the operand, or of a window.
@@ -15,7 +15,7 @@ Body = Callable[[str], None]
 def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
     """Do the body for every element, in row-major order, that the window of a number meets."""
     axes = (*windows.vertical, windows.across)
-    outer, *position = coordinates(f, number, [windows.outer, *[axis.positions for axis in axes]])
+    outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in axes]])
 
     def meet(axis: Axis, at: str, go_on: Body) -> None:
         if axis.plain:
@@ -39,7 +39,7 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
 def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None:
     """Do the body for every window that meets the element of a number."""
     axes = (*windows.vertical, windows.across)
-    outer, *place = coordinates(f, number, [windows.outer, *[axis.size for axis in axes]])
+    outer, *place = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
 
     def meet(axis: Axis, at: str, go_on: Body) -> None:
         if axis.plain:

@@ -6,11 +6,11 @@ What is carried for ``argmax`` and ``argmin`` is the best value so far and its n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from volta_fn.compiler.ir.kernel import Reduce
+from volta_fn.codegen.loops.accumulate import Accumulation
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, wgsl_type
 from volta_fn.targets.wgsl.text import Function
@@ -24,23 +24,16 @@ _OPERATORS = ("add", "mul", "and", "or", "xor")
 _EXTREMA = ("max", "min")
 
 
-class Accumulator(NamedTuple):
-    """One reduction of numbers of a dtype."""
+@dataclass(frozen=True)
+class Accumulator(Accumulation[State]):
+    """One reduction, in a shader being written."""
 
     shader: Shader
-    node: Reduce
-    #: The dtype of what is reduced.
-    dtype: np.dtype
 
     @property
     def dtypes(self) -> tuple[np.dtype, ...]:
         """The dtypes of what is carried."""
         return (self.dtype, INT32) if self.node.is_index else (self.dtype,)
-
-    @property
-    def rounds(self) -> bool:
-        """Whether long sums are better made of short ones."""
-        return self.node.reduction.is_pairwise(self.dtype)
 
     @property
     def start(self) -> State:
@@ -79,12 +72,9 @@ class Accumulator(NamedTuple):
 
     def merged(self, states: Sequence[State]) -> State:
         """Several states as one, by a tree."""
-        if len(states) == 1:
-            return states[0]
-        if len(states) > 2 and self.dtype == np.float32 and not self.node.is_index and self.node.reduction.step in _EXTREMA:
+        if len(states) > 2 and self.dtype == np.float32 and self.node.reduction.step in _EXTREMA:
             return (self._extremum([x.text for (x,) in states]),)
-        half = (len(states) + 1) // 2
-        return self.merge(self.merged(states[:half]), self.merged(states[half:]))
+        return super().merged(states)
 
     def _extremum(self, texts: Sequence[str]) -> Number:
         """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the sum of their magnitudes."""

@@ -1,20 +1,21 @@
 """Writing the values of nodes, each once, as far out of the loops as it can be.
 
-A `Place` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. A span may be bound by groups of lanes;
+A `LaneScope` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. A span may be bound by groups of lanes;
 nodes that depend on what differs between lanes have a number for each lane there, all others have one. Before a loop is opened,
 `prepare` writes what the loop's nodes need and already can have: that hoists it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position, Reduce, operands
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, Span, Texts
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
@@ -34,15 +35,14 @@ class Nest(NamedTuple):
     outputs: Sequence[Array]
 
 
-class Place:
-    """A place in the nest; `span` is what is walked by groups of lanes, if something is."""
+class LaneScope(Scope[Texts, Numbers]):
+    """A scope of a shader; `span` is what is walked by groups of lanes, if something is."""
 
-    def __init__(self, nest: Nest, parent: Place | None, axes: Mapping[int, Texts], span: Span | None = None) -> None:
+    def __init__(self, nest: Nest, parent: LaneScope | None, axes: Mapping[int, Texts], span: Span | None = None) -> None:
+        super().__init__(nest.facts, [parent] if parent else [], axes)
         self.nest = nest
         self.parent = parent
-        self.axes: dict[int, Texts] = {**parent.axes, **axes} if parent else dict(axes)
         self.span: Span | None = span if span and span.lanes > 1 else parent.span if parent else None
-        self.numbers: dict[int, Numbers] = {}
         self._sums: dict[Terms, Texts] = {}
         self._conditions: dict[tuple[Range, ...], Texts] = {}
 
@@ -51,20 +51,11 @@ class Place:
         """How many lanes there are."""
         return self.span.lanes if self.span else 1
 
-    def child(self, axes: Mapping[int, Texts], span: Span | None = None) -> Place:
+    def child(self, axes: Mapping[int, Texts], span: Span | None = None) -> LaneScope:
         """A place further in."""
-        return Place(self.nest, self, axes, span)
+        return LaneScope(self.nest, self, axes, span)
 
     # numbers
-
-    def find(self, number: int) -> Numbers | None:
-        """A node's values, if they are written already."""
-        place: Place | None = self
-        while place is not None:
-            if number in place.numbers:
-                return place.numbers[number]
-            place = place.parent
-        return None
 
     def number(self, number: int) -> Numbers:
         """A node's values: one, or one for each lane."""
@@ -80,27 +71,10 @@ class Place:
         found = self.number(number)
         return found * self.lanes if len(found) == 1 else found
 
-    def needed(self, targets: Iterable[int]) -> list[int]:
-        """The nodes that must be written for some nodes to be, in order."""
-        nodes, found = self.nest.facts.kernel.nodes, set[int]()
-        waiting = list(targets)
-        while waiting:
-            n = waiting.pop()
-            if n not in found and self.find(n) is None:
-                found.add(n)
-                waiting += () if isinstance(nodes[n], Reduce) else operands(nodes[n])
-        return sorted(found)
-
-    def prepare(self, targets: Iterable[int]) -> None:
-        """Write what places further in need and what can be had here."""
-        facts = self.nest.facts
-        for n in self.needed(targets):
-            if isinstance(facts.kernel.nodes[n], Reduce):
-                continue
-            if facts.depends[n] <= self.axes.keys():
-                self.numbers[n] = self._made(n)
-            elif n in facts.loads:
-                self._prepare_sum(facts.load_offsets[n])
+    def prepare_operands(self, number: int) -> None:
+        """Emit that summand of a load's index that does not depend on inner loops."""
+        if number in self.facts.loads:
+            self._prepare_sum(self.facts.load_offsets[number])
 
     def _prepare_sum(self, affine: Affine) -> None:
         here = tuple([term for term in affine.terms if term[0] in self.axes])
@@ -237,11 +211,8 @@ class Place:
         """A sum of multiples of axes."""
         if len(terms) == 1 and terms[0][1] == 1:
             return self.axes[terms[0][0]]
-        place: Place | None = self
-        while place is not None:
-            if terms in place._sums:
-                return place._sums[terms]
-            place = place.parent
+        if (emitted := self.inherited("_sums", terms)) is not None:
+            return emitted
         outer = tuple([t for t in terms if self.parent is not None and t[0] in self.parent.axes])
         known = self._sum(outer) if outer and len(outer) < len(terms) else None
         own = [t for t in terms if known is None or t not in outer]
@@ -264,11 +235,8 @@ class Place:
         """Whether all conditions hold; None without conditions."""
         if not ranges:
             return None
-        place: Place | None = self
-        while place is not None:
-            if tuple(ranges) in place._conditions:
-                return place._conditions[tuple(ranges)]
-            place = place.parent
+        if (emitted := self.inherited("_conditions", tuple(ranges))) is not None:
+            return emitted
         texts = self._all([self._condition(r) for r in ranges])
         self._conditions[tuple(ranges)] = tuple([self.nest.shader.named("bool", text) for text in texts])
         return self._conditions[tuple(ranges)]

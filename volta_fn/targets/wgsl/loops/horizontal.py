@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from volta_fn.codegen.loops.subkernels import restricted
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
@@ -16,7 +17,6 @@ from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import Schedule, write_rows
-from volta_fn.targets.wgsl.loops.subkernels import restricted
 from volta_fn.targets.wgsl.loops.tiles import crossing
 from volta_fn.targets.wgsl.loops.widening import widened
 from volta_fn.targets.wgsl.routine import Dispatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from volta_fn.codegen.loops.subkernels import restricted
 from volta_fn.compiler.ir.analysis import Axes, KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
@@ -12,7 +13,6 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.kernel_step import Step, Workspaces
 from volta_fn.targets.wgsl.loops.schedule import BUSY, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
-from volta_fn.targets.wgsl.loops.subkernels import restricted
 
 
 @lru_cache(maxsize=1024)

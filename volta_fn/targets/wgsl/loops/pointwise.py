@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.rows import Schedule, write_together
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -18,10 +18,10 @@ def write_flat(facts: KernelAnalysis, schedule: Schedule, device: TargetCapabili
     """A step as a dispatch."""
     rows, width, turns = schedule.rows, schedule.beside, schedule.turns
     shader = Shader(device, width)
-    root = Place(arrays(shader, facts, (rows,), step.buffers), None, {})
+    root = LaneScope(arrays(shader, facts, (rows,), step.buffers), None, {})
     stores = range(len(facts.kernel.stores))
     targets = [store.value for store in facts.kernel.stores]
-    root.prepare(targets)
+    root.hoist(targets)
     first = shader.let("u32", f"{shader.group} * {width * turns}u + {shader.local}")
     numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(turns)]
     certain = rows.groups % (width * turns) == 0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from volta_fn.codegen.loops.subkernels import of_nothing, restricted
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
@@ -13,7 +14,6 @@ from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.targets.wgsl.loops.pointwise import write_flat
 from volta_fn.targets.wgsl.loops.rows import write
-from volta_fn.targets.wgsl.loops.subkernels import of_nothing, restricted
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
 from volta_fn.targets.wgsl.loops.widening import widened
 from volta_fn.targets.wgsl.routine import Dispatch, Routine

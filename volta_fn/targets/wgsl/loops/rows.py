@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from volta_fn.codegen.loops.accumulate import reductions
+from volta_fn.codegen.loops.passes import Pass, passes_of
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
-from volta_fn.targets.wgsl.loops.emit_values import Nest, Place, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LaneScope, Nest, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.linear_index import Span
-from volta_fn.targets.wgsl.loops.passes import Pass, passes_of
 from volta_fn.targets.wgsl.loops.workgroup_reduce import Team, Together, team
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Number, Shader
@@ -72,14 +73,14 @@ class _Rows:
     def write(self) -> None:
         """All passes over a row."""
         passes = passes_of(self.facts)
-        root = Place(self.nest, None, {})
+        root = LaneScope(self.nest, None, {})
         place = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
         places = self.residents(place) if self.schedule.resident else []
         for here in passes:
             self.store_rows(here, place)
-            if not here.has_turns:
+            if not here.has_iterations:
                 continue
-            place.prepare(here.targets(self.facts))
+            place.hoist(here.targets(self.facts))
             accumulators = self.accumulators(here)
             states = self.at_once(here, accumulators, places) if places else self.by_loops(here, accumulators, place)
             for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
@@ -99,19 +100,18 @@ class _Rows:
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """The reductions of a pass."""
-        nodes = self.facts.kernel.nodes
-        return [Accumulator(self.shader, self.facts.reduces[n], nodes[self.facts.reduces[n].operand].dtype) for n in here.reduces]
+        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.facts, here.reduces)]
 
     # stores
 
-    def store_rows(self, here: Pass, place: Place) -> None:
+    def store_rows(self, here: Pass, place: LaneScope) -> None:
         """Stores per row, by its first invocation."""
         for s in here.row_stores:
             place.number(self.facts.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.part} == 0u" if self.schedule.parts > 1 else None]
         self.store(here.row_stores, [place], conditions)
 
-    def store(self, stores: Sequence[int], places: Sequence[Place], conditions: Sequence[str | None]) -> None:
+    def store(self, stores: Sequence[int], places: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
         """Stores at places, where all conditions hold."""
         if not stores:
             return
@@ -128,7 +128,7 @@ class _Rows:
 
     # resident rows
 
-    def residents(self, place: Place) -> list[Place]:
+    def residents(self, place: LaneScope) -> list[LaneScope]:
         """The elements of a row that an invocation has. Beyond the row's end it is the last one."""
         row, parts, shader = self.schedule.row, self.schedule.parts, self.shader
         places = []
@@ -150,7 +150,7 @@ class _Rows:
         groups, parts = self.schedule.row.groups, self.schedule.parts
         return None if (k + 1) * parts <= groups else f"{self.turn_number(k)} < {groups}u"
 
-    def at_once(self, here: Pass, accumulators: list[Accumulator], places: list[Place]) -> list[list[State]]:
+    def at_once(self, here: Pass, accumulators: list[Accumulator], places: list[LaneScope]) -> list[list[State]]:
         """A pass over a row that is resident."""
         write_together(places, here.targets(self.facts))
         exist = [self.exists(k) for k in range(len(places))]
@@ -168,7 +168,7 @@ class _Rows:
                 self.store(here.stores, [place], [self.live, exists])
         return result
 
-    def contributions(self, number: int, accumulator: Accumulator, place: Place) -> list[State]:
+    def contributions(self, number: int, accumulator: Accumulator, place: LaneScope) -> list[State]:
         """What one place has to be accumulated: a state for each lane."""
         values = place.spread(self.facts.reduces[number].operand)
         if not accumulator.node.is_index:
@@ -184,7 +184,7 @@ class _Rows:
 
     # long rows
 
-    def by_loops(self, here: Pass, accumulators: list[Accumulator], place: Place) -> list[list[State]]:
+    def by_loops(self, here: Pass, accumulators: list[Accumulator], place: LaneScope) -> list[list[State]]:
         """A pass over a row by loops."""
         row, parts, turns = self.schedule.row, self.schedule.parts, self.schedule.turns
         whole = row.groups // (parts * turns)
@@ -198,7 +198,7 @@ class _Rows:
             self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
-    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], place: Place, whole: int, totals: list[list[list[str]]]) -> None:
+    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], place: LaneScope, whole: int, totals: list[list[list[str]]]) -> None:
         """A loop over blocks of a row whose sums are added to the totals, so that rounding errors of long sums do not pile up."""
         parts, turns = self.schedule.parts, self.schedule.turns
         with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
@@ -215,7 +215,7 @@ class _Rows:
         return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
 
     def loop(
-        self, here: Pass, accumulators: list[Accumulator], place: Place, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+        self, here: Pass, accumulators: list[Accumulator], place: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
     ) -> None:
         """A loop from one number of a turn to another, by so many turns at a time."""
         start, stop, turns = bounds
@@ -234,7 +234,7 @@ class _Rows:
                 with self.shader.block(f"if ({holds[0]})"):
                     self.step(here, accumulators, [one.child({})], totals)
 
-    def step(self, here: Pass, accumulators: list[Accumulator], places: list[Place], totals: list[list[list[str]]]) -> None:
+    def step(self, here: Pass, accumulators: list[Accumulator], places: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """What is done in one turn of a loop: what its places have becomes one, which is added to what there was."""
         write_together(places, here.targets(self.facts))
         for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
@@ -244,7 +244,7 @@ class _Rows:
         self.store(here.stores, places, [self.live])
 
 
-def write_together(places: Sequence[Place], targets: Sequence[int]) -> None:
+def write_together(places: Sequence[LaneScope], targets: Sequence[int]) -> None:
     """Write nodes at several places, node by node, so that loads are on their way together."""
     for n in places[0].needed(targets):
         for place in places:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from volta_fn.codegen.loops.passes import passes_of
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
-from volta_fn.targets.wgsl.loops.passes import passes_of
 from volta_fn.targets.wgsl.loops.rows import Schedule
 from volta_fn.targets.wgsl.loops.split import Cut
 from volta_fn.targets.wgsl.loops.subgroups import has_rows
@@ -196,7 +196,7 @@ def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops:
         beside = min(_group(outer.groups), power_above(outer.groups))
     statements = _per_element(facts) * outer.lanes
     turns = -(-row.total // parts)
-    again = sum(here.has_turns for here in passes_of(facts)) > 1
+    again = sum(here.has_iterations for here in passes_of(facts)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
     if turns <= most and not loops:
         return _fitted(facts, device, Schedule(outer, row, parts, beside, True, turns, True))

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.codegen.loops.subkernels import Nodes, closure, restricted
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
-from volta_fn.targets.wgsl.loops.subkernels import Nodes, closure, restricted
 from volta_fn.targets.wgsl.loops.widening import INT32
 
 #: If there are so many rows, the parts of neighbouring rows lie side by side, else those of one row do.

@@ -8,15 +8,15 @@ block of four by four, four lines of it at once, and writes its columns.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
+from volta_fn.codegen.loops.transpose import crossing_loads
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
 from volta_fn.targets.wgsl.loops.rows import write_together
@@ -51,17 +51,15 @@ def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
     sizes, turns = facts.kernel.sizes, facts.size(facts.parallel_axes)
     if turns < _LEAST or sizes[axis] < LANES:
         return None
-    across = {n: p for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}
-    found = Counter(a for p in across.values() for a, c in p.terms if abs(c) == 1 and sizes[a] >= LANES)
-    if not found:
+    found = crossing_loads(facts, axis, LANES, backward=True)
+    if found is None:
         return None
-    other = min(found, key=lambda a: (-found[a], a))
-    loads = tuple([n for n, p in across.items() if abs(coefficient(p, other)) == 1])
+    other, loads = found
     packed = any(b.dtype.itemsize < 4 for b in facts.kernel.outputs)
     size = sum(_kept(facts.kernel.nodes[n].dtype).itemsize for n in loads)
     large = [sides for sides in _LARGE if turns >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
-    return Crossing(axis, other, loads, fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
+    return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
 
 
 def _kept(dtype: np.dtype) -> np.dtype:
@@ -83,7 +81,7 @@ class _Tiles:
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
-        self.root = Place(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
+        self.root = LaneScope(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
         """The shader."""
@@ -93,9 +91,9 @@ class _Tiles:
         squares = Span(tuple(count), tuple(count.values()))
         bound = squares.bind(shader, shader.group)
         corner = {a: shader.let("u32", f"{bound.pop(a)[0]} * {side}u") for a, side in sides.items()}
-        self.root.prepare(range(len(facts.kernel.nodes)))
+        self.root.hoist(range(len(facts.kernel.nodes)))
         outer = self.root.child(bound)
-        outer.prepare(range(len(facts.kernel.nodes)))
+        outer.hoist(range(len(facts.kernel.nodes)))
         kept = {n: _kept(facts.kernel.nodes[n].dtype) for n in self.cross.loads}
         tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in kept.items()}
         width = self.cross.sides[1] // LANES
@@ -106,7 +104,7 @@ class _Tiles:
             self.store(turn, tiles)
         return shader.dispatch(squares.total)
 
-    def read(self, outer: Place, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
+    def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
         """Reads a block into workgroup memory. Beyond an end it is the last line, or column."""
         shader, across, along = self.shader, self.across, self.along
         (axis,), (other,) = along.axes, across.axes
@@ -127,7 +125,7 @@ class _Tiles:
             for k, numbers in zip(inside, columns, strict=True):
                 tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
 
-    def turns(self, outer: Place, corner: dict[int, str]) -> list[_Turn]:
+    def turns(self, outer: LaneScope, corner: dict[int, str]) -> list[_Turn]:
         """What an invocation stores."""
         shader, across, along = self.shader, self.across, self.along
         width = self.cross.sides[0] // along.lanes
@@ -178,7 +176,7 @@ class _Tiles:
 class _Turn(NamedTuple):
     """What an invocation stores at a time."""
 
-    place: Place
+    place: LaneScope
     #: Whether there is something to store, as the head of a block.
     exists: str
     #: Where in the square it is.

@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.contraction import Axes, Contraction, contraction_of
 from volta_fn.compiler.ir.kernel import Kernel, Load
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import Place, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import LANES, Span, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
@@ -128,7 +128,7 @@ class Fused:
             for names, index in ((found.batch, place.stack), (found.rows, place.row)):
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = place.column if together == 1 else f.let("u32", f"{place.column} / {LANES}u")
-            here = Place(nest, None, axes).child(span.bind(f, group), span)
+            here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
             here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
                 here.store(s)

@@ -1,0 +1,38 @@
+"""The passes over a row: what each has to reduce and to store, and what it keeps for later ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from volta_fn.compiler.ir.analysis import KernelAnalysis
+
+
+@dataclass
+class Pass:
+    """One pass over a row: the stores per row before it, then what it reduces, stores and keeps per element (all by number)."""
+
+    row_stores: list[int]
+    reduces: list[int]
+    stores: list[int]
+    keeps: list[int] = field(default_factory=list)
+
+    def targets(self, facts: KernelAnalysis) -> list[int]:
+        """Return the nodes that its iterations need."""
+        reduced = [facts.reduces[n].operand for n in self.reduces]
+        return [*reduced, *[facts.kernel.stores[s].value for s in self.stores], *self.keeps]
+
+    @property
+    def has_iterations(self) -> bool:
+        """True if there is anything to do per element."""
+        return bool(self.reduces or self.stores)
+
+
+def passes_of(facts: KernelAnalysis) -> list[Pass]:
+    """Return the passes over a row of a kernel, which keep nothing."""
+    result: list[Pass] = []
+    for number in range(facts.passes):
+        stores = [s for s, store in enumerate(facts.kernel.stores) if facts.stages[store.value] == number]
+        inside = [s for s in stores if facts.store_axes(s) & facts.reduction_axes]
+        ready = [n for n in facts.reduces if facts.stages[n] == number + 1]
+        result.append(Pass([s for s in stores if s not in inside], ready, inside))
+    return result

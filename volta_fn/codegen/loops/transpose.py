@@ -1,0 +1,21 @@
+"""Transposes: kernels some of whose loads are contiguous along another axis than their stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
+
+
+def crossing_loads(facts: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:
+    """Return the axis along which loads that cross `axis` are contiguous (or, `backward`, reversed), and those loads.
+
+    That axis has at least `least` iterations; None if there is no such axis.
+    """
+    sizes, steps = facts.kernel.sizes, (1, -1) if backward else (1,)
+    across = {n: p for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}
+    found = Counter(a for p in across.values() for a, c in p.terms if c in steps and sizes[a] >= least)
+    if not found:
+        return None
+    other = min(found, key=lambda a: (-found[a], a))
+    return other, [n for n, p in across.items() if coefficient(p, other) in steps]
