@@ -66,9 +66,10 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
         found, weak = dtypes.scalar_dtype(value)
         return from_host(np.asarray(value, found), weak) if dtype is None else from_host(_exactly(value, dtype))
-    if value is None:
-        raise ArgumentTypeError("array: None is not an array or a number")
-    return _from_host(value, dtype)
+    values = np.asarray(value)
+    if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
+        raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
+    return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 
 
 def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
@@ -77,13 +78,6 @@ def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
         return np.asarray(value, dtype)
     except OverflowError:
         raise ArgumentError(f"array: the integer {value} does not fit {dtype.name}") from None
-
-
-def _from_host(value: Any, dtype: np.dtype | None) -> Array:
-    values = np.asarray(value)
-    if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
-        raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
-    return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
@@ -276,9 +270,9 @@ def linspace(
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
     ramp = lax.reshape(lax.iota(_counting(low.dtype), count), (count, *(1,) * len(shape)))
-    share = to_dtype(ramp, low.dtype) / max(gaps, 1)
+    weight = to_dtype(ramp, low.dtype) / max(gaps, 1)
     # The interpolation weights are exactly 0 and 1 at the ends.
-    numbers = lax.add(lax.mul(low, lax.sub(full_like(share, 1), share)), lax.mul(high, share))
+    numbers = lax.add(lax.mul(low, lax.sub(full_like(weight, 1), weight)), lax.mul(high, weight))
     if endpoint and count > 1:
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
     if wanted in dtypes.INTEGERS:

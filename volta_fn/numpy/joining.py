@@ -18,7 +18,6 @@ _STATIC_ADVICE = "It decides the shape of the result, so it must be known while 
 
 
 def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
-    """Return the arrays to join, promoted to one dtype."""
     if isinstance(arrays, (Array, np.ndarray)):
         arrays = list(array(arrays)) if np.ndim(arrays) else arrays
     if not isinstance(arrays, (list, tuple)):

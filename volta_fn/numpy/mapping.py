@@ -152,8 +152,6 @@ def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float
            [10, 11, 12]], dtype=int32)
     """
     sizes = canonical_shape(shape)
-    mapped = function
-    for axis in range(len(sizes)):
-        in_axes = tuple(0 if i == len(sizes) - 1 - axis else None for i in range(len(sizes)))
-        mapped = vmap(mapped, in_axes=(*in_axes,))
-    return mapped(*[arange(n, dtype=dtype) for n in sizes], **kwargs)
+    for axis in reversed(range(len(sizes))):
+        function = vmap(function, in_axes=tuple([0 if i == axis else None for i in range(len(sizes))]))
+    return function(*[arange(n, dtype=dtype) for n in sizes], **kwargs)

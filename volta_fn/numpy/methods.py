@@ -40,12 +40,10 @@ def _transpose(self: Array, *axes: Any) -> Array:
 
 
 def _flatten(self: Array, order: str = "C") -> Array:
-    """Return the elements in one dimension."""
     return shapes.ravel(self, order)
 
 
 def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
-    """Return the slices along `axis` (None: elements) where `condition` is true."""
     return indexing.compress(condition, self, axis)
 
 

@@ -285,9 +285,9 @@ def _between(at: Array, points: Array, values: Array) -> Array:
     lower = upper - 1
     width = lax.sub(points[upper], points[lower])
     empty = lax.eq(width, full_like_scalar(width, 0))
-    share = lax.div(lax.sub(at, points[lower]), lax.select(empty, full_like_scalar(width, 1), width))
-    share = lax.convert_element_type(lax.select(empty, full_like_scalar(share, 0), share), values.dtype)
-    return lax.add(values[lower], lax.mul(share, lax.sub(values[upper], values[lower])))
+    fraction = lax.div(lax.sub(at, points[lower]), lax.select(empty, full_like_scalar(width, 1), width))
+    fraction = lax.convert_element_type(lax.select(empty, full_like_scalar(fraction, 0), fraction), values.dtype)
+    return lax.add(values[lower], lax.mul(fraction, lax.sub(values[upper], values[lower])))
 
 
 def _periodic(at: Array, points: Array, values: Array, period: Any) -> tuple[Array, Array, Array]:
@@ -301,5 +301,4 @@ def _periodic(at: Array, points: Array, values: Array, period: Any) -> tuple[Arr
 
 
 def _wrap(x: Array, length: Array) -> Array:
-    """Reduce `x` modulo `length` to [0, length)."""
     return lax.sub(x, lax.mul(lax.floor(lax.div(x, length)), length))

@@ -141,9 +141,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     Array(3.+0.j, dtype=complex64)
     """
     x, y = _promoted("vdot", a, b)
-    return dot(
-        reshape(conj(x), (-1,) if x.size else (0,)), reshape(y, (-1,) if y.size else (0,)), preferred_element_type=preferred_element_type
-    )
+    return dot(reshape(conj(x), (x.size,)), reshape(y, (y.size,)), preferred_element_type=preferred_element_type)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:

@@ -159,7 +159,6 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
 
 
 def _bisect(haystack: Array, needles: Array, side: str) -> Array:
-    """Bisect the interval of possible answers for all needles at once."""
     size = haystack.shape[0]
     low = broadcast_to(array(np.int32(0)), needles.shape)
     high = broadcast_to(array(np.int32(size)), needles.shape)
@@ -173,7 +172,6 @@ def _bisect(haystack: Array, needles: Array, side: str) -> Array:
 
 
 def _goes_after(element: Array, needle: Array, side: str) -> Array:
-    """Return True where the needle belongs after the element."""
     if element.dtype in dtypes.COMPLEX:
         re, im = (f(element) for f in (lax.real, lax.imag)), (f(needle) for f in (lax.real, lax.imag))
         (a, b), (c, d) = re, im

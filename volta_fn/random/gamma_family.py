@@ -58,12 +58,12 @@ def _samples(a: Array, data: Array, log: bool) -> Array:
 
 @_samples.defjvp
 def _(log: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (a, data), (rate, _) = primals, tangents
+    (a, data), (tangent, _) = primals, tangents
     out = _samples(a, data, log)
     if not log:
-        return out, rate * random_gamma_grad(a, out)
+        return out, tangent * random_gamma_grad(a, out)
     sample = lax.max(lax.exp(out), a.dtype.type(dtypes.finfo(a.dtype).tiny))
-    return out, rate * random_gamma_grad(a, sample) / sample
+    return out, tangent * random_gamma_grad(a, sample) / sample
 
 
 def _draw_one(data: Array, a: Array, log: bool) -> Array:
@@ -96,8 +96,8 @@ def _draw_one(data: Array, a: Array, log: bool) -> Array:
     keys = random_split(data, (2,))
     _, _, cube, _ = lax.while_loop(rejected, propose, (keys[0], zero, one, dtype.type(2)))
     if log:
-        share = -exponential(keys[1], (), dtype)
-        boost = lax.select(lax.bitwise_and(boosted, lax.ne(share, zero)), share * (one / a), lax.full_like(a, 0))
+        log_power = -exponential(keys[1], (), dtype)
+        boost = lax.select(lax.bitwise_and(boosted, lax.ne(log_power, zero)), log_power * (one / a), lax.full_like(a, 0))
         return (lax.log(d) + lax.log(cube)) + boost
     power = lax.pow(one - uniform(keys[1], (), dtype), one / a)
     return d * cube * lax.select(boosted, power, lax.full_like(a, 1))

@@ -80,12 +80,12 @@ def _two_terms(
     function: Callable[..., Array], primals: Any, tangents: Any, log: Callable[[Any], Array], offset: float
 ) -> tuple[Array, Any]:
     """Differentiate x log(offset + y), by x, where it may be infinite, only if asked."""
-    (x, y), (x_rate, y_rate) = primals, tangents
+    (x, y), (x_tangent, y_tangent) = primals, tangents
     out = function(x, y)
-    total: Any = x_rate if type(x_rate) is Zero else x_rate * log(y)
-    if type(y_rate) is not Zero:
+    total: Any = x_tangent if type(x_tangent) is Zero else x_tangent * log(y)
+    if type(y_tangent) is not Zero:
         slope = vnp.where(x == 0, 0.0, x / vnp.where(x == 0, 1.0, offset + y))
-        total = y_rate * slope if type(total) is Zero else total + y_rate * slope
+        total = y_tangent * slope if type(total) is Zero else total + y_tangent * slope
     return out, total
 
 

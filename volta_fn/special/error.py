@@ -75,13 +75,13 @@ def _series(x: Array, order: int) -> Array:
 @_log_distribution.defjvp
 def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Differentiate: density over distribution function, by its series far left."""
-    (x,), (rate,) = primals, tangents
+    (x,), (tangent,) = primals, tangents
     out = _log_distribution(x, series_order)
     border = _SERIES_BELOW[x.dtype.itemsize]
     far = x < border
     far_x = vnp.where(far, x, border)
     near = vnp.exp(vnp.where(far, 0.0, _log_density(vnp.where(far, border, x)) - out))
-    return out, rate * vnp.where(far, -far_x / _series(far_x, series_order), near)
+    return out, tangent * vnp.where(far, -far_x / _series(far_x, series_order), near)
 
 
 # Coefficients of ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.

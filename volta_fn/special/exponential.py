@@ -19,7 +19,6 @@ Axis = int | Sequence[int] | None
 
 
 def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
-    """Return the axis argument in a hashable form."""
     return axis if type(axis) is int or not isinstance(axis, Sequence) else tuple(axis)  # isinstance with an ABC is slow
 
 
@@ -88,9 +87,9 @@ _softmax_program = jit(_softmax, static_argnums=1)
 
 @_softmax.defjvp
 def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (x, where), (rate, _) = primals, tangents
+    (x, where), (tangent, _) = primals, tangents
     out = _softmax(x, axis, where)
-    return out, out * (rate - vnp.sum(out * rate, axis, keepdims=True))
+    return out, out * (tangent - vnp.sum(out * tangent, axis, keepdims=True))
 
 
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
@@ -115,7 +114,7 @@ _log_softmax_program = jit(_log_softmax, static_argnums=1)
 
 @_log_softmax.defjvp
 def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (x, where), (rate, _) = primals, tangents
+    (x, where), (tangent, _) = primals, tangents
     out = _log_softmax(x, axis, where)
-    change = rate - vnp.sum(vnp.exp(out) * rate, axis, keepdims=True)
+    change = tangent - vnp.sum(vnp.exp(out) * tangent, axis, keepdims=True)
     return out, change if where is None else vnp.where(where, change, 0)

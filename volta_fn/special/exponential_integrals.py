@@ -129,7 +129,6 @@ def _expi(x: Array) -> Array:
 
 
 def _expi_slope(x: Array) -> Array:
-    """Return e^x / x, which may be finite where e^x is not."""
     root = vnp.exp(0.5 * x)
     return root / x * root
 

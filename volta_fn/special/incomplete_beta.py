@@ -53,7 +53,7 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
     return lax.while_loop(go_on, step, (vnp.ones((), x.dtype), one, first, first, vnp.zeros_like(x)))[3]
 
 
-def _share(a: Array, b: Array, x: Array) -> Array:
+def _regularised(a: Array, b: Array, x: Array) -> Array:
     """Return the function inside the quadrant of a, b > 0, for x between 0 and 1."""
     beyond = x > (a + 1.0) / (a + b + 2.0)
     p, q, y = vnp.where(beyond, b, a), vnp.where(beyond, a, b), vnp.where(beyond, 1.0 - x, x)
@@ -62,7 +62,7 @@ def _share(a: Array, b: Array, x: Array) -> Array:
 
 
 def _inside(a: Array, b: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Return where `_share` holds, and its arguments; elsewhere harmless ones."""
+    """Return where `_regularised` holds, and its arguments; elsewhere harmless ones."""
     inside = (a > 0) & (b > 0) & (x > 0) & (x < 1) & vnp.isfinite(a) & vnp.isfinite(b)
     return inside, (vnp.where(inside, a, 1.0), vnp.where(inside, b, 1.0), vnp.where(inside, x, 0.5))
 
@@ -71,21 +71,21 @@ def _inside(a: Array, b: Array, x: Array) -> tuple[Array, tuple[Array, Array, Ar
 def _betainc(a: Array, b: Array, x: Array) -> Array:
     inside, arguments = _inside(a, b, x)
     valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1) & vnp.isfinite(a) & vnp.isfinite(b)
-    return vnp.where(inside, _share(*arguments), vnp.where(valid, x, np.nan))
+    return vnp.where(inside, _regularised(*arguments), vnp.where(valid, x, np.nan))
 
 
 @functools.partial(_betainc.defjvp, symbolic_zeros=True)
 def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Differentiate by x (the density), and by a and b only if asked for."""
     inside, at = _inside(*primals)
-    rate = vnp.zeros_like(at[2])
+    out_tangent = vnp.zeros_like(at[2])
     for argument, tangent in enumerate(tangents):
         if type(tangent) is Zero:
             continue
         direction = tuple([vnp.full_like(v, i == argument) for i, v in enumerate(at)])
-        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if argument == 2 else jvp(_share, at, direction)[1]
-        rate = rate + vnp.where(inside, slope, 0.0) * tangent
-    return _betainc(*primals), rate
+        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if argument == 2 else jvp(_regularised, at, direction)[1]
+        out_tangent = out_tangent + vnp.where(inside, slope, 0.0) * tangent
+    return _betainc(*primals), out_tangent
 
 
 @composite

@@ -28,7 +28,7 @@ class _Values(NamedTuple):
 
     lower: Array
     upper: Array
-    rate: Array
+    slope: Array
 
 
 def _series(a: Array, x: Array) -> _Values:
@@ -65,21 +65,21 @@ def _fraction(a: Array, x: Array) -> _Values:
         return vnp.any(unsettled(*state[-2:]))
 
     def step(state: Any) -> Any:
-        n, c, c_rate, d, d_rate, value, rate, *last = state
+        n, c, c_slope, d, d_slope, value, slope, *last = state
         top, bottom = -n * (n - a), x + 2.0 * n + 1.0 - a
-        c, c_rate = bottom + top / c, -1.0 + n / c - top * c_rate / (c * c)
-        below, below_rate = top * d + bottom, n * d + top * d_rate - 1.0
-        d, d_rate = 1.0 / below, -below_rate / (below * below)
+        c, c_slope = bottom + top / c, -1.0 + n / c - top * c_slope / (c * c)
+        below, below_slope = top * d + bottom, n * d + top * d_slope - 1.0
+        d, d_slope = 1.0 / below, -below_slope / (below * below)
         moves = unsettled(*last)
-        factor, change = vnp.where(moves, c * d, 1.0), vnp.where(moves, c_rate * d + c * d_rate, 0.0)
-        return n + 1.0, c, c_rate, d, d_rate, value * factor, rate * factor + value * change, factor, change
+        factor, change = vnp.where(moves, c * d, 1.0), vnp.where(moves, c_slope * d + c * d_slope, 0.0)
+        return n + 1.0, c, c_slope, d, d_slope, value * factor, slope * factor + value * change, factor, change
 
     huge, zero = vnp.full_like(x, 1.0 / dtypes.finfo(x.dtype).tiny), vnp.zeros_like(x)
     first = 1.0 / (x + 1.0 - a)
     state = (vnp.ones((), x.dtype), huge, zero, first, first * first, first, first * first, zero, zero)
-    value, rate = lax.while_loop(go_on, step, state)[5:7]
+    value, slope = lax.while_loop(go_on, step, state)[5:7]
     upper = vnp.exp(log_gamma_weight(a, x)) * value
-    return _Values(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + rate))
+    return _Values(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + slope))
 
 
 #: C_0, C_1, C_2 of Temme, "The asymptotic expansion of the incomplete gamma functions", 1979, in rising powers of eta.
@@ -130,16 +130,15 @@ def _values(a: Array, x: Array) -> _Values:
     chosen = [vnp.where(large, e, vnp.where(beyond, f, s)) for e, f, s in zip(expansion, fraction, series, strict=True)]
     # At the boundary of the quadrant.
     all_below, all_above = vnp.isinf(x) | (a == 0), (x == 0) & (a > 0)
-    lower, upper, rate = (
+    lower, upper, slope = (
         vnp.where(all_below, low, vnp.where(all_above, high, value))
         for value, low, high in zip(chosen, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), strict=True)
     )
     invalid = (a < 0) | (x < 0) | vnp.isnan(a) | vnp.isnan(x) | vnp.isinf(a) | (a == 0) & (x == 0)
-    return _Values(*[vnp.where(invalid, np.nan, value) for value in (lower, upper, rate)])
+    return _Values(*[vnp.where(invalid, np.nan, value) for value in (lower, upper, slope)])
 
 
 def _declare(which: int, sign: float) -> Any:
-    """Return one of the two functions, differentiable by both arguments."""
 
     @custom_jvp
     def function(a: Array, x: Array) -> Array:
@@ -147,9 +146,9 @@ def _declare(which: int, sign: float) -> Any:
 
     @function.defjvp
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        (a, x), (a_rate, x_rate) = primals, tangents
+        (a, x), (a_tangent, x_tangent) = primals, tangents
         values = _values(a, x)
-        return values[which], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_rate - values.rate * a_rate)
+        return values[which], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_tangent - values.slope * a_tangent)
 
     return function
 
@@ -190,4 +189,4 @@ def random_gamma_grad(a: Any, sample: Any) -> Array:
     >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
     Array([0.751, 1.086], dtype=float32)
     """
-    return _values(*vnp.broadcast_arrays(a, sample)).rate
+    return _values(*vnp.broadcast_arrays(a, sample)).slope

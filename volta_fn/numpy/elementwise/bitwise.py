@@ -71,8 +71,8 @@ def lcm(x1: Any, x2: Any, /) -> Array:
     a, b = _integers("lcm", x1, x2)
     divisor = gcd(a, b)
     one = full_like_scalar(divisor, 1)
-    share = lax.div(a, lax.select(lax.eq(divisor, full_like_scalar(divisor, 0)), one, divisor))
-    return _magnitude(lax.mul(share, b))
+    quotient = lax.div(a, lax.select(lax.eq(divisor, full_like_scalar(divisor, 0)), one, divisor))
+    return _magnitude(lax.mul(quotient, b))
 
 
 def _integers(function: str, x1: Any, x2: Any) -> list[Array]:

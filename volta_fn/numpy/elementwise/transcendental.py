@@ -102,9 +102,9 @@ def _log2_add_exp2(a: Array, b: Array) -> Array:
 @_log2_add_exp2.defjvp
 def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Differentiate, to any order and also where a equals b."""
-    (a, b), (rate_a, rate_b) = primals, tangents
+    (a, b), (tangent_a, tangent_b) = primals, tangents
     odds = lax.mul(_gap(a, b), math.log(2.0))
-    return _log2_add_exp2(a, b), lax.add(lax.mul(rate_a, lax.logistic(odds)), lax.mul(rate_b, lax.logistic(lax.neg(odds))))
+    return _log2_add_exp2(a, b), lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
 
 
 def logaddexp(x1: Any, x2: Any, /) -> Array:
@@ -122,7 +122,6 @@ def logaddexp2(x1: Any, x2: Any, /) -> Array:
 
 
 def _reals(function: str, *values: Any) -> list[Array]:
-    """Return the arguments as real floating-point numbers."""
     arrays = promote_inexact(function, *values)
     if is_complex(arrays[0]):
         raise ArgumentTypeError(f"{function}: the arguments must be real, got complex numbers")

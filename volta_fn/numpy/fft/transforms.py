@@ -109,7 +109,6 @@ def _transformed(function: str, value: Array, kind: str, n: int | None, axis: in
 
 
 def _scaled(result: Array, kind: str, count: int, norm: str) -> Array:
-    """Scale a transform of norm "backward" to the norm asked for."""
     inverse = kind in ("IFFT", "IRFFT")
     if norm == "ortho":
         return lax.mul(result, full_like_scalar(result, np.sqrt(count) if inverse else 1 / np.sqrt(count)))
@@ -134,7 +133,6 @@ def count_of(function: str, n: Any) -> int:
 
 
 def _resized(value: Array, axis: int, wanted: int) -> Array:
-    """Cut an axis to the wanted length, or pad it with zeros."""
     size = value.shape[axis]
     if wanted == size:
         return value

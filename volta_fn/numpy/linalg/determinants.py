@@ -9,8 +9,8 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.numpy.diagonals import diagonal
 from volta_fn.numpy.linalg.operands import identity_like, last_axis, matrices
+from volta_fn.numpy.linalg.products import diagonal
 from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
 from volta_fn.transforms.custom_jvp import custom_jvp
 
@@ -20,10 +20,6 @@ class SlogdetResult(NamedTuple):
 
     sign: Array
     logabsdet: Array
-
-
-def _diagonal(a: Array) -> Array:
-    return diagonal(a, axis1=-2, axis2=-1)
 
 
 def _parity(pivots: Array, dtype: np.dtype) -> Array:
@@ -50,7 +46,6 @@ def det(a: Any) -> Array:
 
 
 def _expanded(rows: list[list[Array]]) -> Array:
-    """Expand the determinant of a small matrix along its first row."""
     if len(rows) == 1:
         return rows[0][0]
     minors = [_expanded([row[:j] + row[j + 1 :] for row in rows[1:]]) for j in range(len(rows))]
@@ -64,15 +59,15 @@ def _expanded(rows: list[list[Array]]) -> Array:
 @custom_jvp
 def _det(a: Array) -> Array:
     packed, pivots, _ = lax.linalg.lu(a)
-    return lax.reduce_prod(_diagonal(packed), (a.ndim - 2,)) * _parity(pivots, a.dtype)
+    return lax.reduce_prod(diagonal(packed), (a.ndim - 2,)) * _parity(pivots, a.dtype)
 
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Return tr(det(A) A⁻¹ dA), where det(A) A⁻¹ stays finite for singular A."""
-    (a,), (rate,) = primals, tangents
-    value, moved = _adjugate_times(a, rate)
-    return value, lax.reduce_sum(_diagonal(moved), (a.ndim - 2,))
+    (a,), (tangent,) = primals, tangents
+    value, moved = _adjugate_times(a, tangent)
+    return value, lax.reduce_sum(diagonal(moved), (a.ndim - 2,))
 
 
 def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
@@ -82,7 +77,7 @@ def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
     """
     packed, pivots, permutation = lax.linalg.lu(a)
     size = a.shape[-1]
-    products = lax.cumprod(_diagonal(packed), a.ndim - 2) * lax.expand_dims(_parity(pivots, a.dtype), (a.ndim - 2,))
+    products = lax.cumprod(diagonal(packed), a.ndim - 2) * lax.expand_dims(_parity(pivots, a.dtype), (a.ndim - 2,))
     value, before_last = last_axis(products, size - 1), last_axis(products, size - 2)
     low_rank = lax.expand_dims(lax.eq(before_last, 0), (a.ndim - 2, a.ndim - 1))
     upper = lax.select(low_rank, identity_like(a), packed.at[..., -1, -1].set(1 / before_last))
@@ -108,7 +103,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 
 
 def _sign_and_log(packed: Array, pivots: Array) -> tuple[Array, Array]:
-    factors = _diagonal(packed)
+    factors = diagonal(packed)
     axis = (factors.ndim - 1,)
     sign = lax.reduce_prod(lax.sign(factors), axis) * _parity(pivots, factors.dtype)
     return sign, lax.reduce_sum(lax.log(lax.abs(factors)), axis)
@@ -123,10 +118,10 @@ def _slogdet(a: Array) -> tuple[Array, Array]:
 @_slogdet.defjvp
 def _slogdet_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Split d log det A = tr(A⁻¹ dA) in its real part (logarithm) and phase."""
-    (a,), (rate,) = primals, tangents
+    (a,), (tangent,) = primals, tangents
     packed, pivots, permutation = lax.linalg.lu(a)
     sign, log = _sign_and_log(packed, pivots)
-    trace = lax.reduce_sum(_diagonal(lu_solve(packed, permutation, rate)), (a.ndim - 2,))
+    trace = lax.reduce_sum(diagonal(lu_solve(packed, permutation, tangent)), (a.ndim - 2,))
     if a.dtype.kind != "c":
         return (sign, log), (lax.full_like(sign, 0), trace)
     rotation = lax.complex(lax.full_like(log, 0), lax.imag(trace))

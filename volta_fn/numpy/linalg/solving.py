@@ -30,10 +30,10 @@ def _solve(a: Array, b: Array) -> Array:
 @_solve.defjvp
 def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solve A dX = dB - dA X with the factors of A."""
-    (a, b), (a_rate, b_rate) = primals, tangents
+    (a, b), (a_tangent, b_tangent) = primals, tangents
     packed, _, permutation = lax.linalg.lu(a)
     x = lu_solve(packed, permutation, b)
-    return x, lu_solve(packed, permutation, b_rate - matmul(a_rate, x))
+    return x, lu_solve(packed, permutation, b_tangent - matmul(a_tangent, x))
 
 
 def solve(a: Any, b: Any) -> Array:
@@ -142,7 +142,6 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
 
 def _per_matrix(limit: Any, values: Array) -> Array:
-    """Reshape a bound per matrix to compare with its singular values."""
     bound = lax.convert_element_type(operand("linalg", "tolerance", limit), values.dtype)
     return lax.expand_dims(bound, (bound.ndim,)) if bound.ndim else bound
 
@@ -157,7 +156,6 @@ def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
 
 @custom_jvp
 def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
-    """Return the pseudo-inverse, the singular values, and the rank."""
     u, values, vt = lax.linalg.svd(a, full_matrices=False)
     counts = values > _relative(values, a, rtol, 1)
     inverse = safe_inverse(lax.select(counts, values, as_value(np.zeros((), values.dtype))))
@@ -171,15 +169,15 @@ def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
 
     dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P.
     """
-    (a, rtol), (rate, _) = primals, tangents
+    (a, rtol), (tangent, _) = primals, tangents
     p, _, rank = outs = _pseudo_inverse(a, rtol)
-    back, ph = adjoint(rate), adjoint(p)
-    moved = -matmul(matmul(p, rate), p)
+    back, ph = adjoint(tangent), adjoint(p)
+    moved = -matmul(matmul(p, tangent), p)
     moved = moved + matmul(matmul(p, matmul(ph, back)), identity_like(matmul(a, p)) - matmul(a, p))
     moved = moved + matmul(identity_like(matmul(p, a)) - matmul(p, a), matmul(back, matmul(ph, p)))
     u, _, vt = lax.linalg.svd(a, full_matrices=False)
-    values_rate = real_part(diagonal(matmul(adjoint(u), matmul(rate, adjoint(vt)))))
-    return outs, (moved, values_rate, np.zeros(rank.shape, dtypes.float0))
+    values_tangent = real_part(diagonal(matmul(adjoint(u), matmul(tangent, adjoint(vt)))))
+    return outs, (moved, values_tangent, np.zeros(rank.shape, dtypes.float0))
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:

@@ -158,8 +158,8 @@ def _binned(columns: Sequence[Array], edges: Sequence[Array], amounts: Array) ->
 
 
 def _as_density(counts: Array, edges: Sequence[Array]) -> Array:
-    share = lax.div(counts, reductions.sum(counts))
+    density = lax.div(counts, reductions.sum(counts))
     for axis, edge in enumerate(edges):
-        widths = lax.convert_element_type(diff(edge), share.dtype)
-        share = lax.div(share, lax.reshape(widths, [widths.size if i == axis else 1 for i in range(share.ndim)]))
-    return share
+        widths = lax.convert_element_type(diff(edge), density.dtype)
+        density = lax.div(density, lax.reshape(widths, [widths.size if i == axis else 1 for i in range(density.ndim)]))
+    return density

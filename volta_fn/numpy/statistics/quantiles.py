@@ -97,8 +97,8 @@ def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool
 
 
 def _per_cent(function: str, q: Any) -> Array:
-    (share,) = promote_inexact(function, q)
-    return lax.div(share, full_like_scalar(share, 100.0))
+    (fraction,) = promote_inexact(function, q)
+    return lax.div(fraction, full_like_scalar(fraction, 100.0))
 
 
 def _quantile(
@@ -110,36 +110,35 @@ def _quantile(
     if weights is not None and method != "inverted_cdf":
         raise ArgumentError(f"{function}: the method {method!r} takes no weights; use method='inverted_cdf'")
     value, *weight = promote_inexact(function, a, *[w for w in (weights,) if w is not None])
-    (share,) = promote_inexact(function, q)
-    if is_complex(value) or is_complex(share):
+    (fraction,) = promote_inexact(function, q)
+    if is_complex(value) or is_complex(fraction):
         raise ArgumentTypeError(f"{function}: complex numbers have no order")
     axes = axes_of(function, axis, value.ndim)
     rows, *weight_rows = [_flattened_last(v, axes) for v in (value, *[spread_weights(function, w, value, axes) for w in weight])]
     if not rows.shape[-1]:
         raise ShapeError(f"{function} of no elements: axis {axes} of shape {value.shape} is empty")
-    flat_share = lax.reshape(share, (share.size,))
+    fractions = lax.reshape(fraction, (fraction.size,))
     if weight_rows:
         ordered, ordered_weights = lax.sort((rows, *weight_rows), dimension=rows.ndim - 1)
-        result = _weighted(ordered, ordered_weights, flat_share, skip_nan)
+        result = _weighted(ordered, ordered_weights, fractions, skip_nan)
     else:
-        result = _along_last(lax.sort(rows, dimension=rows.ndim - 1), flat_share, method, skip_nan)
+        result = _along_last(lax.sort(rows, dimension=rows.ndim - 1), fractions, method, skip_nan)
     shape = tuple([1 if i in axes else n for i, n in enumerate(value.shape)]) if keepdims else rows.shape[:-1]
-    return lax.reshape(result, share.shape + shape)
+    return lax.reshape(result, fraction.shape + shape)
 
 
 def _flattened_last(value: Array, axes: tuple[int, ...]) -> Array:
-    """Join the given axes into one at the end."""
     others = [i for i in range(value.ndim) if i not in axes]
     count = int(np.prod([value.shape[i] for i in axes], dtype=np.int64))
     return lax.reshape(lax.transpose(value, [*others, *axes]), (*[value.shape[i] for i in others], count))
 
 
-def _along_last(ordered: Array, share: Array, method: str, skip_nan: bool) -> Array:
+def _along_last(ordered: Array, fraction: Array, method: str, skip_nan: bool) -> Array:
     """Return quantiles of sorted vectors (NaN last), of shape (quantiles, vectors...)."""
     missing = _count(isnan(ordered))
     work = dtypes.accumulator(ordered.dtype)
     last = lax.convert_element_type(lax.sub(np.int32(ordered.shape[-1] - 1), missing), work)
-    position = _position(_per_vector(lax.convert_element_type(share, work), last), last, method)
+    position = _position(_per_vector(lax.convert_element_type(fraction, work), last), last, method)
     low, high = lax.floor(position), lax.ceil(position)
     f_low, f_high = _element(ordered, low), _element(ordered, high)
     result = _between(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
@@ -150,18 +149,18 @@ def _count(truth: Array) -> Array:
     return lax.reduce_sum(lax.convert_element_type(truth, INDEX), (truth.ndim - 1,))
 
 
-def _per_vector(share: Array, vectors: Array) -> Array:
+def _per_vector(fraction: Array, vectors: Array) -> Array:
     """Reshape the probabilities to broadcast against one value per vector."""
-    return expand_dims(share, range(1, 1 + vectors.ndim))
+    return expand_dims(fraction, range(1, 1 + vectors.ndim))
 
 
-def _position(share: Array, last: Array, method: str) -> Array:
+def _position(fraction: Array, last: Array, method: str) -> Array:
     """Return the position of a quantile between elements 0 and `last`."""
     nothing = full_like_scalar(last, 0)
     if method != "inverted_cdf":
-        return lax.mul(share, lax.max(last, nothing))
+        return lax.mul(fraction, lax.max(last, nothing))
     one = full_like_scalar(last, 1)
-    return lax.max(lax.sub(lax.ceil(lax.mul(share, lax.add(last, one))), one), nothing)
+    return lax.max(lax.sub(lax.ceil(lax.mul(fraction, lax.add(last, one))), one), nothing)
 
 
 def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
@@ -169,7 +168,7 @@ def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
     return lax.ge(missing, np.int32(ordered.shape[-1])) if skip_nan else lax.gt(missing, np.int32(0))
 
 
-def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Array:
+def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) -> Array:
     """Return weighted quantiles of sorted vectors (NaN last).
 
     The quantile is the first element up to which weights sum up to a fraction of their sum.
@@ -179,7 +178,7 @@ def _weighted(ordered: Array, weight: Array, share: Array, skip_nan: bool) -> Ar
     counted = lax.convert_element_type(lax.select(absent, nothing, weight), dtypes.accumulator(weight.dtype))
     sums = lax.cumsum(lax.stop_gradient(counted), axis=counted.ndim - 1)
     total = lax.index_in_dim(sums, -1, sums.ndim - 1, keepdims=False)
-    wanted = lax.mul(_per_vector(lax.convert_element_type(share, sums.dtype), total), total)
+    wanted = lax.mul(_per_vector(lax.convert_element_type(fraction, sums.dtype), total), total)
     # Elements before the first nonzero weight are no quantile, not even that of 0.
     before = lax.bitwise_or(lax.lt(sums, expand_dims(wanted, (wanted.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
     result = _element(ordered, _count(before))
