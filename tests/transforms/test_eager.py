@@ -68,6 +68,16 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5 if on_gpu() else 0, atol=1e-6 if on_gpu() else 0)
 
 
+def branches(w: Any, b: Any) -> Any:
+    """Use the same values before and after flushes, so that the order in which their cotangents are added matters."""
+    total = jnp.sum(w * b) * 0.7
+    for scale in (0.3, 1.7, -0.9):
+        y = jnp.sin(w * b * scale) * jnp.exp(b * b) + w / 3.0
+        total = total + jnp.sum(y * y * b) * 1.1
+        total = total * (0.9 if total > 0 else 1.3) + jnp.sum(y / 7.0)
+    return total
+
+
 #: Functions of W and B, and whether a single recording holds all of them.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
     "network": (lambda w, b: -jnp.mean(jnp.sum(LABELS * nn.log_softmax(jnp.tanh(X @ w + b)), axis=1)), True),
@@ -77,6 +87,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
     "constants": (lambda w, b: jnp.sum(jnp.sqrt(jnp.arange(3.0)) * b + w) + jnp.sum(X @ jnp.ones((4, 2))), True),
     "the same twice": (lambda w, b: jnp.sum((b + b) * b) + jnp.sum(jnp.add(w, w)), True),
     "a tie": (lambda w, b: jnp.sum(jnp.maximum(w, w)), True),
+    "activations": (lambda w, b: jnp.sum(nn.relu(w @ b) ** 2) + jnp.sum(nn.softplus(b) * nn.hard_tanh(b)), True),
+    "branches": (branches, False),
     "no inputs": (lambda w, b: jnp.sum(X), False),
     "a comparison": (lambda w, b: jnp.sum(jnp.where(w > 0, w, 0.1 * w) + b), False),
     "a branch": (lambda w, b: jnp.sum(w * 2.0) if jnp.sum(b) > 0 else jnp.sum(w * b), False),

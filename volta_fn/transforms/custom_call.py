@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from volta_fn import dtypes, tree
@@ -12,7 +13,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
@@ -24,12 +25,15 @@ from volta_fn.transforms.vmap import batch_jaxpr, to_front
 _CACHE_LIMIT = 512
 
 
-class TracedCall(NamedTuple):
+@dataclass(slots=True)
+class TracedCall:
     """The program of a call; closed-over tracers are its leading inputs."""
 
     jaxpr: ClosedJaxpr
     out_tree: Any
     captured: list[Array]
+    #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
+    params: SharedParams | None = None
 
 
 class Programs:
@@ -122,6 +126,7 @@ class CustomCall:
     def __init__(self, function: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: Sequence[str]) -> None:
         self.function = function
         self.name = function_name(function)
+        self.is_own = str(getattr(function, "__module__", "")).startswith("volta_fn.")
         self.programs = Programs(function)
         try:
             self.signature: inspect.Signature | None = inspect.signature(function)
@@ -143,9 +148,13 @@ class CustomCall:
         values = [as_value(x) for x in leaves]
         traced = self.trace(arguments, in_tree, values)
         operands = [*traced.captured, *arguments.traced, *values]
-        made = rule(arguments, in_tree, traced)
-        outs = bind(primitive, *operands, call_jaxpr=traced.jaxpr, rule=made, num_captured=len(traced.captured))
-        return tree.unflatten(traced.out_tree, outs)
+        if traced.params is not None:
+            return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, traced.params))
+        made = rule(arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
+        params = SharedParams(call_jaxpr=traced.jaxpr, rule=made, num_captured=len(traced.captured))
+        if self.is_own:
+            traced.params = params
+        return tree.unflatten(traced.out_tree, bind(primitive, *operands, **params))
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Split a call's arguments in fixed and differentiable ones."""

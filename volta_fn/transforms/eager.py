@@ -12,8 +12,8 @@ differentiates one function over and over. So a function that is differentiated 
    a `LinearizeTrace` does the steps one by one.
 5. An operation can be noted if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
    that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
-   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as custom rules, which may do something else each time),
-   and the recording goes on.
+   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as users' custom rules, which may do something else each
+   time), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
 On the CPU all of these do the same operations in the same order, so their results have the same bits. On a GPU they may differ, so a
@@ -34,8 +34,8 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, fro
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.jaxpr import ClosedJaxpr, has_effects, program_cache
-from volta_fn.core.primitive import Primitive, Zero, parameter_key
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache
+from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
@@ -256,32 +256,51 @@ class Recording(JVPTrace):
 
     def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
         """Compute the inputs and the results of all steps (None for unwanted ones)."""
-        size = self.count - self.start
-        numbers = range(len(inputs), size) if wanted is None else sorted({n - self.start for n in wanted if n >= self.start + len(inputs)})
+        first, size = len(inputs), self.count - self.start - len(inputs)
+        numbers = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
+        steps, operands = self._by_use(inputs)
         program = None
-        if len(self.steps) >= _SHORTEST:
-            program = self.program(("flush", *numbers), lambda: call_params(self._traced(numbers), self.name))
+        if len(steps) >= _SHORTEST:
+            program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
-            return redo(self.steps, linear.process, inputs, self.operands)
-        found: list[Any] = [*inputs, *[None] * (size - len(inputs))]
-        for number, value in zip(numbers, linear.process(jit_p, [*inputs, *self.operands], program), strict=True):
+            return [*inputs, *redo(steps, linear.process, (), operands)]
+        found: list[Any] = [None] * size
+        for number, value in zip(numbers, linear.process(jit_p, operands, program), strict=True):
             found[number] = value
-        return found
+        return [*inputs, *found]
 
-    def _traced(self, numbers: Sequence[int]) -> ClosedJaxpr:
-        """Trace the steps to a program from the inputs and operands to values."""
-        steps, count = self.steps, len(self.inputs)
+    def _by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
+        """Return the steps with an operand for each use of an input or outside value.
+
+        The operands are in the order in which the backward pass of single steps would add their cotangents, so that the sums have the
+        same bits: from the last step to the first.
+        """
+        steps: list[Step] = []
+        operands: list[Array] = []
+        for primitive, numbers, params in reversed(self.steps):
+            renumbered = []
+            for number in numbers:
+                if number >= len(inputs):
+                    renumbered.append(number - len(inputs))
+                else:
+                    renumbered.append(~len(operands))
+                    operands.append(inputs[number] if number >= 0 else self.operands[~number])
+            steps.append((primitive, renumbered, params))
+        return steps[::-1], operands
+
+    def _traced(self, steps: Sequence[Step], operands: Sequence[Array], numbers: Sequence[int]) -> ClosedJaxpr:
+        """Trace the steps to a program from the operands to the values of those numbers."""
 
         def run(*flat: Array) -> list[Array]:
-            values = redo(steps, current_trace().process, flat[:count], flat[count:])
+            values = redo(steps, current_trace().process, (), flat)
             return [values[n] for n in numbers]
 
-        return self.traced(run)
+        return self.traced(run, operands)
 
-    def traced(self, run: Callable[..., Sequence[Array]]) -> ClosedJaxpr:
-        """Trace a function of the inputs and operands."""
+    def traced(self, run: Callable[..., Sequence[Array]], operands: Sequence[Array]) -> ClosedJaxpr:
+        """Trace a function of arrays like `operands`."""
         with default_device(self.device):  # where derivative rules make their constants
-            return trace_to_jaxpr(run, [v.aval for v in (*self.inputs, *self.operands)], self.name)
+            return trace_to_jaxpr(run, [v.aval for v in operands], self.name)
 
     def program(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return a program of this node; None the first time it is asked for on a CPU."""
@@ -316,6 +335,8 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
     """
     if primitive is jit_p:
         return _results_of_call(params, active)
+    if primitive.call_param is not None and type(params) is SharedParams:
+        return _results_of_custom_call(primitive, args, params, active)
     if primitive.derivatives:
         if not args[0].aval.is_float or not any(a and d is not None for a, d in zip(active, primitive.derivatives, strict=True)):
             return None
@@ -344,6 +365,14 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
     if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
         return None
     return avals if all(jvp_jaxpr(closed, active, False)[1]) else None
+
+
+def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
+    """Do the same for a function of this package with a custom rule."""
+    invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params["call_jaxpr"].out_avals]
+    program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
+    has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
+    return program.out_avals if has_tangents else None
 
 
 class _Gradient(NamedTuple):
@@ -443,7 +472,7 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
         cotangents[:] = _from_one(outs, program, depends, trace.device)
         return [*outs, *[c for c in cotangents if type(c) is not Zero]]
 
-    closed = trace.traced(run)
+    closed = trace.traced(run, [*trace.inputs, *trace.operands])
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
     compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name), _PIPELINE)
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]

@@ -121,7 +121,7 @@ def _run_until_all_stop(
 
 @program_cache
 def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """Return the condition that any example still runs, and the iteration that changes the examples that do."""
+    """Return the condition that an example still runs, and the iteration for those."""
 
     def step(*flat: Array) -> list[Array]:
         consts, own, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
