@@ -407,10 +407,10 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
         lambda: known(leaks[0]),
         lambda: vf.jit(jnp.add)(1.0, leaks[0]),
     ):
-        with pytest.raises(LeakedTracerError, match=rf"(?s)of 'careless'.*result of `sin` at .*test_jit.py:{created} ") as caught:
+        with pytest.raises(LeakedTracerError, match=rf"(?s)of 'careless'.*result of `sin` at .*test_function.py:{created} ") as caught:
             use()
         assert caught.value.location.lineno == use.__code__.co_firstlineno
-        assert f"test_jit.py:{use.__code__.co_firstlineno}" in str(caught.value)
+        assert f"test_function.py:{use.__code__.co_firstlineno}" in str(caught.value)
 
 
 def test_an_exception_while_tracing_leaves_no_trace_behind() -> None:
